@@ -219,8 +219,8 @@ def test_ids_of_streamed_calls_are_learned_like_those_of_whole_replies() -> None
     assert isinstance(call, ToolUseBlock)
     assert spoken_to.ids.entries == (("groq", call.id, "call_7"),)
     assert spoken_to.make_message(reply, CONTEXT).content[1].id == call.id
-    wire = spoken_to.to_wire([result(call.id)]).wire
-    assert wire["messages"][0]["tool_call_id"] == "call_7"
+    wire = spoken_to.to_wire([spoken_to.make_message(reply, CONTEXT), result(call.id)]).wire
+    assert wire["messages"][1]["tool_call_id"] == "call_7"
 
 
 def test_a_stream_is_read_with_the_quirks_of_its_provider(caplog: pytest.LogCaptureFixture) -> None:
@@ -250,9 +250,10 @@ def test_reasoning_is_only_sent_to_its_own_provider_even_within_one_dialect() ->
     answer = {"id": "c", "model": "m", "choices": [{"index": 0, "finish_reason": "tool_calls", "message": spoken}]}
     home = adapter("deepseek:deepseek-chat")
     message = home.from_wire_response(answer, CONTEXT)
-    assert home.to_wire([message]).wire["messages"] == [spoken]
-    abroad = adapter("mistral:mistral-large-2512").to_wire([message])
+    answered = [message, result(message.content[-1].id)]  # type: ignore[union-attr]
+    assert home.to_wire(answered).wire["messages"][0] == spoken
+    abroad = adapter("mistral:mistral-large-2512").to_wire(answered)
     (call,) = abroad.wire["messages"][0].pop("tool_calls")
-    assert abroad.wire["messages"] == [{"role": "assistant", "content": "Hi."}]
+    assert abroad.wire["messages"][0] == {"role": "assistant", "content": "Hi."}
     assert set(call) == {"id", "type", "function"}
     assert [(loss.block_type, loss.reason) for loss in abroad.losses] == [("thinking", "reasoning of another provider")]

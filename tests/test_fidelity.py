@@ -44,10 +44,14 @@ NEVER_LOST = {
 FORMS = {
     "answer.text": {JOINED, MOVED, f"{JOINED}; {MOVED}"},
     "answer.usage.input_tokens": {"one count for the whole prompt"},
-    "text": {JOINED, MOVED, f"{JOINED}; {MOVED}"},
+    "text": {JOINED, MOVED, f"{JOINED}; {MOVED}", "an empty text is left out"},
     "system": {JOINED, MOVED, f"{JOINED}; {MOVED}"},
+    "tool_result": {"the result becomes a text: its call is missing", MOVED},
     "tool_result.text": {JOINED},
-    "invalid_tool_use": {"as a call with the input {invalid_input: …}"},
+    "invalid_tool_use": {
+        "the call becomes a text: nothing of its input can be read",
+        "the call has the part of its input that can be read",
+    },
 }
 
 
@@ -160,7 +164,7 @@ def lossy_dialect(change: Change, losses: tuple[Loss, ...] = ()) -> SimpleNamesp
     real = dialects.load("openai_chat")
 
     def write_request(request: Request) -> Written:
-        return Written(real.write_request(change(request)).wire, losses)
+        return Written(real.write_request(change(request), fit=False).wire, losses)
 
     return SimpleNamespace(NAME="forgetful", read_request=real.read_request, write_request=write_request)
 

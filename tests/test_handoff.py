@@ -9,7 +9,7 @@ from dragoman import catalog, pricing
 from dragoman.adapter import Adapter
 from dragoman.exchange import SideEffects, ToolDefinition
 from dragoman.handoff import Policy, plan_swap
-from dragoman.message import ImageBlock, ImageSource, Message, TextBlock, ToolResultBlock
+from dragoman.message import ImageBlock, ImageSource, Message, Role, TextBlock, ToolResultBlock, ToolUseBlock
 from tests.test_adapter import ANSWER, CONTEXT, adapter, result, user
 from tests.test_codec import NOW
 
@@ -62,7 +62,9 @@ def test_a_failed_result_without_an_error_flag_is_kept_with_a_note(model: str) -
     answered, failed = result("tu_01KR3ER9E00000000000000QQE"), result("tu_01KR3ER9E00000000000000QQF")
     (block,) = failed.content
     failed = failed.replace(id="01HZ004", content=(block.replace(is_error=True),))
-    plan = plan_swap([user(TextBlock("Go.")), answered, failed], target, policy="placeholder")
+    calls = tuple(ToolUseBlock(one.content[0].tool_use_id, "f", {}) for one in (answered, failed))  # type: ignore[union-attr]
+    asked = user(TextBlock("")).replace(id="01HZ002", role=Role.ASSISTANT, content=calls)
+    plan = plan_swap([user(TextBlock("Go.")), asked, answered, failed], target, policy="placeholder")
     results = {one.message_id: one for one in plan.blocks if one.block_type == "tool_result"}
     assert {one.outcome for one in results.values()} == {"kept"}
     assert results[answered.id].reason == ""

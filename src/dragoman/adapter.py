@@ -94,13 +94,17 @@ class Adapter:
     ) -> Written:
         """Write the request. Raises ``CriticalLossError`` for a loss on a critical message."""
         history = tuple(messages)
-        written: Written = self.dialect.write_request(self.make_request(history, tools, options), self.provider.quirks)
-        written = _add_session(written, history)
+        written = _add_session(self.write_request(self.make_request(history, tools, options)), history)
         log_losses(written.losses)
         critical = {message.id for message in history if message.metadata.critical}
         critical_losses = [loss for loss in written.losses if loss.message_id in critical]
         if critical_losses:
             raise CriticalLossError(critical_losses[0])
+        return written
+
+    def write_request(self, request: Request) -> Written:
+        """Write a request for the model, fitted to its limits."""
+        written: Written = self.dialect.write_request(request, self.provider.quirks, self.model)
         return written
 
     def make_request(
@@ -352,12 +356,13 @@ def _make_call_id(derived_id: str, context: RequestContext) -> str:
 
 
 def _add_session(written: Written, messages: tuple[Message, ...]) -> Written:
-    """Return the output with the session in losses without a message: those of options and tools."""
-    if not messages or all(loss.session_id for loss in written.losses):
+    """Return the output with the session in losses and notes without a message: those of options and tools."""
+    if not messages or all(loss.session_id for loss in (*written.losses, *written.notes)):
         return written
     session_id = messages[0].session_id
-    losses = tuple(loss if loss.session_id else loss.replace(session_id=session_id) for loss in written.losses)
-    return Written(written.wire, losses)
+    losses = (loss if loss.session_id else loss.replace(session_id=session_id) for loss in written.losses)
+    notes = (note if note.session_id else note.replace(session_id=session_id) for note in written.notes)
+    return Written(written.wire, tuple(losses), tuple(notes))
 
 
 def _log_fault(fault: Fault, model_id: str, context: RequestContext) -> None:

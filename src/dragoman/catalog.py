@@ -53,6 +53,9 @@ QUIRKS: Final = {
     "no_named_tool": "`tool_choice` cannot name a tool: the request asks for any tool instead",
     "auto_tool_choice_only": "`tool_choice` can only be `auto`",
     "store_nothing": "answers are not stored: `store` is false",
+    # messages
+    "alternate_roles": "chat templates reject two messages of one role in a row, and system messages after the first",
+    "no_prefill": "the last message must not be of the assistant: a user message is added",
     # replies
     "terminal_reason_optional": "a complete answer may end without a stop reason",
 }

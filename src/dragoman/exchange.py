@@ -167,6 +167,11 @@ class Written(msgspec.Struct, frozen=True):
     losses: tuple[Loss, ...] = ()  # everything that is left out
     notes: tuple[Loss, ...] = ()  # what is written in another way, and hints that have no effect there
 
+    @property
+    def adjustments(self) -> tuple[Loss, ...]:
+        """What is written in another way, because the target rejects the original."""
+        return tuple(note for note in self.notes if note.kind == "adjusted")
+
 
 class ErrorClass(enum.StrEnum):
     """The kind of a failure, as far as it affects the next step."""

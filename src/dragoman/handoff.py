@@ -91,7 +91,7 @@ def plan_swap(
     original, tool_definitions = tuple(history), tuple(tools)
     projection = _Projection(adapter.capabilities, policy, describe)
     messages = tuple(projection.project_message(message) for message in original)
-    written = adapter.dialect.write_request(adapter.make_request(messages, tool_definitions), adapter.provider.quirks)
+    written = adapter.write_request(adapter.make_request(messages, tool_definitions))
     loss_reasons = {(loss.message_id, loss.block_type): loss.reason for loss in written.losses}
     blocks = tuple(_apply_losses(plan, loss_reasons) for plan in projection.plans)
     tokens = adapter.estimate_input_tokens(messages, tool_definitions)

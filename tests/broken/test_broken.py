@@ -150,9 +150,9 @@ NOBODY_TAKES = (
 
 
 @pytest.mark.parametrize("way", NOBODY_TAKES)
-def test_without_the_repair_every_strict_provider_refuses_it(way: str) -> None:
+def test_without_the_repair_and_the_limits_every_strict_provider_refuses_it(way: str) -> None:
     broken = transcript((way,), 0).messages
-    assert [name for name in dialects.callable_names() if not refusals_of(name, broken)] == []
+    assert [name for name in dialects.callable_names() if not refusals_of(name, broken, fit=False)] == []
 
 
 @pytest.mark.parametrize("way", NAMES)
@@ -182,12 +182,13 @@ def test_reasoning_is_not_asked_for_where_it_would_be_refused(began: str) -> Non
     assert ("reasoning" in {loss.block_type for loss in written.losses}) == (began != "anthropic")
 
 
-def refusals_of(dialect: str, messages: tuple[Message, ...]) -> list[str]:
+def refusals_of(dialect: str, messages: tuple[Message, ...], *, fit: bool = True) -> list[str]:
     """What the fake of a dialect says to a transcript that is sent as a turn would send it."""
     speaking = adapter(dialect, ToolIds())
     shown = plan_swap(messages, speaking, policy="placeholder", tools=TOOLS).messages
     found: list[str] = []
     for tools in (TOOLS, ()):
-        wire = speaking.to_wire(shown, tools).wire
+        request = speaking.make_request(shown, tools)
+        wire = speaking.dialect.write_request(request, speaking.provider.quirks, speaking.model, fit=fit).wire
         found.extend(fakes()[dialect].refusals(wire, ISSUED[dialect], speaking.model.name))
     return found

@@ -45,23 +45,30 @@ from tests.dialects.test_grid import CALLS, REQUEST, message
 
 
 @pytest.mark.parametrize(
-    ("reasoning", "thinking", "lost"),
+    ("reasoning", "thinking", "named"),
     [
         (Reasoning(effort="high"), {"thinkingLevel": "high"}, []),
         (Reasoning(effort="high", budget_tokens=512), {"thinkingBudget": 512}, ["reasoning.effort"]),
         (Reasoning(effort="max"), {"thinkingLevel": "high"}, ["reasoning.effort"]),
-        (Reasoning(enabled=True, effort="default"), {"includeThoughts": True}, ["reasoning.effort"]),
+        (
+            Reasoning(enabled=True, effort="default"),
+            {"includeThoughts": True, "thinkingLevel": "medium"},
+            ["reasoning.effort"],
+        ),
         (Reasoning(effort="none"), {"thinkingBudget": 0}, []),
         (Reasoning(enabled=False, effort="low"), {"thinkingBudget": 0}, ["reasoning.effort"]),
         (Reasoning(enabled=False, budget_tokens=9), {"thinkingBudget": 0}, ["reasoning.budget_tokens"]),
     ],
 )
-def test_reasoning_options_are_written_or_reported_as_losses(
-    reasoning: Reasoning, thinking: dict[str, Any], lost: list[str]
+def test_reasoning_options_are_written_or_reported(
+    reasoning: Reasoning, thinking: dict[str, Any], named: list[str]
 ) -> None:
     written = gemini.write_request(REQUEST.replace(options=Options(reasoning=reasoning)))
     assert written.wire["generationConfig"] == {"thinkingConfig": thinking}
-    assert [loss.block_type for loss in written.losses] == lost
+    assert [
+        *(loss.block_type for loss in written.losses),
+        *(adjustment.block_type for adjustment in written.adjustments),
+    ] == named
 
 
 def test_native_level_beside_a_budget_is_not_a_loss() -> None:

@@ -19,6 +19,8 @@ from dragoman.exchange import (
     ToolChoice,
     ToolDefinition,
 )
+from dragoman.message import Role
+from dragoman.wire.message_builder import make_message
 from tests.conftest import IS_FULL
 from tests.corpus import records
 
@@ -51,13 +53,19 @@ CASES: list[tuple[str, Options, dict[str, Any], dict[str, Any], list[str]]] = [
     ("usage_when_asked", Options(stream=False), {"stream": False}, {"stream": False}, []),
     ("usage_when_asked no_stream_options", Options(stream=True), {"stream": True}, {"stream": True}, []),
     ("reasoning_object", Options(reasoning=EFFORT), {"reasoning_effort": "low"}, {"reasoning": {"effort": "low"}}, []),
-    ("reasoning_object", Options(reasoning=BUDGET), {}, {"reasoning": {"max_tokens": 512}}, []),
-    ("reasoning_object", Options(reasoning=ON), {}, {"reasoning": {"enabled": True}}, []),
-    ("thinking_object", Options(reasoning=ON), {}, THINKING[True], []),
+    (
+        "reasoning_object",
+        Options(reasoning=BUDGET),
+        {"reasoning_effort": "low"},
+        {"reasoning": {"max_tokens": 512}},
+        [],
+    ),
+    ("reasoning_object", Options(reasoning=ON), {"reasoning_effort": "medium"}, {"reasoning": {"enabled": True}}, []),
+    ("thinking_object", Options(reasoning=ON), {"reasoning_effort": "medium"}, THINKING[True], []),
     ("thinking_object", Options(reasoning=OFF), {}, THINKING[False], []),
     ("thinking_object", Options(reasoning=EFFORT), {"reasoning_effort": "low"}, {"reasoning_effort": "low"}, []),
     ("thinking_object", Options(reasoning=NONE), {"reasoning_effort": "none"}, THINKING[False], []),
-    ("thinking_object", Options(reasoning=BUDGET), {}, THINKING[True], ["reasoning"]),
+    ("thinking_object", Options(reasoning=BUDGET), {"reasoning_effort": "low"}, THINKING[True], ["reasoning"]),
     ("enable_thinking", Options(reasoning=OFF), {}, {"enable_thinking": False}, []),
     ("enable_thinking", Options(reasoning=EFFORT), {"reasoning_effort": "low"}, {"reasoning_effort": "low"}, []),
     (
@@ -70,7 +78,7 @@ CASES: list[tuple[str, Options, dict[str, Any], dict[str, Any], list[str]]] = [
     (
         "enable_thinking thinking_budget",
         Options(reasoning=BUDGET),
-        {},
+        {"reasoning_effort": "low"},
         {"enable_thinking": True, "thinking_budget": 512},
         [],
     ),
@@ -123,7 +131,14 @@ CASES: list[tuple[str, Options, dict[str, Any], dict[str, Any], list[str]]] = [
         [],
     ),
 ]
-ELSEWHERE = {"terminal_reason_optional", "no_stream_options"}  # shown below
+ELSEWHERE = {"terminal_reason_optional", "no_stream_options", "alternate_roles", "no_prefill"}  # shown below
+TOOL = ToolDefinition("f", "", SCHEMA, SideEffects.READ)
+TOOL_WIRE = {"type": "function", "function": {"name": "f", "parameters": SCHEMA}}
+
+
+def tools_for(options: Options) -> tuple[tuple[ToolDefinition, ...], dict[str, Any]]:
+    """A choice needs a tool."""
+    return ((TOOL,), {"tools": [TOOL_WIRE]}) if options.tool_choice is not None else ((), {})
 
 
 def test_every_quirk_is_shown_here() -> None:
@@ -134,8 +149,9 @@ def test_every_quirk_is_shown_here() -> None:
 def test_what_is_written_shows_the_quirk(
     quirks: str, options: Options, plain: dict[str, Any], written: dict[str, Any], lost: list[str]
 ) -> None:
-    request = Request(model="m", messages=(), options=options)
-    head = {"model": "m", "messages": []}
+    tools, tools_wire = tools_for(options)
+    request = Request(model="m", messages=(), tools=tools, options=options)
+    head = {"model": "m", "messages": [], **tools_wire}
     assert CHAT.write_request(request).wire == {**head, **plain}
     made = CHAT.write_request(request, quirks.split())
     assert made.wire == {**head, **written}
@@ -147,14 +163,34 @@ def test_what_is_written_shows_the_quirk(
 def test_a_request_that_was_read_is_fitted_to_the_quirk_too(
     quirks: str, options: Options, plain: dict[str, Any], written: dict[str, Any], lost: list[str]
 ) -> None:
-    head = {"model": "m", "messages": []}
+    tools, tools_wire = tools_for(options)
+    head = {"model": "m", "messages": [], **tools_wire}
     theirs = {**head, **written}
     if not lost:  # what the provider takes is not changed by its own quirk
         assert CHAT.write_request(CHAT.read_request(theirs), quirks.split()).wire == theirs
     read = CHAT.read_request({**head, **plain})
     made = CHAT.write_request(read, quirks.split())
-    assert made.wire == CHAT.write_request(Request(model="m", messages=(), options=read.options), quirks.split()).wire
+    alike = Request(model="m", messages=(), tools=tools, options=read.options)
+    assert made.wire == CHAT.write_request(alike, quirks.split()).wire
     assert CHAT.write_request(read).wire == {**head, **plain}
+
+
+def test_roles_alternate_for_a_provider_whose_chat_template_requires_it() -> None:
+    texts = [(Role.USER, "Hi."), (Role.SYSTEM, "Be brief."), (Role.USER, "Well?"), (Role.ASSISTANT, "Yes.")]
+    request = Request(model="m", messages=tuple(make_message(role, text) for role, text in texts))
+    made = CHAT.write_request(request, ["alternate_roles"])
+    assert [message["role"] for message in made.wire["messages"]] == ["system", "user", "assistant"]
+    assert [part["text"] for part in made.wire["messages"][1]["content"]] == ["Hi.", "Well?"]
+    assert [item.block_type for item in made.adjustments] == ["messages", "messages"]
+    assert len(CHAT.write_request(request).wire["messages"]) == 4
+
+
+def test_an_answer_is_not_continued_by_a_provider_that_cannot() -> None:
+    request = Request(model="m", messages=(make_message(Role.USER, "Hi."), make_message(Role.ASSISTANT, "Yes, ")))
+    made = CHAT.write_request(request, ["no_prefill"])
+    assert [message["role"] for message in made.wire["messages"]] == ["user", "assistant", "user"]
+    assert [item.block_type for item in made.adjustments] == ["messages"]
+    assert CHAT.write_request(request).wire["messages"][-1]["content"] == "Yes, "
 
 
 def test_strict_is_left_out_of_tools_that_came_with_it() -> None:

@@ -10,6 +10,7 @@ import re
 from collections.abc import Iterator
 from typing import Any, Final
 
+from tests.strict.rules import rule_problems
 from tests.strict.script import Call, Issued, Part, Say, Think, json_text, made_id, pieces_of
 from tests.strict.shape import PLAIN_ID, decoded, looks_like, schema_problems, unknown_keys
 
@@ -68,7 +69,10 @@ _TOOL_NAME: Final = re.compile(r"[a-zA-Z0-9_-]{1,128}")
 def refusals(body: Any, issued: Issued | None = None, model: str = "") -> list[str]:
     """Why the API would refuse the request. Without ``issued`` any signature is taken for its own."""
     wrong = list(_of_shape(body))
-    return wrong or [*_of_turns(body["messages"], str(body["model"])), *_of_thinking(body, issued), *_of_options(body)]
+    if wrong:
+        return wrong
+    values = rule_problems(NAME, body, str(body["model"]))
+    return [*_of_turns(body["messages"], str(body["model"])), *_of_thinking(body, issued), *_of_options(body), *values]
 
 
 def _of_shape(body: Any) -> Iterator[str]:
@@ -276,12 +280,8 @@ def _of_thinking(body: dict[str, Any], issued: Issued | None) -> Iterator[str]:
     thinking = body.get("thinking") or {}
     if thinking.get("type") != "enabled":
         return
-    if type(thinking.get("budget_tokens")) is not int or thinking["budget_tokens"] < 1024:
-        yield "thinking.enabled.budget_tokens: Input should be greater than or equal to 1024"
-    elif thinking["budget_tokens"] >= body["max_tokens"]:
-        yield "`max_tokens` must be greater than `thinking.budget_tokens`."
-    if body.get("temperature", 1) != 1:
-        yield "`temperature` may only be set to 1 when thinking is enabled."
+    if type(thinking.get("budget_tokens")) is not int:
+        yield "thinking.enabled.budget_tokens: Field required"
     turns = _turns(body["messages"])
     spoken = next((turn for turn in reversed(turns) if turn[1] == "assistant"), None)
     if spoken and turns[-1][1] == "user" and any(block["type"] == "tool_result" for block in turns[-1][2]):
@@ -302,15 +302,8 @@ def _of_options(body: dict[str, Any]) -> Iterator[str]:
         if tool.get("type", "custom") == "custom":
             yield from _of_tool(tool, f"tools.{index}.custom")
     choice = body.get("tool_choice")
-    if choice and not tools:
-        yield "tool_choice: tool_choice may only be specified while providing tools"
     if choice and choice.get("type") == "tool" and choice.get("name") not in names:
         yield f"Tool '{choice.get('name')}' not found in provided tools"
-    for key, top in (("temperature", 1), ("top_p", 1)):
-        if not 0 <= (body.get(key) or 0) <= top:
-            yield f"{key}: range: 0..{top}"
-    if any(not word.strip() for word in body.get("stop_sequences") or ()):
-        yield "stop_sequences: each stop sequence must contain non-whitespace"
 
 
 def _of_tool(tool: dict[str, Any], where: str) -> Iterator[str]:

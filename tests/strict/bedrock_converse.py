@@ -13,6 +13,7 @@ import struct
 from collections.abc import Iterator
 from typing import Any, Final
 
+from tests.strict.rules import rule_problems
 from tests.strict.script import Call, Issued, Part, Say, Think, json_text, made_id, pieces_of
 from tests.strict.shape import TOOL_NAME, decoded, looks_like, unknown_keys
 
@@ -66,6 +67,7 @@ def refusals(body: Any, issued: Issued | None = None, model: str = "") -> list[s
         *_of_results(messages),
         *_of_tools(body, messages),
         *_of_reasoning(messages, issued),
+        *rule_problems(NAME, body, model),
     ]
 
 

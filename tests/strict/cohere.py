@@ -11,6 +11,7 @@ from typing import Any, Final
 
 import msgspec
 
+from tests.strict.rules import rule_problems
 from tests.strict.script import Call, Issued, Part, Say, Think, json_text, made_id, pieces_of
 from tests.strict.shape import TOOL_NAME, data_url, decoded, looks_like, schema_problems, unknown_keys
 
@@ -64,7 +65,10 @@ _PARTS: Final = {
 def refusals(body: Any, issued: Issued | None = None, model: str = "") -> list[str]:
     """Why the API would refuse the request. Without ``issued`` any reasoning is taken for its own."""
     wrong = list(_of_shape(body))
-    return wrong or [*_of_order(body["messages"]), *_of_tools(body), *_of_thinking(body["messages"], issued)]
+    if wrong:
+        return wrong
+    values = rule_problems(NAME, body, str(body["model"]))
+    return [*_of_order(body["messages"]), *_of_tools(body), *_of_thinking(body["messages"], issued), *values]
 
 
 def _of_shape(body: Any) -> Iterator[str]:

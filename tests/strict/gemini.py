@@ -10,6 +10,7 @@ import re
 from collections.abc import Iterator
 from typing import Any, Final
 
+from tests.strict.rules import rule_problems
 from tests.strict.script import Call, Issued, Part, Say, Think, json_text, made_id, pieces_of
 from tests.strict.shape import decoded, looks_like, unknown_keys
 
@@ -91,7 +92,8 @@ def refusals(body: Any, issued: Issued | None = None, model: str = "") -> list[s
     if wrong:
         return wrong
     contents = [_content(content) for content in body["contents"]]
-    return [*_of_order(contents), *_of_tools(body), *_of_signatures(contents, issued, model)]
+    values = rule_problems(NAME, body, model)
+    return [*_of_order(contents), *_of_tools(body), *_of_signatures(contents, issued, model), *values]
 
 
 def _in_camel(value: Any, key: str = "") -> Any:

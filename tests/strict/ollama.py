@@ -10,6 +10,7 @@ import re
 from collections.abc import Iterator
 from typing import Any, Final
 
+from tests.strict.rules import rule_problems
 from tests.strict.script import Call, Issued, Part, Say, Think, json_text, pieces_of
 from tests.strict.shape import decoded, looks_like, unknown_keys
 
@@ -44,7 +45,10 @@ _STRUCT: Final = "json: cannot unmarshal"
 def refusals(body: Any, issued: Issued | None = None, model: str = "") -> list[str]:
     """Why the server would refuse the request. Without ``issued`` any reasoning is taken for its own."""
     wrong = list(_of_shape(body))
-    return wrong or [*_of_order(body["messages"]), *_of_tools(body), *_of_thinking(body["messages"], issued)]
+    if wrong:
+        return wrong
+    values = rule_problems(NAME, body, str(body["model"]))
+    return [*_of_order(body["messages"]), *_of_tools(body), *_of_thinking(body["messages"], issued), *values]
 
 
 def _of_shape(body: Any) -> Iterator[str]:

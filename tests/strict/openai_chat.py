@@ -12,6 +12,7 @@ import re
 from collections.abc import Iterator
 from typing import Any, Final
 
+from tests.strict.rules import rule_problems
 from tests.strict.script import Call, Issued, Part, Say, Think, json_text, made_id, pieces_of
 from tests.strict.shape import TOOL_NAME, data_url, decoded, looks_like, schema_problems, unknown_keys
 
@@ -101,7 +102,8 @@ def refusals(body: Any, issued: Issued | None = None, model: str = "", provider:
     wrong = list(_of_shape(body, is_openai=is_openai))
     if wrong:
         return wrong
-    return [*_of_order(body["messages"]), *_of_tools(body, is_openai=is_openai), *_of_reasoning(body, issued)]
+    values = rule_problems(NAME, body, str(body.get("model"))) if is_openai else []
+    return [*_of_order(body["messages"]), *_of_tools(body, is_openai=is_openai), *_of_reasoning(body, issued), *values]
 
 
 def _of_shape(body: Any, *, is_openai: bool) -> Iterator[str]:
@@ -259,10 +261,6 @@ def _of_tools(body: dict[str, Any], *, is_openai: bool) -> Iterator[str]:
         parameters = function.get("parameters")
         if parameters is not None and is_openai:
             yield from _of_schema(name, parameters, is_strict=function.get("strict") is True)
-    if body.get("tool_choice") is not None and not body.get("tools") and is_openai:
-        yield "Invalid value for 'tool_choice': 'tool_choice' is only allowed when 'tools' are specified."
-    if body.get("parallel_tool_calls") is not None and not body.get("tools") and is_openai:
-        yield "Invalid value for 'parallel_tool_calls': 'parallel_tool_calls' is only allowed when 'tools' are specified."
 
 
 def _of_schema(name: str, schema: Any, *, is_strict: bool) -> Iterator[str]:

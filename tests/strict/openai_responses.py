@@ -10,6 +10,7 @@ import re
 from collections.abc import Iterator
 from typing import Any, Final
 
+from tests.strict.rules import rule_problems
 from tests.strict.script import Call, Issued, Part, Say, Think, json_text, made_id, pieces_of
 from tests.strict.shape import TOOL_NAME, data_url, decoded, looks_like, schema_problems, unknown_keys
 
@@ -77,7 +78,10 @@ def refusals(body: Any, issued: Issued | None = None, model: str = "", provider:
         return wrong
     items = body["input"] if isinstance(body.get("input"), list) else []
     found = [*_of_pairs(body, items), *_of_tools(body)]
-    return [*found, *_of_ids(items), *_of_reasoning(body, items, issued)] if is_openai else found
+    if not is_openai:
+        return found
+    values = rule_problems(NAME, body, str(body.get("model")))
+    return [*found, *_of_ids(items), *_of_reasoning(body, items, issued), *values]
 
 
 def _of_shape(body: Any, *, is_openai: bool) -> Iterator[str]:

@@ -30,7 +30,7 @@ from aiohttp import web
 from tests.strict.script import Call, Issued, Part, Say, Think, json_text, last_words
 
 Signatures = Literal["issued", "any"]
-_PARTS_OF_THIS: Final = ("conftest", "script", "server", "shape")
+_PARTS_OF_THIS: Final = ("conftest", "rules", "script", "server", "shape")
 _MAX_BODY: Final = 64 * 1024 * 1024
 
 

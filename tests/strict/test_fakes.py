@@ -214,8 +214,12 @@ BAD: dict[str, list[tuple[tuple[str | int, ...], Any, str]]] = {
         ((T, 0, "input_schema"), {"properties": {}}, "tools.0.custom.input_schema.type: Field required"),
         ((T, 0, "input_schema"), {"type": "object", "anyOf": []}, "does not support oneOf, allOf, or anyOf"),
         ((T, APPEND), {"name": "read_file", "input_schema": SCHEMA}, "Tool names must be unique"),
-        (("thinking",), {"type": "enabled", "budget_tokens": 32}, "greater than or equal to 1024"),
-        (("thinking",), {"type": "enabled", "budget_tokens": 1024}, "`max_tokens` must be greater than"),
+        (("thinking",), {"type": "enabled", "budget_tokens": 32}, "thinking.budget_tokens must be between 1024"),
+        (
+            ("thinking",),
+            {"type": "enabled", "budget_tokens": 1024},
+            "thinking.budget_tokens must be less than max_tokens",
+        ),
         (
             ("thinking",),
             {"type": "enabled", "budget_tokens": 1024},

@@ -90,7 +90,7 @@ def convert(
     to
         The target format. Default: canonical, or the format of the file name (.md, .html).
     losses
-        Write each loss to this file, as JSON Lines.
+        Write each loss and each adjustment to this file, as JSON Lines.
     strict
         Fail if anything would be lost.
     skip_invalid
@@ -236,11 +236,15 @@ def _print_breaches(out: Console, report: _FileReport) -> None:
 
 
 def print_losses(out: Console, summary: Summary) -> None:
-    """Print the losses by kind, most frequent first."""
+    """Print the losses and adjustments by kind, most frequent first."""
     for loss in summary.losses[:_MAX_ROWS]:
         out.print(escape_line(f"lost {loss.count:,} × {loss.what}: {loss.reason}"), markup=False, soft_wrap=True)
     if len(summary.losses) > _MAX_ROWS:
         out.print(f"and {len(summary.losses) - _MAX_ROWS} more kinds; --losses FILE lists all of them")
+    for item in summary.adjustments[:_MAX_ROWS]:
+        out.print(escape_line(f"adjusted {item.count:,} × {item.what}: {item.reason}"), markup=False, soft_wrap=True)
+    if len(summary.adjustments) > _MAX_ROWS:
+        out.print(f"and {len(summary.adjustments) - _MAX_ROWS} more kinds; --losses FILE lists all of them")
 
 
 __all__ = ["BY_SUFFIX", "FromOption", "MaxLineOption", "convert", "document_or_lines", "print_losses"]

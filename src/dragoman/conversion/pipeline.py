@@ -34,7 +34,7 @@ _MAX_PENDING_BATCHES: Final = 16  # shorter files need no worker processes; also
 
 
 class LossCount(msgspec.Struct, frozen=True):
-    """The number of losses of one kind with one reason."""
+    """The number of losses or adjustments of one kind with one reason."""
 
     what: str
     reason: str
@@ -55,6 +55,7 @@ class Summary(msgspec.Struct):
     messages: int = 0
     bytes: int = 0
     losses: list[LossCount] = []
+    adjustments: list[LossCount] = []  # parts that were changed because the target rejects the original
     breaches: list[ViolationCount] = []
     skipped: list[str] = []  # problem and place of each omitted record
 
@@ -84,7 +85,8 @@ class _JobResult(msgspec.Struct):
     conversations: int
     messages: int
     losses: Counter[tuple[str, str]]
-    loss_lines: bytes  # one line per loss
+    adjustments: Counter[tuple[str, str]]
+    loss_lines: bytes  # one line per loss or adjustment
     breaches: Counter[str]
     skipped: list[str]
 
@@ -107,12 +109,14 @@ def convert(
     summary.
     """
     summary, loss_counts, violation_counts = Summary(), Counter[tuple[str, str]](), Counter[str]()
+    adjustment_counts = Counter[tuple[str, str]]()
     summary.bytes += out.write(formats.write_header(to, title or source.name))
     for job_result in _run_jobs(_make_jobs(source, to, (is_strict, losses_to is not None, skip_invalid)), processes):
         summary.bytes += out.write(job_result.data)
         summary.conversations += job_result.conversations
         summary.messages += job_result.messages
         loss_counts.update(job_result.losses)
+        adjustment_counts.update(job_result.adjustments)
         violation_counts.update(job_result.breaches)
         summary.skipped += job_result.skipped
         if losses_to is not None:
@@ -123,8 +127,13 @@ def convert(
     if source.entries:
         loss_counts["entry", "trace entries of an export are not converted"] += source.entries
     summary.breaches = [ViolationCount(rule, count) for rule, count in violation_counts.most_common()]
-    summary.losses = [LossCount(what, reason, count) for (what, reason), count in loss_counts.most_common()]
+    summary.losses = _rank_losses(loss_counts)
+    summary.adjustments = _rank_losses(adjustment_counts)
     return summary
+
+
+def _rank_losses(counts: Counter[tuple[str, str]]) -> list[LossCount]:
+    return [LossCount(what, reason, count) for (what, reason), count in counts.most_common()]
 
 
 def _make_jobs(source: Source, to: str, flags: tuple[bool, bool, bool]) -> Iterator[_Job]:
@@ -174,6 +183,7 @@ def _run_job(job: _Job) -> _JobResult:
     """Convert one batch."""
     texts, messages = [], 0
     loss_counts: Counter[tuple[str, str]] = Counter()
+    adjustment_counts: Counter[tuple[str, str]] = Counter()
     loss_lines: list[bytes] = []
     breaches: Counter[str] = Counter()
     skipped: list[str] = []
@@ -186,11 +196,21 @@ def _run_job(job: _Job) -> _JobResult:
         text = _write_conversation(job, request, conversation[0].number)
         texts.append(text.data)
         messages += len(request.messages)
-        if text.losses:
-            loss_counts.update((loss.block_type, loss.reason) for loss in text.losses)
-            if job.collect_losses:
-                loss_lines.extend(_format_loss(loss, job, conversation[0].number) for loss in text.losses)
-    return _JobResult(b"".join(texts), len(texts), messages, loss_counts, b"".join(loss_lines), breaches, skipped)
+        loss_counts.update((loss.block_type, loss.reason) for loss in text.losses)
+        adjustment_counts.update((adjustment.block_type, adjustment.reason) for adjustment in text.adjustments)
+        if job.collect_losses:
+            number = conversation[0].number
+            loss_lines.extend(_format_loss(loss, job, number) for loss in (*text.losses, *text.adjustments))
+    return _JobResult(
+        data=b"".join(texts),
+        conversations=len(texts),
+        messages=messages,
+        losses=loss_counts,
+        adjustments=adjustment_counts,
+        loss_lines=b"".join(loss_lines),
+        breaches=breaches,
+        skipped=skipped,
+    )
 
 
 def _read_job_conversation(job: _Job, conversation: Conversation, skipped: list[str]) -> Request | None:

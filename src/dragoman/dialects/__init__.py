@@ -2,16 +2,17 @@
 
 | | read (wire → canonical) | write (canonical → wire) |
 |---|---|---|
-| request | ``read_request(wire) -> Request`` | ``write_request(request, quirks=()) -> Written`` |
+| request | ``read_request(wire) -> Request`` | ``write_request(request, quirks=(), model=None, fit=True) -> Written`` |
 | reply | ``read_reply(wire) -> Reply`` | ``write_reply(reply) -> Written`` |
 | stream | ``stream_reader(framing=None, quirks=())`` | ``stream_writer(framing=None)`` |
 | error | ``read_error(status, headers, body) -> Fault`` | ``write_error(fault) -> Written`` |
 
 ``wire`` is an object or its JSON text. Invariant: reading a wire and writing it in the same dialect yields the same
 wire; what the canonical fields cannot express is stored as residue (``wire.residue``). To add a dialect, add a package
-here; it is discovered by its name. ``quirks`` name deviations of a provider from its dialect; a dialect lists those
-that it knows as ``QUIRKS`` and ignores others. A dialect with ``HTTP`` can be called (``callable_names``); the others
-are further wires of a provider that is called in one of these, and are read and written only.
+here; it is discovered by its name. A request is fitted to the limits of the API and the ``model`` (``wire.limits``);
+with ``fit=False`` it is written as it is. ``quirks`` name deviations of a provider from its dialect; a dialect lists
+those that it knows as ``QUIRKS`` and ignores others. A dialect with ``HTTP`` can be called (``callable_names``); the
+others are further wires of a provider that is called in one of these, and are read and written only.
 """
 
 from __future__ import annotations

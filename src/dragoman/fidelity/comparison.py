@@ -69,7 +69,7 @@ def compare_requests(
 
     ``implicit`` are options that the target does not write in a request, and why nothing is lost.
     """
-    comparison = _Comparison(written.losses, before, after, target)
+    comparison = _Comparison(written, before, after, target)
     findings = [
         finding
         for index, message in enumerate(before.messages)
@@ -94,9 +94,10 @@ def request_kinds(request: Request) -> set[str]:
 class _Losses:
     """The reported losses. One loss excuses one missing block; the loss of an option excuses the option."""
 
-    def __init__(self, losses: Iterable[Loss]) -> None:
+    def __init__(self, losses: Iterable[Loss], adjustments: Iterable[Loss]) -> None:
         self._blocks: dict[tuple[str, str], list[str]] = defaultdict(list)
         self._options: dict[str, str] = {}
+        self._adjusted = {(item.message_id, item.block_type): item.reason for item in adjustments}
         for loss in losses:
             if loss.message_id:
                 self._blocks[loss.message_id, loss.block_type].append(loss.reason)
@@ -115,6 +116,11 @@ class _Losses:
     def get_option_reason(self, name: str) -> str | None:
         """Return the reason for a missing option, or for the option that it is part of."""
         return self._options.get(name) or self._options.get(name.partition(".")[0])
+
+    def get_adjustment(self, message_id: str, name: str) -> str | None:
+        """Return how a block or an option was changed, if reported."""
+        adjusted = self._adjusted
+        return adjusted.get((message_id, name)) or adjusted.get((message_id, name.partition(".")[0]))
 
 
 def _missing_finding(kind: str, reason: str | None, place: str, note: str = "left out") -> Finding:
@@ -226,8 +232,8 @@ def _describe_changes(before: MediaBlock, after: MediaBlock) -> str:
 class _Comparison:
     """The comparison of one conversion, message by message."""
 
-    def __init__(self, losses: Iterable[Loss], before: Request, after: Request, target: str) -> None:
-        self.losses = _Losses(losses)
+    def __init__(self, written: Written, before: Request, after: Request, target: str) -> None:
+        self.losses = _Losses(written.losses, written.adjustments)
         self._target = target
         self._last_position: _Position = ()
         self._ids: dict[str, str] = {}
@@ -280,8 +286,14 @@ class _Comparison:
         self, kind: str, block: ContentBlock, match: _Match | None, message: Message, place: str
     ) -> Finding:
         if match is None:
-            return _missing_finding(kind, self.losses.take_block_reason(message.id, block.type), place)
+            return self._missing_block(kind, block.type, message, place)
         return _match_finding(kind, self._add_move_note(match, place), place)
+
+    def _missing_block(self, kind: str, block_type: str, message: Message, place: str) -> Finding:
+        adjustment = self.losses.get_adjustment(message.id, block_type)
+        if adjustment is not None:
+            return Finding(kind, "changed", adjustment, place)
+        return _missing_finding(kind, self.losses.take_block_reason(message.id, block_type), place)
 
     def _add_move_note(self, match: _Match, place: str) -> str:
         if place.count("content") > 1:
@@ -312,7 +324,7 @@ class _Comparison:
     def _compare_call(self, call: CallBlock, message: Message, place: str) -> Finding:
         match = self._find_call(call)
         if match is None:
-            return _missing_finding(call.type, self.losses.take_block_reason(message.id, call.type), place)
+            return self._missing_block(call.type, call.type, message, place)
         position, new_call = match
         self._calls.remove(match)
         self._ids[call.id] = new_call.id
@@ -320,6 +332,7 @@ class _Comparison:
         if new_call.name != call.name:
             return Finding(call.type, "silent", f"the name {call.name!r} became {new_call.name!r}", place)
         form = _input_change(call, new_call)
+        form = form if form is not None else self.losses.get_adjustment(message.id, call.type)
         if form is None:
             return Finding(call.type, "silent", "the input differs", place)
         note = "; ".join(part for part in (form, id_note) if part)
@@ -334,7 +347,7 @@ class _Comparison:
         call_id = self._ids.get(result.tool_use_id, result.tool_use_id)
         match = next((entry for entry in self._results if entry[1].tool_use_id == call_id), None)
         if match is None:
-            yield _missing_finding(result.type, self.losses.take_block_reason(message.id, result.type), place)
+            yield self._missing_block(result.type, result.type, message, place)
             return
         self._results.remove(match)
         position, new_result = match
@@ -362,8 +375,6 @@ def _input_change(before: CallBlock, after: CallBlock) -> str | None:
             return "" if diff(old, new) is None else None
         case InvalidToolUseBlock(input_text=old), InvalidToolUseBlock(input_text=new):
             return "" if old == new else None
-        case InvalidToolUseBlock(input_text=old), ToolUseBlock(input=new):
-            return "as a call with the input {invalid_input: …}" if new == {"invalid_input": old} else None
         case _:
             return None
 
@@ -407,6 +418,8 @@ def _compare_options(
             yield Finding(kind, "changed", f"{_abbreviate(value)} becomes {_abbreviate(actual[name])}", kind)
         elif name in implicit:
             yield Finding(kind, "changed", implicit[name], kind)
+        elif (adjustment := losses.get_adjustment("", name)) is not None:
+            yield Finding(kind, "changed", adjustment, kind)
         else:
             yield _missing_finding(kind, losses.get_option_reason(name), kind)
 

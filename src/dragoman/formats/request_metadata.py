@@ -28,7 +28,7 @@ def request_fields(request: Request) -> dict[str, Any]:
         fields["tools"] = [msgspec.to_builtins(tool) for tool in request.tools]
     if request.options is not _DEFAULT_OPTIONS and request.options != _DEFAULT_OPTIONS:
         fields["options"] = msgspec.to_builtins(request.options)
-    if request.provider_raw is not None:
+    if request.provider_raw is not None and request.provider_raw.keys() != {"dialect"}:
         fields["provider_raw"] = request.provider_raw
     return fields
 

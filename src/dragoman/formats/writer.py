@@ -1,6 +1,6 @@
 """Write one conversation in a format.
 
-    write(format, request) -> Text(data, losses)      lines, each with its end
+    write(format, request) -> Text                    lines, each with its end, and their losses and adjustments
     write_header(format), write_footer(format)        text before and after them in a file
 
 In the canonical format a line is a message, because a message contains its session id; in every other format a line is
@@ -27,10 +27,11 @@ _NO_PLACE = "a list of messages has no place for it"
 
 
 class Text(msgspec.Struct, frozen=True):
-    """Bytes and losses."""
+    """Bytes, losses and adjustments."""
 
     data: bytes
     losses: tuple[Loss, ...] = ()
+    adjustments: tuple[Loss, ...] = ()
 
 
 def write(name: str, request: Request, *, by_message: bool = False) -> Text:
@@ -47,7 +48,7 @@ def write(name: str, request: Request, *, by_message: bool = False) -> Text:
     if written.losses:
         _reject_critical(request, written.losses)
     lines = _get_messages(name, written.wire) if by_message else [written.wire]
-    return Text(b"".join(msgspec.json.encode(line) + b"\n" for line in lines), written.losses)
+    return Text(b"".join(msgspec.json.encode(line) + b"\n" for line in lines), written.losses, written.adjustments)
 
 
 def write_like(name: str, request: Request, original: Any, *, by_message: bool = False) -> tuple[Any, tuple[Loss, ...]]:
@@ -111,7 +112,8 @@ def write_footer(name: str) -> bytes:
 
 def _write_request(name: str, request: Request) -> Written:
     if (module := dialect(name)) is not None:
-        written: Written = module.write_request(request)
+        is_request = request.provider_raw is not None  # a session or a transcript is written as it is
+        written: Written = module.write_request(request, fit=is_request)
         return written
     if name == ENVELOPES:
         return Written(envelope.envelopes_from_messages(embed_request(request)))

@@ -79,10 +79,8 @@ def translate_request(
     ids = ToolIds()
     messages = tuple(_prepare_message(message, dialect, provider, ids) for message in request.messages)
     options = request.options.replace(stream=True if stream else None)
-    if options.max_output_tokens is None and provider.dialect == "anthropic":  # required there
-        options = options.replace(max_output_tokens=model.capabilities.max_output_tokens)
     target = request.replace(model=model.name, messages=messages, options=options)
-    written: Written = dialects.load(provider.dialect).write_request(target, provider.quirks)
+    written: Written = dialects.load(provider.dialect).write_request(target, provider.quirks, model)
     return ProviderRequest(written.wire, written.losses, request)
 
 

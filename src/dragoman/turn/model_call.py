@@ -166,7 +166,13 @@ class _ModelCall:
         call = make_call(turn, endpoint, written.wire, context)
         emit_call_start(turn, row.message.id, history.tokens)
         start = AnswerStart(
-            row.message.id, row.seq, turn.model.id, history.tokens, written.losses, len(history.left_out)
+            row.message.id,
+            row.seq,
+            turn.model.id,
+            history.tokens,
+            written.losses,
+            len(history.left_out),
+            written.adjustments,
         )
         turn.placeholder = None
         turn.steps += 1

@@ -94,6 +94,7 @@ class AnswerStart(msgspec.Struct, frozen=True, tag="answer_start"):
     estimated_input_tokens: int
     losses: tuple[Loss, ...] = ()  # parts of the history that this model cannot receive
     omitted_count: int = 0  # messages that did not fit
+    adjustments: tuple[Loss, ...] = ()  # parts that were changed because this model rejects the original
 
 
 class AnswerEnd(msgspec.Struct, frozen=True, tag="answer_end"):

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator
 from types import ModuleType
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
@@ -26,6 +26,9 @@ from dragoman.wire.faults import HEAD_BYTES, early_end, stream_error
 from dragoman.wire.frames import Frame, FramingError, json_line, make_splitter, sse_frame
 from dragoman.wire.residue import apply_diff, diff, get_notes
 from dragoman.wire.tool_definitions import MAX_BRACKETS
+
+if TYPE_CHECKING:
+    from dragoman.catalog import Model
 
 Wire = dict[str, Any]
 _OUTER: Final = "outer"  # the note with the difference between the derived wire and its arrangement
@@ -65,15 +68,18 @@ class DerivedDialect:
         default = self._request.from_base(self.base.write_request(request).wire)
         return request.replace(provider_raw=self.add_residue(request.provider_raw, default, body))
 
-    def write_request(self, request: Request, quirks: Collection[str] = ()) -> Written:
+    def write_request(
+        self, request: Request, quirks: Collection[str] = (), model: Model | None = None, *, fit: bool = True
+    ) -> Written:
         """Write a request and report losses."""
         losses: list[Loss] = []
         if self._prepare is not None:
             request = self._prepare(request, losses)
         outer = get_notes(request.provider_raw, self.name).get(_OUTER)
-        written = self.base.write_request(request.replace(provider_raw=self.to_base_raw(request.provider_raw)), quirks)
+        request = request.replace(provider_raw=self.to_base_raw(request.provider_raw))
+        written = self.base.write_request(request, quirks, model, fit=fit)
         wire = apply_diff(self._request.from_base(written.wire), outer)
-        return Written(wire, self._own_losses((*losses, *written.losses)))
+        return Written(wire, self._own_losses((*losses, *written.losses)), self._own_losses(written.notes))
 
     def _read_reply(self, body: Wire) -> Reply:
         reply: Reply = self.base.read_reply(self._reply.to_base(body))

@@ -20,6 +20,7 @@ from dragoman.message import (
     ProviderRaw,
     RedactedThinkingBlock,
     Role,
+    TextBlock,
     ThinkingBlock,
     ToolResultBlock,
     ToolUseBlock,
@@ -87,6 +88,11 @@ class MessageBuilder:
         """Return our id of the oldest call without a provider id that has no result yet."""
         self._unnamed_results += 1
         return tool_id_for("", self._unnamed_results)
+
+
+def make_message(role: Role, text: str, session_id: str = "") -> Message:
+    """Return a message of one text that no sender wrote."""
+    return _message("", session_id, role, (TextBlock(text),), _NO_METADATA, UNKNOWN_TIME)
 
 
 @functools.lru_cache(maxsize=4096)  # every turn reads the history again

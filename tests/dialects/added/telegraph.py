@@ -78,7 +78,13 @@ def read_request(body: dict[str, Any]) -> Request:
     return request.replace(provider_raw=make_notes(NAME, _natural_head(request), rest))
 
 
-def write_request(request: Request, quirks: Collection[str] = ()) -> Written:
+def write_request(
+    request: Request,
+    quirks: Collection[str] = (),
+    model: object = None,
+    *,
+    fit: bool = True,
+) -> Written:
     """The request as a telegraph takes it, and what it cannot take."""
     losses = [
         Loss("", "", name, NAME, "this wire has no such option")

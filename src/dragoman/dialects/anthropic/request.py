@@ -6,10 +6,11 @@ Invariant: a request that was read here is written as it was.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from dragoman.dialects.anthropic import fast_path
-from dragoman.dialects.anthropic.blocks import NAME, read_block, read_result, write_blocks
+from dragoman.dialects.anthropic.blocks import NAME, read_block, read_result, unsupported_reason, write_blocks
+from dragoman.dialects.anthropic.limits import TABLE
 from dragoman.errors import FormatError
 from dragoman.exchange import (
     Loss,
@@ -32,10 +33,14 @@ from dragoman.jsontext import (
     text_or_none,
     text_tuple,
 )
-from dragoman.message import Message, ProviderRaw, Role, TextBlock
+from dragoman.message import ContentBlock, Message, ProviderRaw, Role, TextBlock
+from dragoman.wire.limits import fit_request
 from dragoman.wire.message_builder import MessageBuilder, drop_failed_turns, fill_result_ids
 from dragoman.wire.residue import apply_diff, foreign_option_losses, get_notes, make_notes
 from dragoman.wire.tool_definitions import write_tools
+
+if TYPE_CHECKING:
+    from dragoman.catalog import Model
 
 _CHOICES: Final = {"auto": "auto", "any": "required", "tool": "tool", "none": "none"}
 _CHOICE_TYPES: Final = {ours: theirs for theirs, ours in _CHOICES.items()}
@@ -70,17 +75,23 @@ def read_request(body: dict[str, Any]) -> Request:
     )
     empty = {key: body[key] for key in ("system", "tools") if key in body and not body[key]}
     form = _find_format_key(body)
-    return request.replace(
-        provider_raw=make_notes(NAME, _write_options(request, form), rest, empty=empty or None, form=form)
-    )
+    raw = make_notes(NAME, _write_options(request, form), rest, empty=empty or None, form=form)
+    return request.replace(provider_raw=raw or {"dialect": NAME})
 
 
-def write_request(request: Request, quirks: Collection[str] = ()) -> Written:  # noqa: ARG001  it has none
+def write_request(
+    request: Request, quirks: Collection[str] = (), model: Model | None = None, *, fit: bool = True
+) -> Written:
     """Write a request of the Messages API, with losses."""
+    losses: list[Loss] = []
+    request = drop_failed_turns(request, NAME, losses)
+    adjustments: list[Loss] = []
+    if fit:
+        request, adjustments = fit_request(request, TABLE, losses, _carries, model=model, quirks=quirks)
     request = fill_result_ids(request, NAME)
     notes = get_notes(request.provider_raw, NAME)
-    losses = [] if notes else _option_losses(request.options)  # what this API itself said comes back as residue
-    request = drop_failed_turns(request, NAME, losses)
+    if not notes:
+        losses.extend(_option_losses(request.options))  # what this API itself said comes back as residue
     options = _write_options(request, notes.get("form"))
     if "residue" in notes:
         options = apply_diff(options, notes["residue"])
@@ -95,7 +106,11 @@ def write_request(request: Request, quirks: Collection[str] = ()) -> Written:  #
     if request.tools and (tools := write_tools(request.tools, _default_tool, NAME, losses)):
         wire["tools"] = tools
     losses.extend(foreign_option_losses(request, NAME))
-    return Written({**notes.get("empty", {}), **wire, **options}, tuple(losses))
+    return Written({**notes.get("empty", {}), **wire, **options}, tuple(losses), tuple(adjustments))
+
+
+def _carries(block: ContentBlock, _role: Role) -> bool:
+    return unsupported_reason(block) is None
 
 
 def _option_losses(options: Options) -> list[Loss]:
@@ -229,18 +244,18 @@ def _needs_missing_thinking(wire: list[dict[str, Any]]) -> bool:
 
     The API rejects such a request with thinking enabled.
     """
-    if not wire or wire[-1]["role"] != "user" or not _has_block(wire[-1], "tool_result"):
-        return False
-    turn_blocks: list[Any] = []
-    for message in reversed(wire[:-1]):  # what stands next to each other on one side is one turn there
-        if message["role"] != "assistant":
-            break
-        turn_blocks[:0] = _to_block_list(message["content"])
+    messages = list(wire)  # consecutive messages of one role are one turn
+    results = [block for block in _pop_turn(messages, "user") if block.get("type") == "tool_result"]
+    turn_blocks = _pop_turn(messages, "assistant") if results else []
     return bool(turn_blocks) and turn_blocks[0].get("type") not in ("thinking", "redacted_thinking")
 
 
-def _has_block(message: dict[str, Any], kind: str) -> bool:
-    return any(block.get("type") == kind for block in _to_block_list(message["content"]))
+def _pop_turn(messages: list[dict[str, Any]], role: str) -> list[Any]:
+    """Remove the messages of a role from the end of a list, and return their blocks."""
+    blocks: list[Any] = []
+    while messages and messages[-1]["role"] == role:
+        blocks[:0] = _to_block_list(messages.pop()["content"])
+    return blocks
 
 
 def _apply_message_notes(wire: dict[str, Any], notes: Mapping[str, Any]) -> dict[str, Any]:

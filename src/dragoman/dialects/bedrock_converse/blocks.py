@@ -184,7 +184,7 @@ def read_result(wire: dict[str, Any], item: dict[str, Any], builder: MessageBuil
 def write_blocks(blocks: Iterable[ContentBlock], place: str, record_loss: RecordLoss) -> list[dict[str, Any]]:
     wire = []
     for block in blocks:
-        reason = _unsupported_reason(block, place)
+        reason = unsupported_reason(block, place)
         if reason is not None:
             record_loss(block.type, reason)
         elif not _is_blank(block):
@@ -197,7 +197,7 @@ def _is_blank(block: ContentBlock) -> bool:
     return isinstance(block, TextBlock) and not block.text and "form" not in get_notes(block.provider_raw, NAME)
 
 
-def _unsupported_reason(block: ContentBlock, place: str) -> str | None:
+def unsupported_reason(block: ContentBlock, place: str) -> str | None:
     """Return why the wire format cannot carry a block at a place; ``None`` if it can."""
     match block:
         case OpaqueBlock(dialect=dialect):

@@ -7,18 +7,31 @@ consecutive messages of one role are written as one, unless they were separate.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
-from typing import Any
+from typing import TYPE_CHECKING, Any, Final
 
-from dragoman.dialects.bedrock_converse.blocks import loss_recorder, read_block, read_result, write_blocks
+from dragoman.dialects.bedrock_converse.blocks import (
+    loss_recorder,
+    read_block,
+    read_result,
+    unsupported_reason,
+    write_blocks,
+)
+from dragoman.dialects.bedrock_converse.limits import TABLE
 from dragoman.dialects.bedrock_converse.mappings import NAME
 from dragoman.dialects.bedrock_converse.options import default_top, detect_family, read_options, record_option_losses
 from dragoman.errors import FormatError
 from dragoman.exchange import Loss, OpaqueTool, Request, SideEffects, ToolDefinition, Written
 from dragoman.jsontext import accepts_json_text, expect_list, expect_object, text_or_none
-from dragoman.message import InvalidToolUseBlock, Message, Role, ToolUseBlock
+from dragoman.message import ContentBlock, InvalidToolUseBlock, Message, Role, ToolUseBlock
+from dragoman.wire.limits import fit_request
 from dragoman.wire.message_builder import MessageBuilder, drop_failed_turns, fill_result_ids
 from dragoman.wire.residue import apply_diff, foreign_option_losses, get_notes, make_notes
 from dragoman.wire.tool_definitions import write_tools
+
+if TYPE_CHECKING:
+    from dragoman.catalog import Model
+
+_DOCUMENT_TEXT: Final = "(see the document)"
 
 
 @accepts_json_text
@@ -50,19 +63,28 @@ def read_request(body: dict[str, Any]) -> Request:
     rest = {key: value for key, value in body.items() if key not in ("messages", "system")}
     if "toolConfig" in rest:
         rest["toolConfig"] = {key: value for key, value in config.items() if key != "tools"}
-    return request.replace(provider_raw=make_notes(NAME, default_top(request, notes), rest, **notes))
+    raw = make_notes(NAME, default_top(request, notes), rest, **notes)
+    return request.replace(provider_raw=raw or {"dialect": NAME})
 
 
-def write_request(request: Request, quirks: Collection[str] = ()) -> Written:  # noqa: ARG001  no quirks
+def write_request(
+    request: Request, quirks: Collection[str] = (), model: Model | None = None, *, fit: bool = True
+) -> Written:
     """Write a request of Converse and report losses. The model belongs in the URL."""
     losses: list[Loss] = []
-    request = drop_failed_turns(fill_result_ids(request, NAME), NAME, losses)
+    request = drop_failed_turns(request, NAME, losses)
+    adjustments: list[Loss] = []
+    if fit:
+        request, adjustments = fit_request(request, TABLE, losses, _carries, model=model, quirks=quirks)
+    request = fill_result_ids(request, NAME)
     notes = get_notes(request.provider_raw, NAME)
     top = apply_diff(default_top(request, notes), notes.get("residue"))
     system = [block for message in request.messages for block in _write_system(message, losses)]
     messages = _write_messages(request.messages, losses)
+    if not notes:
+        _complete_documents(messages)
     tools = write_tools(request.tools, _default_tool, NAME, losses)
-    if not tools:
+    if not tools and not notes:
         tools = _declare_tools(request.messages)
     empty = notes.get("empty", ())
     wire: dict[str, Any] = {}
@@ -75,7 +97,11 @@ def write_request(request: Request, quirks: Collection[str] = ()) -> Written:  #
         wire["toolConfig"] = {"tools": tools, **top.get("toolConfig", {})}
     record_option_losses(request, wire, loss_recorder(losses))
     losses.extend(foreign_option_losses(request, NAME))
-    return Written(wire, tuple(losses))
+    return Written(wire, tuple(losses), tuple(adjustments))
+
+
+def _carries(block: ContentBlock, role: Role) -> bool:
+    return unsupported_reason(block, "system" if role is Role.SYSTEM else "message") is None
 
 
 def _declare_tools(messages: Iterable[Message]) -> list[dict[str, Any]]:
@@ -84,7 +110,7 @@ def _declare_tools(messages: Iterable[Message]) -> list[dict[str, Any]]:
         block.name
         for message in messages
         for block in message.content
-        if isinstance(block, ToolUseBlock | InvalidToolUseBlock) and message.session_id  # no session: read from a wire
+        if isinstance(block, ToolUseBlock | InvalidToolUseBlock)
     )
     return [{"toolSpec": {"name": name, "inputSchema": {"json": {"type": "object"}}}} for name in names]
 
@@ -94,6 +120,20 @@ def _write_system(message: Message, losses: list[Loss]) -> list[dict[str, Any]]:
     if message.role is not Role.SYSTEM or get_notes(message.metadata.provider_raw, NAME).get("listed"):
         return []
     return write_blocks(message.content, "system", loss_recorder(losses, message))
+
+
+def _complete_documents(messages: list[dict[str, Any]]) -> None:
+    """Give each document of a message a name of its own, and a text beside it: the API requires both."""
+    for message in messages:
+        documents = [block["document"] for block in message["content"] if "document" in block]
+        if documents and not any("text" in block for block in message["content"]):
+            message["content"].append({"text": _DOCUMENT_TEXT})
+        used: set[str] = set()
+        for document in documents:
+            name, count = document["name"], 2
+            while document["name"] in used:
+                document["name"], count = f"{name} ({count})", count + 1
+            used.add(document["name"])
 
 
 def _read_message(wire: dict[str, Any], where: str, builder: MessageBuilder) -> None:

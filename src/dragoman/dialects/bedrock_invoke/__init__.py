@@ -9,7 +9,7 @@ stream has frames of AWS, each with an event of the family in base64.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from dragoman.dialects import bedrock_converse
 from dragoman.dialects.bedrock_invoke.families import NAME as NAME
@@ -18,6 +18,9 @@ from dragoman.dialects.bedrock_invoke.stream import stream_reader as stream_read
 from dragoman.dialects.bedrock_invoke.stream import stream_writer as stream_writer
 from dragoman.exchange import Fault, Reply, Request, Written
 from dragoman.jsontext import accepts_json_text
+
+if TYPE_CHECKING:
+    from dragoman.catalog import Model
 
 # Options without a field in the request body, and why nothing is lost.
 IMPLIED_OPTIONS: Final = bedrock_converse.IMPLIED_OPTIONS
@@ -37,10 +40,12 @@ def read_request(body: dict[str, Any]) -> Request:
     return family_of_request(body).read_request(body)
 
 
-def write_request(request: Request, quirks: Collection[str] = ()) -> Written:
+def write_request(
+    request: Request, quirks: Collection[str] = (), model: Model | None = None, *, fit: bool = True
+) -> Written:
     """Write the body of InvokeModel and report losses."""
     family = noted_family(request.provider_raw) or family_of_model(request.model)
-    return family.write_request(request, quirks)
+    return family.write_request(request, quirks, model, fit=fit)
 
 
 @accepts_json_text

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from functools import partial
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from dragoman.dialects.cohere.blocks import (
     NAME,
@@ -18,6 +18,7 @@ from dragoman.dialects.cohere.blocks import (
     unsupported_result_reason,
     write_part,
 )
+from dragoman.dialects.cohere.limits import TABLE
 from dragoman.errors import FormatError
 from dragoman.exchange import (
     Loss,
@@ -39,10 +40,14 @@ from dragoman.jsontext import (
     text_tuple,
 )
 from dragoman.message import ContentBlock, Message, Role, TextBlock, ToolResultBlock
+from dragoman.wire.limits import fit_request
 from dragoman.wire.losses import error_flag_losses, option_losses, supported_blocks
 from dragoman.wire.message_builder import MessageBuilder, drop_failed_turns, fill_result_ids
 from dragoman.wire.residue import apply_diff, foreign_option_losses, get_notes, make_notes
 from dragoman.wire.tool_definitions import default_tool, read_tool, write_tools
+
+if TYPE_CHECKING:
+    from dragoman.catalog import Model
 
 _CHOICES: Final = {"REQUIRED": "required", "NONE": "none"}
 _CHOICE_NAMES: Final = {"required": "REQUIRED", "tool": "REQUIRED", "none": "NONE"}
@@ -64,13 +69,21 @@ def read_request(body: dict[str, Any]) -> Request:
     )
     rest = {key: value for key, value in body.items() if key not in _SEPARATE_FIELDS}
     empty = {"tools": body["tools"]} if "tools" in body and not body["tools"] else None
-    return request.replace(provider_raw=make_notes(NAME, _write_options(request), rest, empty=empty))
+    raw = make_notes(NAME, _write_options(request), rest, empty=empty)
+    return request.replace(provider_raw=raw or {"dialect": NAME})
 
 
-def write_request(request: Request, quirks: Collection[str] = ()) -> Written:  # noqa: ARG001  no quirks
+def write_request(
+    request: Request, quirks: Collection[str] = (), model: Model | None = None, *, fit: bool = True
+) -> Written:
     """Write a request of ``/v2/chat`` and report losses."""
-    losses = _option_losses(request.options)
-    request = drop_failed_turns(fill_result_ids(request, NAME), NAME, losses)
+    losses: list[Loss] = []
+    request = drop_failed_turns(request, NAME, losses)
+    adjustments: list[Loss] = []
+    if fit:
+        request, adjustments = fit_request(request, TABLE, losses, _carries, model=model, quirks=quirks)
+    request = fill_result_ids(request, NAME)
+    losses.extend(_option_losses(request.options))
     notes = get_notes(request.provider_raw, NAME)
     top = apply_diff(_write_options(request), notes.get("residue"))
     wire = {key: top[key] for key in ("model",) if key in top}
@@ -82,7 +95,11 @@ def write_request(request: Request, quirks: Collection[str] = ()) -> Written:  #
         wire.update(notes["empty"])
     wire.update(top)
     losses.extend(foreign_option_losses(request, NAME))
-    return Written(wire, tuple(losses))
+    return Written(wire, tuple(losses), tuple(adjustments))
+
+
+def _carries(block: ContentBlock, role: Role) -> bool:
+    return isinstance(block, ToolResultBlock) or unsupported_reason(block, role) is None
 
 
 def _read_message(wire: dict[str, Any], where: str, builder: MessageBuilder) -> None:

@@ -7,10 +7,18 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Mapping
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
-from dragoman.dialects.gemini.blocks import GeminiMessageBuilder, read_part, read_result, wire_id, write_parts
+from dragoman.dialects.gemini.blocks import (
+    GeminiMessageBuilder,
+    read_part,
+    read_result,
+    unsupported_reason,
+    wire_id,
+    write_parts,
+)
 from dragoman.dialects.gemini.key_case import NAME, as_list, restore_case, to_camel
+from dragoman.dialects.gemini.limits import TABLE
 from dragoman.dialects.gemini.options import (
     allowed_functions,
     default_choice,
@@ -23,9 +31,13 @@ from dragoman.dialects.gemini.tool_definitions import read_tools, write_tools
 from dragoman.errors import FormatError
 from dragoman.exchange import Loss, Request, Written
 from dragoman.jsontext import accepts_json_text, expect_list, expect_object, text_or_none
-from dragoman.message import InvalidToolUseBlock, Message, Role, TextBlock, ToolUseBlock
+from dragoman.message import ContentBlock, InvalidToolUseBlock, Message, Role, TextBlock, ToolUseBlock
+from dragoman.wire.limits import fit_request
 from dragoman.wire.message_builder import drop_failed_turns
 from dragoman.wire.residue import apply_diff, diff, foreign_option_losses, get_notes, make_notes
+
+if TYPE_CHECKING:
+    from dragoman.catalog import Model
 
 _GENERATION: Final = re.compile(r"(?:.*/)?gemini-(\d+)")
 _SKIP_SIGNATURE: Final = "skip_thought_signature_validator"  # see Google's guide to thought signatures (November 2025)
@@ -66,17 +78,21 @@ def read_request(wire: dict[str, Any]) -> Request:
     notes["config"] = diff(default_config(request.options, notes), config)
     notes["choice"] = diff(default_choice(request.options, notes), choice)
     rest = {key: value for key, value in body.items() if key not in _SEPARATE_FIELDS}
-    return request.replace(provider_raw=make_notes(NAME, _default_top(request, notes), rest, **notes))
+    raw = make_notes(NAME, _default_top(request, notes), rest, **notes)
+    return request.replace(provider_raw=raw or {"dialect": NAME})
 
 
-def write_request(request: Request, quirks: Collection[str] = ()) -> Written:  # noqa: ARG001  no quirks
+def write_request(
+    request: Request, quirks: Collection[str] = (), model: Model | None = None, *, fit: bool = True
+) -> Written:
     """Write a request to generateContent and report losses. The model belongs in the URL."""
     losses: list[Loss] = []
-    notes = get_notes(request.provider_raw, NAME)
     request = drop_failed_turns(request, NAME, losses, may_end_in_reasoning=True)
+    adjustments: list[Loss] = []
+    if fit:
+        request, adjustments = fit_request(request, TABLE, losses, _carries, model=model, quirks=quirks)
+    notes = get_notes(request.provider_raw, NAME)
     wire: dict[str, Any] = {"contents": _write_contents(request.messages, losses)}
-    if _starts_with_call(wire["contents"]) and any(message.session_id for message in request.messages):
-        wire["contents"].insert(0, {"role": "user", "parts": [{"text": ""}]})  # the API rejects a call here
     if not notes and _requires_signatures(request.model):
         _sign_foreign_calls(wire["contents"])
     system = _write_system(request.messages, losses)
@@ -100,7 +116,11 @@ def write_request(request: Request, quirks: Collection[str] = ()) -> Written:  #
     if request.options.service_tier is not None and "serviceTier" not in wire:
         losses.append(Loss("", "", "service_tier", NAME, "this API has no such tier"))
     losses.extend(foreign_option_losses(request, NAME))
-    return Written(restore_case(wire, notes.get("snake")), tuple(losses))
+    return Written(restore_case(wire, notes.get("snake")), tuple(losses), tuple(adjustments))
+
+
+def _carries(block: ContentBlock, _role: Role) -> bool:
+    return unsupported_reason(block) is None
 
 
 def _default_top(request: Request, notes: Mapping[str, Any]) -> dict[str, Any]:
@@ -222,12 +242,6 @@ def _write_contents(messages: tuple[Message, ...], losses: list[Loss]) -> list[d
         content = apply_diff({"role": "model" if message.role is Role.ASSISTANT else "user"}, notes.get("residue"))
         wire.append(_with_parts(content, parts, notes.get("form")))
     return wire
-
-
-def _starts_with_call(contents: list[dict[str, Any]]) -> bool:
-    first = contents[0] if contents else {}
-    parts = first.get("parts", [])
-    return first.get("role") == "model" and type(parts) is list and any("functionCall" in part for part in parts)
 
 
 def _requires_signatures(model: str | None) -> bool:

@@ -7,8 +7,9 @@ unless it was read in another form.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
+from dragoman.dialects.gemini_interactions.limits import TABLE
 from dragoman.dialects.gemini_interactions.steps import (
     NAME,
     Wire,
@@ -54,10 +55,14 @@ from dragoman.message import (
     ToolResultBlock,
     ToolUseBlock,
 )
+from dragoman.wire.limits import fit_request
 from dragoman.wire.losses import option_losses, supported_blocks
 from dragoman.wire.message_builder import MessageBuilder, drop_failed_turns, fill_result_ids
 from dragoman.wire.residue import apply_diff, foreign_option_losses, get_notes, make_notes
 from dragoman.wire.tool_definitions import EMPTY_SCHEMA, write_tools
+
+if TYPE_CHECKING:
+    from dragoman.catalog import Model
 
 _ITEMS: Final = ("text", "image", "audio", "video", "document")
 _CHOICES: Final = {"auto": "auto", "any": "required", "none": "none", "validated": "auto"}
@@ -80,16 +85,28 @@ def read_request(body: Wire) -> Request:
         tools=tuple(_read_tool(expect_object(tool, f"$.tools[{index}]")) for index, tool in enumerate(tools)),
         options=_read_options(body),
     )
-    return request.replace(provider_raw=make_notes(NAME, _default_request(request, []), body))
+    raw = make_notes(NAME, _default_request(request, []), body)
+    return request.replace(provider_raw=raw or {"dialect": NAME})
 
 
-def write_request(request: Request, quirks: Collection[str] = ()) -> Written:  # noqa: ARG001  no quirks
+def write_request(
+    request: Request, quirks: Collection[str] = (), model: Model | None = None, *, fit: bool = True
+) -> Written:
     """Write a request of ``/interactions`` and report losses."""
-    losses = _option_losses(request.options)
-    request = drop_failed_turns(fill_result_ids(request, NAME), NAME, losses)
+    losses: list[Loss] = []
+    request = drop_failed_turns(request, NAME, losses)
+    adjustments: list[Loss] = []
+    if fit:
+        request, adjustments = fit_request(request, TABLE, losses, _carries, model=model, quirks=quirks)
+    request = fill_result_ids(request, NAME)
+    losses.extend(_option_losses(request.options))
     wire = apply_diff(_default_request(request, losses), get_notes(request.provider_raw, NAME).get("residue"))
     losses.extend(foreign_option_losses(request, NAME))
-    return Written(wire, tuple(losses))
+    return Written(wire, tuple(losses), tuple(adjustments))
+
+
+def _carries(block: ContentBlock, _role: Role) -> bool:
+    return isinstance(block, ToolResultBlock) or unsupported_reason(block) is None
 
 
 # --- input -----------------------------------------------------------------------------------------------------------

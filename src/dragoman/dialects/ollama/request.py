@@ -7,7 +7,7 @@ matched to another call while its own is unanswered.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from dragoman.dialects.ollama.blocks import (
     NAME,
@@ -17,6 +17,7 @@ from dragoman.dialects.ollama.blocks import (
     unsupported_reason,
     write_call,
 )
+from dragoman.dialects.ollama.limits import TABLE
 from dragoman.errors import FormatError
 from dragoman.exchange import (
     Loss,
@@ -37,10 +38,14 @@ from dragoman.jsontext import (
     text_tuple,
 )
 from dragoman.message import ContentBlock, InvalidToolUseBlock, Message, Role, TextBlock, ToolResultBlock, ToolUseBlock
+from dragoman.wire.limits import fit_request
 from dragoman.wire.losses import error_flag_losses, option_losses, supported_blocks
 from dragoman.wire.message_builder import MessageBuilder, drop_failed_turns
 from dragoman.wire.residue import apply_diff, foreign_option_losses, get_notes, make_notes
 from dragoman.wire.tool_definitions import default_tool, read_tool, write_tools
+
+if TYPE_CHECKING:
+    from dragoman.catalog import Model
 
 _SEPARATE_FIELDS: Final = ("messages", "tools")  # fields that are read separately
 _LEVELS: Final = ("low", "medium", "high")  # for models with more than on and off
@@ -66,13 +71,20 @@ def read_request(body: dict[str, Any]) -> Request:
     empty = {key: body[key] for key in _SEPARATE_FIELDS if key in body and not body[key]}
     form = None if "stream" in body else "implicit"
     default = _write_options(request, form)
-    return request.replace(provider_raw=make_notes(NAME, default, rest, empty=empty or None, form=form))
+    raw = make_notes(NAME, default, rest, empty=empty or None, form=form)
+    return request.replace(provider_raw=raw or {"dialect": NAME})
 
 
-def write_request(request: Request, quirks: Collection[str] = ()) -> Written:  # noqa: ARG001  no quirks
+def write_request(
+    request: Request, quirks: Collection[str] = (), model: Model | None = None, *, fit: bool = True
+) -> Written:
     """Write a request of ``/api/chat`` and report losses."""
-    losses = _option_losses(request.options)
+    losses: list[Loss] = []
     request = drop_failed_turns(request, NAME, losses)
+    adjustments: list[Loss] = []
+    if fit:
+        request, adjustments = fit_request(request, TABLE, losses, _carries, model=model, quirks=quirks)
+    losses.extend(_option_losses(request.options))
     notes = get_notes(request.provider_raw, NAME)
     top = apply_diff(_write_options(request, notes.get("form")), notes.get("residue"))
     wire = {key: top[key] for key in ("model",) if key in top}
@@ -85,7 +97,11 @@ def write_request(request: Request, quirks: Collection[str] = ()) -> Written:  #
     if wire.get("think") is True and request.options.reasoning is not None and request.options.reasoning.effort:
         losses.append(Loss("", "", "reasoning.effort", NAME, "this API has no such level; thinking is enabled"))
     losses.extend(foreign_option_losses(request, NAME))
-    return Written(wire, tuple(losses))
+    return Written(wire, tuple(losses), tuple(adjustments))
+
+
+def _carries(block: ContentBlock, _role: Role) -> bool:
+    return isinstance(block, ToolResultBlock) or unsupported_reason(block) is None
 
 
 class _CallIndex:

@@ -34,6 +34,8 @@ QUIRKS: Final = (
     "no_json_schema",
     "no_named_tool",
     "auto_tool_choice_only",
+    "alternate_roles",
+    "no_prefill",
     "terminal_reason_optional",
 )
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from functools import partial
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from dragoman.dialects.openai_chat import fast_path
 from dragoman.dialects.openai_chat.blocks import (
@@ -27,6 +27,7 @@ from dragoman.dialects.openai_chat.blocks import (
     unsupported_reason,
     write_part,
 )
+from dragoman.dialects.openai_chat.limits import TABLE
 from dragoman.dialects.openai_chat.quirks import apply_quirks, apply_wire_quirks
 from dragoman.errors import FormatError
 from dragoman.exchange import (
@@ -51,11 +52,24 @@ from dragoman.jsontext import (
     text_or_none,
     text_tuple,
 )
-from dragoman.message import AudioBlock, ContentBlock, DocumentBlock, Message, Role, TextBlock, ToolResultBlock
+from dragoman.message import (
+    AudioBlock,
+    ContentBlock,
+    DocumentBlock,
+    Message,
+    ProviderRaw,
+    Role,
+    TextBlock,
+    ToolResultBlock,
+)
+from dragoman.wire.limits import fit_request
 from dragoman.wire.losses import error_flag_losses, supported_blocks
 from dragoman.wire.message_builder import MessageBuilder, drop_failed_turns, fill_result_ids
 from dragoman.wire.residue import apply_diff, foreign_option_losses, get_notes, make_notes
 from dragoman.wire.tool_definitions import default_tool, read_tool, write_tool
+
+if TYPE_CHECKING:
+    from dragoman.catalog import Model
 
 _CHOICES: Final = {"auto": "auto", "none": "none", "required": "required", "any": "required"}
 _ROLES: Final = {"system": Role.SYSTEM, "developer": Role.SYSTEM, "user": Role.USER, "assistant": Role.ASSISTANT}
@@ -73,7 +87,7 @@ def read_request(body: dict[str, Any]) -> Request:
     messages, tools = tuple(builder.messages), _read_tools(body)
     plain = fast_path.read_options(body)
     if plain is not None:
-        raw = {"dialect": NAME, "spelled": plain[1]} if plain[1] else None
+        raw: ProviderRaw | None = {"dialect": NAME, "spelled": plain[1]} if plain[1] else {"dialect": NAME}
         return Request(model=body.get("model"), messages=messages, tools=tools, options=plain[0], provider_raw=raw)
     option_keys = _find_option_keys(body)
     model = body.get("model")
@@ -86,15 +100,20 @@ def read_request(body: dict[str, Any]) -> Request:
     rest = {key: value for key, value in body.items() if key not in _SEPARATE_KEYS}
     empty = {key: body[key] for key in ("tools", "functions") if key in body and not body[key]}
     default = _write_options(request, option_keys)
-    return request.replace(
-        provider_raw=make_notes(NAME, default, rest, spelled=option_keys or None, empty=empty or None)
-    )
+    raw = make_notes(NAME, default, rest, spelled=option_keys or None, empty=empty or None)
+    return request.replace(provider_raw=raw or {"dialect": NAME})
 
 
-def write_request(request: Request, quirks: Collection[str] = ()) -> Written:
+def write_request(
+    request: Request, quirks: Collection[str] = (), model: Model | None = None, *, fit: bool = True
+) -> Written:
     """Write a request for a provider with these quirks, with losses."""
     losses: list[Loss] = []
-    request = drop_failed_turns(fill_result_ids(request, NAME), NAME, losses)
+    request = drop_failed_turns(request, NAME, losses)
+    adjustments: list[Loss] = []
+    if fit:
+        request, adjustments = fit_request(request, TABLE, losses, _carries, model=model, quirks=quirks)
+    request = fill_result_ids(request, NAME)
     notes = get_notes(request.provider_raw, NAME)
     option_keys = notes.get("spelled", {})
     provider_fields: dict[str, Any] = {}
@@ -114,7 +133,11 @@ def write_request(request: Request, quirks: Collection[str] = ()) -> Written:
     if quirks:
         apply_wire_quirks(whole, quirks, losses)
     losses.extend(foreign_option_losses(request, NAME))
-    return Written(whole, tuple(losses))
+    return Written(whole, tuple(losses), tuple(adjustments))
+
+
+def _carries(block: ContentBlock, role: Role) -> bool:
+    return isinstance(block, ToolResultBlock) or unsupported_reason(block, role, is_native=False) is None
 
 
 def _read_message(message: Any, where: str, builder: MessageBuilder) -> None:

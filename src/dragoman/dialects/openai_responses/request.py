@@ -6,7 +6,7 @@ Invariant: a request that was read is written as it was.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from dragoman.dialects.openai_responses.blocks import (
     NAME,
@@ -17,8 +17,10 @@ from dragoman.dialects.openai_responses.blocks import (
     read_part,
     read_result,
     supported_tier,
+    unsupported_reason,
     write_items,
 )
+from dragoman.dialects.openai_responses.limits import TABLE
 from dragoman.errors import FormatError
 from dragoman.exchange import (
     Loss,
@@ -48,10 +50,14 @@ from dragoman.message import (
     Role,
     TextBlock,
 )
+from dragoman.wire.limits import fit_request
 from dragoman.wire.losses import REFUSALS, drop_refused_options
 from dragoman.wire.message_builder import MessageBuilder, drop_failed_turns, fill_result_ids
 from dragoman.wire.residue import apply_diff, diff, foreign_option_losses, get_notes, make_notes
 from dragoman.wire.tool_definitions import EMPTY_SCHEMA, write_tools
+
+if TYPE_CHECKING:
+    from dragoman.catalog import Model
 
 _ROLES: Final = {
     "user": Role.USER,
@@ -87,13 +93,19 @@ def read_request(body: dict[str, Any]) -> Request:
     empty = {key: body[key] for key in _SEPARATE_KEYS if key in body and not body[key]}
     absent = None if "input" in body else True
     raw = make_notes(NAME, _write_options(request), rest, empty=empty or None, absent=absent)
-    return request.replace(provider_raw=raw)
+    return request.replace(provider_raw=raw or {"dialect": NAME})
 
 
-def write_request(request: Request, quirks: Collection[str] = ()) -> Written:
+def write_request(
+    request: Request, quirks: Collection[str] = (), model: Model | None = None, *, fit: bool = True
+) -> Written:
     """Write a request for a provider with these quirks, with losses."""
     losses: list[Loss] = []
-    request = drop_failed_turns(fill_result_ids(request, NAME), NAME, losses)
+    request = drop_failed_turns(request, NAME, losses)
+    adjustments: list[Loss] = []
+    if fit:
+        request, adjustments = fit_request(request, TABLE, losses, _carries, model=model, quirks=quirks)
+    request = fill_result_ids(request, NAME)
     if quirks:
         request = request.replace(options=drop_refused_options(request.options, quirks, NAME, losses))
     notes = get_notes(request.provider_raw, NAME)
@@ -113,7 +125,11 @@ def write_request(request: Request, quirks: Collection[str] = ()) -> Written:
     wire.update((key, value) for key, value in notes.get("empty", {}).items() if not wire.get(key))
     losses.extend(_option_losses(request.options, options_wire))
     losses.extend(foreign_option_losses(request, NAME))
-    return Written({**wire, **options_wire}, tuple(losses))
+    return Written({**wire, **options_wire}, tuple(losses), tuple(adjustments))
+
+
+def _carries(block: ContentBlock, role: Role) -> bool:
+    return unsupported_reason(block, role) is None
 
 
 def _disable_storage(options_wire: dict[str, Any], losses: list[Loss]) -> None:

@@ -115,6 +115,8 @@ class AguiEncoder:
             details["left_out"] = start.omitted_count
         if start.losses:
             details["losses"] = [{"block_type": loss.block_type, "reason": loss.reason} for loss in start.losses]
+        if start.adjustments:
+            details["adjustments"] = [{"name": item.block_type, "reason": item.reason} for item in start.adjustments]
         return _make_event("STEP_STARTED", at_ms, stepName=STEP, metadata={KEY: details})
 
     def _encode_step_end(self, end: AnswerEnd, at_ms: int) -> Event:

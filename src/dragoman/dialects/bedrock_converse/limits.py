@@ -1,0 +1,30 @@
+"""What Converse and the families of its models accept.
+
+Sources: the API reference of Converse and the user guide of Amazon Bedrock (2026).
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from dragoman.wire.limits import Limits, LimitTable, claude
+
+TABLE: Final = LimitTable(
+    "bedrock_converse",
+    Limits(
+        ranges={"temperature": (0, 1), "top_p": (0, 1)},
+        allows_blank_stop=False,
+        output=(1, 128_000),
+        allows_empty_text=False,
+        allows_blank_text=False,
+        starts_with_user="always",
+        media_types={"image": ("image/jpeg", "image/png", "image/gif", "image/webp")},
+    ),
+    (
+        *claude.FAMILIES,
+        (r"claude", {"ends_with_user": True}),
+        (r"amazon\.nova", {"efforts": ("low", "medium", "high")}),
+        (r"amazon\.nova-(?:micro|lite|pro|premier)-v1", {"reasons": False, "output": (1, 10_000)}),
+        (r"openai\.", {"efforts": ("low", "medium", "high"), "has_switch": False, "can_disable": False}),
+    ),
+)

@@ -1,0 +1,34 @@
+"""What Cohere's chat API and the families of Command accept.
+
+Sources: docs.cohere.com, the API reference and the pages on reasoning and structured outputs (2026).
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from dragoman.wire.limits import Limits, LimitTable
+
+TABLE: Final = LimitTable(
+    "cohere",
+    Limits(
+        ranges={
+            "temperature": (0, 1_000_000),
+            "top_p": (0.01, 0.99),
+            "top_k": (0, 500),
+            "presence_penalty": (0, 1),
+            "frequency_penalty": (0, 1),
+            "seed": (0, 18_446_744_073_709_551_615),
+        },
+        max_stop_sequences=5,
+        allows_format_beside_tools=False,
+        efforts=(),
+        budget=(1, 1_000_000),
+        allows_empty_text=False,
+        allows_blank_text=False,
+        ends_with_user=True,
+        system_place="not last",
+        media_types={"image": ("image/jpeg", "image/png", "image/gif", "image/webp")},
+    ),
+    ((r"^command-(?!a-reasoning)", {"reasons": False}),),
+)

@@ -1,0 +1,20 @@
+"""What Ollama's chat API accepts.
+
+Sources: the API reference and the types of the server (2026). Chat templates reject a history whose messages say
+nothing.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from dragoman.wire.limits import Limits, LimitTable
+
+TABLE: Final = LimitTable(
+    "ollama",
+    Limits(
+        efforts=("low", "medium", "high"),
+        allows_empty_text=False,
+        media_types={"image": ("image/jpeg", "image/png", "image/gif", "image/webp")},
+    ),
+)

@@ -1,0 +1,184 @@
+"""Pair the calls of a history with their results, as every API requires.
+
+    pair_calls(messages, carries, report) -> messages
+
+Each call is followed by its one result. A call without a result gets one that says so, a result without a call becomes
+a text, and a call with an invalid input becomes a call with the part of its input that can be read, or a text.
+Invariant: no text and no valid input is changed or left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final
+
+import msgspec
+
+from dragoman.message import (
+    ContentBlock,
+    InvalidToolUseBlock,
+    Message,
+    MessageMetadata,
+    Role,
+    TextBlock,
+    ToolResultBlock,
+    ToolUseBlock,
+)
+from dragoman.wire.limits.partial_input import read_partial_object
+from dragoman.wire.limits.table import Report
+from dragoman.wire.residue import get_notes
+
+_CALLS: Final = (ToolUseBlock, InvalidToolUseBlock)
+_ASSISTANT, _TOOL, _USER = Role.ASSISTANT, Role.TOOL, Role.USER
+NO_RESULT: Final = "This call has no result."
+Messages = tuple[Message, ...]
+
+
+# --- invalid calls ---------------------------------------------------------------------------------------------------
+
+
+def replace_invalid_calls(messages: Messages, report: Report) -> Messages:
+    """Return the messages without invalid calls.
+
+    The result of such a call says why it was not run; one that has no result gets one.
+    """
+    if not any(type(block) is InvalidToolUseBlock for message in messages for block in message.content):
+        return messages
+    answered = {b.tool_use_id for m in messages for b in m.content if isinstance(b, ToolResultBlock)}
+    replaced: list[Message] = []
+    for message in messages:
+        invalid = [block for block in message.content if isinstance(block, InvalidToolUseBlock)]
+        if not invalid:
+            replaced.append(message)
+            continue
+        content = tuple(_replace_invalid(block, message, report) for block in message.content)
+        replaced.append(msgspec.structs.replace(message, content=content))
+        calls = {block.id for block in content if isinstance(block, ToolUseBlock)}
+        replaced.extend(
+            make_result(message, block.id, invalid_text(block))
+            for block in invalid
+            if block.id in calls and block.id not in answered
+        )
+    return tuple(replaced)
+
+
+def invalid_text(block: InvalidToolUseBlock) -> str:
+    """Return the result of an invalid call."""
+    return f"The input of this call is invalid, and it was not run: {block.reason}"
+
+
+def _replace_invalid(block: ContentBlock, message: Message, report: Report) -> ContentBlock:
+    if not isinstance(block, InvalidToolUseBlock):
+        return block
+    value = read_partial_object(block.input_text)
+    if not value:
+        report.adjust(block.type, "the call becomes a text: nothing of its input can be read", message)
+        return TextBlock(f"[invalid call of {block.name}: {block.input_text or 'no input'}]")
+    report.adjust(block.type, "the call has the part of its input that can be read", message)
+    notes = get_notes(block.provider_raw, report.dialect)
+    raw = {"dialect": report.dialect, "id": notes["id"]} if "id" in notes else None
+    return ToolUseBlock(block.id, block.name, value, raw)
+
+
+def make_result(message: Message, call_id: str, text: str) -> Message:
+    """Return a message with a result for a call of this message. It has no error flag: not every API has one."""
+    result = ToolResultBlock(call_id, (TextBlock(text),))
+    metadata = MessageMetadata(parent_tool_use_id=call_id)
+    return Message(f"{message.id}:{call_id}", message.session_id, _TOOL, (result,), metadata, message.created_at)
+
+
+# --- pairs -----------------------------------------------------------------------------------------------------------
+
+
+def pair_calls(messages: Messages, report: Report) -> Messages:
+    """Return the messages with each result behind its call."""
+    return messages if _are_paired(messages) else _Pairs(messages, report).messages()
+
+
+def _are_paired(messages: Iterable[Message]) -> bool:
+    open_ids: set[str] = set()
+    for message in messages:
+        role = message.role
+        if role is _TOOL:
+            for block in message.content:
+                if type(block) is not ToolResultBlock or block.tool_use_id not in open_ids:
+                    return False
+                open_ids.remove(block.tool_use_id)
+            continue
+        if open_ids:
+            return False
+        if role is _ASSISTANT:
+            for block in message.content:
+                if type(block) in _CALLS:
+                    if block.id in open_ids:  # type: ignore[union-attr]
+                        return False
+                    open_ids.add(block.id)  # type: ignore[union-attr]
+    return not open_ids
+
+
+class _Pairs:
+    """The results of a history by call, and how they are placed."""
+
+    def __init__(self, messages: Messages, report: Report) -> None:
+        self._messages = messages
+        self._report = report
+        self._positions: dict[str, list[tuple[int, int]]] = {}  # of the results of a call: message and block
+        for number, message in enumerate(messages):
+            for index, block in enumerate(message.content):
+                if isinstance(block, ToolResultBlock):
+                    self._positions.setdefault(block.tool_use_id, []).append((number, index))
+        self._placed: set[tuple[int, int]] = set()
+
+    def messages(self) -> Messages:
+        """Return the messages, each result behind its call."""
+        placed: list[Message] = []
+        for number, message in enumerate(self._messages):
+            if message.role is _TOOL:
+                placed.extend(self._place_rest(number, message))
+                continue
+            placed.append(message)
+            if message.role is _ASSISTANT:
+                calls = dict.fromkeys(block.id for block in message.content if isinstance(block, ToolUseBlock))
+                placed.extend(self._place_results(number, message, calls))
+        return tuple(placed)
+
+    def _place_results(self, number: int, message: Message, calls: Iterable[str]) -> list[Message]:
+        """Return the results of these calls in their order in the history, and then those that are missing."""
+        found: list[tuple[int, int]] = []
+        missing: list[Message] = []
+        for call_id in calls:
+            unplaced = (place for place in self._positions.get(call_id, ()) if place not in self._placed)
+            place = next(unplaced, None)
+            if place is None:
+                self._report.adjust("tool_use", "a result is added: the call has none", message)
+                missing.append(make_result(message, call_id, NO_RESULT))
+            else:
+                found.append(place)
+        self._placed.update(found)
+        return [*(self._take_result(place, number) for place in sorted(found)), *missing]
+
+    def _take_result(self, place: tuple[int, int], call_number: int) -> Message:
+        number, index = place
+        message = self._messages[number]
+        between = self._messages[min(number, call_number) + 1 : max(number, call_number)]
+        if number < call_number or any(other.role is not _TOOL for other in between):
+            self._report.adjust("tool_result", "the result is moved to its call", message)
+        is_alone = len(message.content) == 1
+        return message if is_alone else msgspec.structs.replace(message, content=(message.content[index],))
+
+    def _place_rest(self, number: int, message: Message) -> list[Message]:
+        """Return the results of a message that belong to no call, as texts of the user."""
+        content: list[ContentBlock] = []
+        for index, block in enumerate(message.content):
+            if (number, index) in self._placed:
+                continue
+            if isinstance(block, ToolResultBlock):
+                self._report.adjust("tool_result", "the result becomes a text: its call is missing", message)
+                content.append(TextBlock(f"[result of the tool call {block.tool_use_id}]"))
+                content.extend(block.content)
+            else:
+                content.append(block)
+        if not content:
+            return []
+        metadata = MessageMetadata(critical=message.metadata.critical)
+        return [msgspec.structs.replace(message, role=_USER, content=tuple(content), metadata=metadata)]

@@ -1,0 +1,138 @@
+"""The limits of a target: what its API and its models accept.
+
+    Limits                        the limits of one model
+    LimitTable(base, families)    the limits of an API, and where the families of its models differ
+    find_limits(table, name, model, quirks) -> Limits
+
+Each dialect has a table. Invariant: a field that is not set means that the target is not known to reject anything.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Collection
+from typing import TYPE_CHECKING, Any, Final, Literal
+
+import msgspec
+
+from dragoman.exchange import Loss
+from dragoman.message import Message
+
+if TYPE_CHECKING:
+    from dragoman.catalog import Model
+
+Range = tuple[float, float]
+UNKNOWN_OUTPUT: Final = 4_096  # the default of a model's row: the limit is not known
+
+
+class Limits(msgspec.Struct, frozen=True, kw_only=True):
+    """What a model accepts through its API."""
+
+    # sampling
+    ranges: dict[str, Range] = {}  # by name of the option; a value outside is moved to the nearest bound
+    rejected: tuple[str, ...] = ()  # options that the model does not have
+    rejected_beside_reasoning: tuple[str, ...] = ()
+    is_effort_reasoning: bool = True  # an effort alone turns reasoning on
+    one_of_temperature_top_p: bool = False
+    max_stop_sequences: int | None = None
+    allows_blank_stop: bool = True
+    # the answer
+    output: tuple[int, int] | None = None  # least and greatest number of output tokens
+    default_output: int | None = None  # if the API requires a number and the request has none
+    default_output_whole: int | None = None  # at most this default for an answer that is not streamed
+    needs_json_word: Literal["no", "any role", "not system"] = "no"  # in a message, to ask for any JSON
+    allows_format_beside_tools: bool = True
+    # reasoning
+    reasons: bool = True
+    efforts: tuple[str, ...] | None = None  # from least to greatest; ``None``: any; empty: no such setting
+    budget: tuple[int, int] | None = None  # least and greatest number of tokens; ``None``: no such setting
+    is_budget_in_output: bool = False  # a budget must be below the output limit
+    allows_effort_and_budget: bool = True
+    has_switch: bool = True  # reasoning can be turned on without an effort and without a budget
+    can_disable: bool = True
+    # tools
+    choice_needs_tools: bool = True
+    allows_parallel: bool = True
+    allows_forced_choice_beside_budget: bool = True
+    # messages
+    allows_empty_text: bool = True
+    allows_blank_text: bool = True
+    starts_with_user: Literal["always", "before calls", "never"] = "never"
+    ends_with_user: bool = False
+    system_place: Literal["any", "not last", "first"] = "any"  # of system messages in the list
+    allows_trailing_space: bool = True  # at the end of an assistant message that the model continues
+    alternates: bool = False  # two messages of one role must not follow each other
+    media_types: dict[str, tuple[str, ...]] = {}  # by type of block: the types of its bytes; any other block: any type
+    url_schemes: tuple[str, ...] = ()  # of media; empty: any
+    max_user_length: int | None = None
+
+
+class LimitTable(msgspec.Struct, frozen=True):
+    """The limits of an API and of the families of its models: a pattern of names, and the fields that differ."""
+
+    dialect: str
+    base: Limits
+    families: tuple[tuple[str, dict[str, Any]], ...] = ()
+    quirks: tuple[tuple[str, dict[str, Any]], ...] = ()  # by the quirk of a provider
+
+    def __hash__(self) -> int:
+        return hash(self.dialect)
+
+
+def find_limits(table: LimitTable, name: str | None, model: Model | None, quirks: Collection[str]) -> Limits:
+    """Return the limits of a model, by its name and its row."""
+    limits = _find_by_name(table, (model.name if model is not None else name) or "", frozenset(quirks))
+    return limits if model is None else _apply_row(limits, model)
+
+
+@functools.lru_cache(maxsize=1024)
+def _find_by_name(table: LimitTable, name: str, quirks: frozenset[str]) -> Limits:
+    limits = table.base
+    for pattern, changes in table.families:
+        if re.search(pattern, name):
+            limits = msgspec.structs.replace(limits, **changes)
+    for quirk, changes in table.quirks:
+        if quirk in quirks:
+            limits = msgspec.structs.replace(limits, **changes)
+    return limits
+
+
+def _apply_row(limits: Limits, model: Model) -> Limits:
+    capabilities = model.capabilities
+    changes: dict[str, Any] = {}
+    image_types = limits.media_types.get("image")
+    if not capabilities.supports_images:
+        image_types = ()
+    elif capabilities.accepted_image_media_types:
+        image_types = capabilities.accepted_image_media_types
+    if image_types is not None:
+        changes["media_types"] = {**limits.media_types, "image": image_types}
+    if model.is_declared and capabilities.max_output_tokens != UNKNOWN_OUTPUT:
+        least = limits.output[0] if limits.output is not None else 1
+        changes["output"] = (least, capabilities.max_output_tokens)
+        if limits.default_output is not None:
+            share = max(UNKNOWN_OUTPUT, capabilities.max_context_tokens // 8)
+            changes["default_output"] = min(capabilities.max_output_tokens, share)
+    return msgspec.structs.replace(limits, **changes) if changes else limits
+
+
+class Report:
+    """The adjustments and losses of one request."""
+
+    def __init__(self, dialect: str) -> None:
+        self.dialect = dialect
+        self.adjustments: list[Loss] = []
+        self.losses: list[Loss] = []
+
+    def adjust(self, name: str, reason: str, message: Message | None = None) -> None:
+        """Record a change of an option, or of a block of a message."""
+        self.adjustments.append(Loss(*_place_of(message), name, self.dialect, reason, "adjusted"))
+
+    def lose(self, name: str, reason: str, message: Message | None = None) -> None:
+        """Record what is left out."""
+        self.losses.append(Loss(*_place_of(message), name, self.dialect, reason))
+
+
+def _place_of(message: Message | None) -> tuple[str, str]:
+    return (message.session_id, message.id) if message is not None else ("", "")
