@@ -6,10 +6,6 @@ are listed there with a reason.
 
 from __future__ import annotations
 
-import gzip
-import json
-import zlib
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -18,7 +14,7 @@ from dragoman import dialects
 from dragoman.exchange import Options, Reasoning, Request, SideEffects, ToolChoice, ToolDefinition
 from dragoman.message import ContentBlock, ImageBlock, ImageSource, Role, TextBlock, ToolResultBlock, ToolUseBlock
 from dragoman.wire.message_builder import make_message
-from tests.conftest import CORPUS, IS_FULL
+from tests.corpus import records
 from tests.strict import fakes, refusals
 from tests.strict.rules import all_rules
 
@@ -32,7 +28,6 @@ MODELS = {
     "openai_chat": ("gpt-4o", "gpt-5", "o3"),
     "openai_responses": ("gpt-5", "gpt-4o", "gpt-5.2"),
 }
-SAMPLE = 1 if IS_FULL else 12  # one of so many records
 TOOL = ToolDefinition("f", "Do it.", {"type": "object", "properties": {}}, SideEffects.NONE)
 BMP = ImageBlock(ImageSource("base64", "Qk0="), "image/bmp")
 ASK = (make_message(Role.USER, "Hi."),)
@@ -143,8 +138,8 @@ def test_the_rules_refuse_each_kind_of_request_that_is_not_fitted(kind: str) -> 
 def test_recorded_requests_of_every_other_dialect_are_accepted(target: str) -> None:
     refused: dict[tuple[str, str], list[str]] = {}
     count = 0
-    for record, source in _served_records():
-        if source == target:
+    for source, record in records(*dialects.names(), part="request", sample=60):
+        if source == target or record.get("status") not in (200, None):
             continue
         request = dialects.load(source).read_request(record["request"])
         for model in MODELS[target]:
@@ -167,23 +162,3 @@ def test_every_rule_has_a_source_and_one_condition() -> None:
         conditions = (rule.values, rule.pattern, rule.max_items, rule.max_length, rule.below, rule.needs, rule.word)
         has_range = rule.min is not None and rule.max is not None
         assert sum(condition is not None for condition in conditions) + rule.absent + has_range == 1, rule
-
-
-def _served_records() -> Iterator[tuple[dict[str, Any], str]]:
-    files = sorted(CORPUS.glob("*.jsonl.gz"))
-    if not files:
-        pytest.skip(f"no recorded traffic at {CORPUS}; DRAGOMAN_CORPUS names another place")
-    sources = {
-        recorded: name
-        for name in dialects.names()
-        for recorded in (name.replace("_", "-"), *getattr(dialects.load(name), "RECORDING_NAMES", ()))
-    }
-    for file in files:
-        with gzip.open(file) as lines:
-            for line in lines:
-                if zlib.crc32(line[:60]) % SAMPLE:
-                    continue
-                record = json.loads(line)
-                was_served = record.get("status") in (200, None) and record.get("kind") != "doctored"
-                if was_served and record["dialect"] in sources and isinstance(record.get("request"), dict):
-                    yield record, sources[record["dialect"]]
