@@ -14,7 +14,6 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import nullcontext
 from pathlib import Path
-from types import ModuleType
 from typing import Any, BinaryIO
 
 import msgspec
@@ -26,6 +25,7 @@ from rich.table import Table
 from dragoman import catalog, dialects
 from dragoman.cli import fidelity
 from dragoman.cli.options import NonNegative
+from dragoman.dialects import Dialect
 from dragoman.errors import InputError, UnknownModelError
 from dragoman.event import MessageComplete, StreamEvent, fold
 from dragoman.fidelity import Tally
@@ -185,7 +185,7 @@ def prove_records(
     return proof
 
 
-def differences(record: dict[str, Any], dialect: ModuleType) -> Iterator[tuple[str, str | None]]:
+def differences(record: dict[str, Any], dialect: Dialect) -> Iterator[tuple[str, str | None]]:
     """Yield each part of an exchange with the first difference after the round trip."""
     is_success = record.get("status") in (200, None)
     if isinstance(record.get("request"), dict):
@@ -223,9 +223,7 @@ def _difference_or_error(compare: Callable[[], str | None]) -> str | None:
         return f"{type(error).__name__}: {error}"
 
 
-def _stream_difference(
-    data: bytes, framing: str | None, dialect: ModuleType, quirks: tuple[str, ...] = ()
-) -> str | None:
+def _stream_difference(data: bytes, framing: str | None, dialect: Dialect, quirks: tuple[str, ...] = ()) -> str | None:
     events = _events(dialect.stream_reader(framing, quirks), [data])
     pieces = [data[start : start + 7] for start in range(0, len(data), 7)]
     if _events(dialect.stream_reader(framing, quirks), pieces) != events:

@@ -20,7 +20,77 @@ from __future__ import annotations
 import importlib
 import pkgutil
 import sys
-from types import ModuleType
+import typing
+from collections.abc import Collection, Mapping
+from typing import Any, Protocol
+
+from dragoman.event import StreamEvent
+from dragoman.exchange import Fault, Reply, Request, Written
+
+
+class StreamReader(Protocol):
+    """Reads the stream of a provider: bytes in, events out."""
+
+    def feed(self, data: bytes, /) -> list[StreamEvent]:
+        """Return the events that these bytes complete."""
+        ...
+
+    def close(self) -> list[StreamEvent]:
+        """Return the last events; a fault if the stream ended too early."""
+        ...
+
+
+class StreamWriter(Protocol):
+    """Writes the stream of a provider: events in, bytes out."""
+
+    def feed(self, event: StreamEvent, /) -> bytes:
+        """Return the bytes that the wire has for one event."""
+        ...
+
+    def close(self) -> bytes:
+        """Return the last bytes."""
+        ...
+
+
+class Dialect(Protocol):
+    """The names that every dialect has. A wire is an object or its JSON text."""
+
+    @property
+    def NAME(self) -> str:  # noqa: N802  a constant of a module
+        """The name of the dialect."""
+        ...
+
+    def read_request(self, wire: Any, /) -> Request:
+        """Read a request. Raises ``InputError`` for an invalid one."""
+        ...
+
+    def write_request(self, request: Request, /, quirks: Collection[str] = ...) -> Written:
+        """Write a request, with the deviations of a provider from the dialect."""
+        ...
+
+    def read_reply(self, wire: Any, /) -> Reply:
+        """Read a whole reply."""
+        ...
+
+    def write_reply(self, reply: Reply, /) -> Written:
+        """Write a whole reply."""
+        ...
+
+    def stream_reader(self, framing: str | None = ..., quirks: Collection[str] = ...) -> StreamReader:
+        """Return a reader for one stream."""
+        ...
+
+    def stream_writer(self, framing: str | None = ...) -> StreamWriter:
+        """Return a writer for one stream."""
+        ...
+
+    def read_error(self, status: int | None, headers: Mapping[str, str], body: Any) -> Fault:
+        """Read an error response."""
+        ...
+
+    def write_error(self, fault: Fault, /) -> Written:
+        """Write an error response."""
+        ...
 
 
 def names() -> tuple[str, ...]:
@@ -43,11 +113,11 @@ def _recording_names(name: str) -> tuple[str, ...]:
     return aliases
 
 
-def load(name: str) -> ModuleType:
-    """Return the module of a dialect."""
+def load(name: str) -> Dialect:
+    """Return a dialect: the module of that name."""
     module = sys.modules.get(f"{__name__}.{name}") if name.isidentifier() else None
     if module is not None:  # to look for every dialect there is takes a hundred times as long
-        return module
+        return typing.cast("Dialect", module)
     if name not in names():
         raise LookupError(f"no dialect {name!r}; there are {', '.join(names())}")
-    return importlib.import_module(f"{__name__}.{name}")
+    return typing.cast("Dialect", importlib.import_module(f"{__name__}.{name}"))

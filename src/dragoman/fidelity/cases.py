@@ -57,13 +57,16 @@ class Dialect(Protocol):
     dialect that supports only a part of a request has ``GROUPS``, its groups of cases, and ``message_part``.
     """
 
-    NAME: Any
+    @property
+    def NAME(self) -> str:  # noqa: N802  a constant of a module
+        """The name of the dialect."""
+        ...
 
-    def read_request(self, wire: Any) -> Request:
+    def read_request(self, wire: Any, /) -> Request:
         """Return the canonical request."""
         ...
 
-    def write_request(self, request: Request) -> Written:
+    def write_request(self, request: Request, /) -> Written:
         """Return the wire and its losses."""
         ...
 

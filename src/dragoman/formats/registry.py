@@ -12,6 +12,7 @@ from types import ModuleType
 from typing import Any, Final
 
 from dragoman import dialects, transcripts
+from dragoman.dialects import Dialect
 from dragoman.errors import InputError
 from dragoman.exchange import Request
 from dragoman.message import Message, MessageMetadata, Role, TextBlock
@@ -48,7 +49,7 @@ def resolve_name(name: str, *, to_write: bool = False) -> str:
 
 
 @functools.cache
-def dialect(name: str) -> ModuleType | None:
+def dialect(name: str) -> Dialect | None:
     """Return the dialect of that name, if any."""
     return dialects.load(name) if name in dialects.names() else None
 

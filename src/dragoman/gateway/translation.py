@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+import typing
 from collections.abc import Callable, Iterable
 from typing import Any, Final
 
@@ -46,6 +47,7 @@ from dragoman.message import (
     ThinkingBlock,
     ToolResultBlock,
 )
+from dragoman.wire.stream_writer import BaseStreamWriter
 
 # The note with which a dialect recognizes its own reasoning.
 _OWN_REASONING: Final[dict[str, ProviderRaw]] = {
@@ -178,7 +180,7 @@ class StreamTranslator:
         with_usage: bool = True,
     ) -> None:
         self._reader = dialects.load(provider.dialect).stream_reader(None, provider.quirks)
-        self._writer = dialects.load(dialect).stream_writer(framing)
+        self._writer = _open_writer(dialect, framing)
         self._writer.identity = identity
         self._origin = provider.dialect
         self._dialect = dialect
@@ -247,9 +249,12 @@ class StreamTranslator:
 
 def failure_frames(dialect: str, framing: str | None, fault: Fault) -> bytes:
     """Return the bytes that end a stream that already began with a failure."""
-    writer = dialects.load(dialect).stream_writer(framing)
-    data: bytes = writer.write_failure(StreamError(fault))
-    return data
+    return _open_writer(dialect, framing).write_failure(StreamError(fault))
+
+
+def _open_writer(dialect: str, framing: str | None) -> BaseStreamWriter:
+    """Return a writer of a dialect that clients of the gateway use: each of them has this base."""
+    return typing.cast("BaseStreamWriter", dialects.load(dialect).stream_writer(framing))
 
 
 def loss_names(losses: Iterable[Loss]) -> tuple[str, ...]:

@@ -15,10 +15,9 @@ from typing import Any, Final
 
 import msgspec
 
-from dragoman import dialects
 from dragoman.catalog import Model, Provider
 from dragoman.client import Client, Timeouts
-from dragoman.client.call import NetworkError, build_headers, build_url, network_fault
+from dragoman.client.call import NetworkError, build_headers, build_url, get_http_endpoint, network_fault
 from dragoman.exchange import ErrorClass, Fault
 from dragoman.settings import Endpoint
 
@@ -56,7 +55,7 @@ def build_request(
         path = url.partition("?")[0]
         url = f"{path}?{query}" if query else path
     own = build_headers(target.endpoint, stream=stream)
-    protocol = dict(dialects.load(target.provider.dialect).HTTP.headers)
+    protocol = dict(get_http_endpoint(target.provider.dialect).headers)
     configured = {name.lower() for name in target.endpoint.headers}
     kept = {name: value for name, value in own.items() if name not in protocol or name in configured}
     return UpstreamRequest(url, {**protocol, **(caller_headers or {}), **kept}, body, stream)
