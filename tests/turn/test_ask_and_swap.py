@@ -219,14 +219,37 @@ async def test_an_answer_that_does_not_fit_the_schema_is_kept_and_is_exit_code_1
     (tmp_path / "schema.json").write_text(json.dumps(schema))
     async with home(tmp_path, "openai_chat") as it:
         it.fakes["openai_chat"].say(answer)
+        it.fakes["openai_chat"].say(answer)  # the model may correct it once
         done = await it.run("ask", "--schema", "schema.json", "What is 1 + 2?", "--json")
         assert done.code == 1
         assert done.document["fault"]["code"] == "output_invalid"
         assert problem in done.document["fault"]["message"]
         assert done.document["text"] == answer
-        ((_, kept),) = await it.kept()
-        assert (text_of(kept), kept.metadata.status) == (answer, MessageStatus.ERROR)
-        assert kept.metadata.usage is not None
+        ((_, *kept),) = await it.kept()
+        assert [(text_of(message), message.metadata.status) for message in kept] == [(answer, MessageStatus.ERROR)] * 2
+        assert all(message.metadata.usage is not None for message in kept)
+
+
+async def test_an_answer_that_is_corrected_is_printed_once(tmp_path: Path) -> None:
+    schema = {"type": "object", "properties": {"sum": {"type": "integer"}}, "required": ["sum"]}
+    (tmp_path / "schema.json").write_text(json.dumps(schema))
+    async with home(tmp_path, "openai_chat") as it:
+        it.fakes["openai_chat"].say("Three.")
+        it.fakes["openai_chat"].say('{"sum": 3}')
+        done = await it.run("ask", "--schema", "schema.json", "What is 1 + 2?")
+        assert (done.code, done.out) == (0, '{"sum": 3}\n')
+
+
+async def test_a_model_may_delegate_to_the_tiers_of_a_policy(tmp_path: Path) -> None:
+    tiers = {tier: "openai_chat" for tier in ("fast", "balanced", "deep")}
+    (tmp_path / "policy.yaml").write_text(json.dumps({"schema_version": 1, "tiers": tiers}))
+    async with home(tmp_path, "anthropic", "openai_chat") as it:
+        it.fakes["anthropic"].call("delegate", {"tier": "fast", "task": "Add 1 and 2."})
+        it.fakes["openai_chat"].say("3")
+        it.fakes["anthropic"].say("It is 3.")
+        done = await it.run("ask", "--delegate", "--summarize", "--policy", "policy.yaml", "What is 1 + 2?")
+        assert (done.code, done.out) == (0, "It is 3.\n")
+        assert "Add 1 and 2." in str(it.fakes["openai_chat"].bodies)
 
 
 async def test_a_schema_that_names_another_document_fetches_nothing(tmp_path: Path) -> None:

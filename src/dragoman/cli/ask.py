@@ -19,12 +19,16 @@ from cyclopts import Parameter
 from dragoman import settings as keys
 from dragoman.cli.local import prepare_weights
 from dragoman.cli.options import (
+    DelegateOption,
     JsonOption,
     McpOption,
+    PolicyOption,
     Positive,
     StoreOption,
+    SummarizeOption,
     ToolOption,
     find_session,
+    make_agent_config,
     open_store_at,
     open_tools,
 )
@@ -33,10 +37,11 @@ from dragoman.errors import DragomanError, InputError
 from dragoman.event import TextDelta
 from dragoman.exchange import Options, ResponseFormat, StopReason
 from dragoman.message import ContentBlock, Message, TextBlock
+from dragoman.output_format import Output
 from dragoman.store import Session, Store
 from dragoman.tools import Confirmation, ConfirmationRequest
 from dragoman.toolschema import value_problems
-from dragoman.turn import Agent, AgentConfig, AnswerEnd, ToolResultEvent, TurnEnd
+from dragoman.turn import Agent, AnswerEnd, ToolResultEvent, TurnEnd
 from dragoman.turn.image_policy import image_from_file
 
 EXIT_FAILURE, EXIT_CANCEL = 1, 130
@@ -55,6 +60,9 @@ async def ask(
     mcp: McpOption = (),
     workspace: Path | None = None,
     yes: Annotated[bool, Parameter(name=("--yes", "-y"), negative=(), show_default=False)] = False,
+    delegate: DelegateOption = False,
+    summarize: SummarizeOption = False,
+    policy: PolicyOption = None,
     schema: Path | None = None,
     max_tokens: Positive | None = None,
     verbose: Annotated[bool, Parameter(name=("--verbose", "-v"), negative=(), show_default=False)] = False,
@@ -82,7 +90,8 @@ async def ask(
     yes
         Approve all tool calls. Without it, the command prompts on a terminal, and otherwise declines.
     schema
-        A file with a JSON Schema for the answer.
+        A file with a JSON Schema for the answer. The answer is printed when it is complete. If it does not fit, the
+        model corrects it once; if it still does not fit, the exit code is 1.
     max_tokens
         The maximum number of tokens of the answer.
     verbose
@@ -91,12 +100,16 @@ async def ask(
     if not verbose:
         logging.getLogger("dragoman").addHandler(logging.NullHandler())  # errors of the turn are printed anyway
     content = _content(question, image)
-    options = Options(max_output_tokens=max_tokens, response_format=_format(schema))
+    options = Options(max_output_tokens=max_tokens)
+    output = _output(schema)
     settings = keys.load()
     prepare_weights(settings, model)
     async with open_store_at(store_url, create=True) as store, open_tools(tool, mcp, settings) as tools:
         current = await _session(store, "last" if go_on else session, question, workspace)
-        question_run = _QuestionRun(verbose=verbose, json=json, yes=yes)
+        question_run = _QuestionRun(verbose=verbose, json=json, yes=yes, output=output)
+        config = make_agent_config(
+            settings, delegate=delegate, summarize=summarize, policy=policy, confirm=question_run.confirm
+        )
         async with Agent(
             store,
             settings=settings,
@@ -104,7 +117,7 @@ async def ask(
             workspace=workspace or (Path.cwd() if tool else None),
             system_prompt=system,
             options=options,
-            config=AgentConfig(confirm=question_run.confirm),
+            config=config,
         ) as agent:
             try:
                 return await question_run.answer(agent, current, content, model)
@@ -133,7 +146,7 @@ def _read_stdin() -> str:
         ) from None
 
 
-def _format(schema: Path | None) -> ResponseFormat | None:
+def _output(schema: Path | None) -> Output[Any] | None:
     if schema is None:
         return None
     try:
@@ -146,7 +159,8 @@ def _format(schema: Path | None) -> ResponseFormat | None:
         value_problems(document, None)
     except InputError as error:
         raise InputError(f"the JSON Schema is not supported ({error.what})", where=str(schema)) from None
-    return ResponseFormat("json_schema", document, "answer", strict=True)
+    response_format = ResponseFormat("json_schema", document, "answer", strict=True)
+    return Output(response_format=response_format, checked_format=response_format)
 
 
 async def _session(store: Store, name: str | None, question: str | None, workspace: Path | None) -> Session:
@@ -159,7 +173,9 @@ async def _session(store: Store, name: str | None, question: str | None, workspa
 class _QuestionRun:
     """One question, from the request to the printed answer."""
 
-    def __init__(self, *, verbose: bool, json: bool, yes: bool) -> None:
+    def __init__(self, *, verbose: bool, json: bool, yes: bool, output: Output[Any] | None) -> None:
+        self._output = output
+        self._is_printed = not json and output is None  # while it arrives; a corrected answer is printed at its end
         self._is_verbose = verbose
         self._is_json = json
         self._is_allowed = yes
@@ -167,12 +183,12 @@ class _QuestionRun:
 
     async def answer(self, agent: Agent, session: Session, content: Sequence[ContentBlock], model: str | None) -> int:
         """Run the turn, print the answer, and return the exit code."""
-        turn = agent.begin(session.id, content, model=model)
+        turn = agent.begin(session.id, content, model=model, output=self._output)
         asyncio.get_running_loop().add_signal_handler(signal.SIGINT, turn.cancel)
         end: TurnEnd | None = None
         async for event in turn:
             match event:
-                case TextDelta(text=text) if not self._is_json:
+                case TextDelta(text=text) if self._is_printed:
                     sys.stdout.write(escape_controls(text) if sys.stdout.isatty() else text)
                     sys.stdout.flush()
                 case AnswerEnd(row=row):
@@ -186,7 +202,7 @@ class _QuestionRun:
         return self._finish(session, end)
 
     def _end_line(self, message: Message) -> None:
-        if _text_of(message) and not self._is_json:
+        if _text_of(message) and self._is_printed:
             sys.stdout.write("\n")
             sys.stdout.flush()
 
@@ -208,6 +224,9 @@ class _QuestionRun:
                     "fault": None if end.fault is None else msgspec.to_builtins(end.fault),
                 }
             )
+        elif not self._is_printed and self._messages:
+            text = _text_of(self._messages[-1])
+            sys.stdout.write(f"{escape_controls(text) if sys.stdout.isatty() else text}\n")
         if self._is_verbose:
             spent = f"{end.input_tokens} + {end.output_tokens} tokens, {format_usd(end.cost_usd)}"
             self._print_note(f"session {session.id}, {end.model}, {spent}, {end.wall_time_s:.1f} s")

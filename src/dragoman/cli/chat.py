@@ -9,7 +9,18 @@ from pathlib import Path
 
 from dragoman import settings as keys
 from dragoman.cli.local import prepare_weights
-from dragoman.cli.options import McpOption, StoreOption, ToolOption, find_session, open_store_at, open_tools
+from dragoman.cli.options import (
+    DelegateOption,
+    McpOption,
+    PolicyOption,
+    StoreOption,
+    SummarizeOption,
+    ToolOption,
+    find_session,
+    make_agent_config,
+    open_store_at,
+    open_tools,
+)
 from dragoman.errors import InputError
 
 
@@ -21,6 +32,9 @@ async def chat(
     tool: ToolOption = (),
     mcp: McpOption = (),
     workspace: Path | None = None,
+    delegate: DelegateOption = False,
+    summarize: SummarizeOption = False,
+    policy: PolicyOption = None,
     store_url: StoreOption = None,
 ) -> None:
     """Chat with a model in the terminal.
@@ -52,7 +66,10 @@ async def chat(
             current = await store.create_session(workspace_path=str(folder))
         else:
             current = await find_session(store, session)
-        async with Agent(store, settings=settings, tools=tools, workspace=folder, system_prompt=system) as agent:
+        config = make_agent_config(settings, delegate=delegate, summarize=summarize, policy=policy)
+        async with Agent(
+            store, settings=settings, tools=tools, workspace=folder, system_prompt=system, config=config
+        ) as agent:
             if model is not None:
                 current = await store.change_session(current.id, active_model=agent.services.get_model(model).id)
             await ChatApp(agent, current).run_async()

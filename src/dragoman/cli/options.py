@@ -14,7 +14,7 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from datetime import date
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 from urllib.parse import quote, unquote
 
 from cyclopts import Parameter, validators
@@ -25,6 +25,9 @@ from dragoman.settings import Settings
 from dragoman.store import Session, Store, open_store
 from dragoman.store.types import TotalsBy
 from dragoman.tools import Tool
+
+if TYPE_CHECKING:
+    from dragoman.turn import AgentConfig
 
 VARIABLE: Final = "DRAGOMAN_STORE"
 BLOBS_VARIABLE: Final = "DRAGOMAN_BLOBS"  # location of large objects; default: that of the store
@@ -68,6 +71,28 @@ McpOption = Annotated[
         name="--mcp",
         help="An MCP server of the configuration file whose tools the model may use; repeatable.",
     ),
+]
+DelegateOption = Annotated[
+    bool,
+    Parameter(
+        name="--delegate",
+        negative=(),
+        show_default=False,
+        help="Let the model give tasks to models of the tiers that the routing policy names.",
+    ),
+]
+SummarizeOption = Annotated[
+    bool,
+    Parameter(
+        name="--summarize",
+        negative=(),
+        show_default=False,
+        help="Summarize the oldest turns of a long conversation instead of omitting them.",
+    ),
+]
+PolicyOption = Annotated[
+    Path | None,
+    Parameter(name="--policy", help="A routing policy file that replaces the policy of the workspace."),
 ]
 TokenCount = Annotated[int, Parameter(validator=validators.Number(gte=0, lte=10**12))]
 
@@ -169,6 +194,17 @@ async def usage_filters(
     """Return the filters of a usage query."""
     days = {name: day and day.isoformat() for name, day in (("since", since), ("until", until))}
     return {"session": await find_session_id(store, session), **days, **fields}
+
+
+def make_agent_config(
+    settings: Settings, *, delegate: bool, summarize: bool, policy: Path | None, **fields: Any
+) -> AgentConfig:
+    """Return the configuration of an agent from the options of a command."""
+    from dragoman.settings.policy_file import policy_from_file  # noqa: PLC0415  not needed by all commands
+    from dragoman.turn import AgentConfig, make_registry  # noqa: PLC0415
+
+    rules = None if policy is None else policy_from_file(policy, make_registry(settings))
+    return AgentConfig(allow_delegation=delegate, summarize=summarize, policy=rules, **fields)
 
 
 def open_tools(

@@ -37,6 +37,9 @@ def serve(
     tool: Annotated[tuple[str, ...], Parameter(env_var="DRAGOMAN_SERVE_TOOL")] = (),
     mcp: Annotated[tuple[str, ...], Parameter(env_var="DRAGOMAN_SERVE_MCP")] = (),
     workspace: Annotated[str | None, Parameter(env_var="DRAGOMAN_SERVE_WORKSPACE")] = None,
+    delegate: Annotated[bool | None, Parameter(env_var="DRAGOMAN_SERVE_DELEGATE", negative=())] = None,
+    summarize: Annotated[bool | None, Parameter(env_var="DRAGOMAN_SERVE_SUMMARIZE", negative=())] = None,
+    policy: Annotated[str | None, Parameter(env_var="DRAGOMAN_SERVE_POLICY")] = None,
     nats: Annotated[tuple[str, ...], Parameter(env_var="DRAGOMAN_SERVE_NATS")] = (),
     nats_replicas: Annotated[
         int | None, Parameter(env_var="DRAGOMAN_SERVE_NATS_REPLICAS", validator=validators.Number(gte=1, lte=5))
@@ -97,6 +100,12 @@ def serve(
         An MCP server of the configuration file whose tools models may use; repeatable.
     workspace
         The working folder of the tools. Default: the current folder.
+    delegate
+        Let models give tasks to models of the tiers that the routing policy names.
+    summarize
+        Summarize the oldest turns of a long conversation instead of omitting them.
+    policy
+        A routing policy file that replaces the policies of the workspaces.
     nats
         A NATS broker that transports letters to other stores, such as nats://broker:4222; repeatable for a cluster.
         Default: mail stays in this store.

@@ -30,6 +30,9 @@ class ServerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     tool: tuple[str, ...] = ()  # built-in tools that the model may use
     mcp: tuple[str, ...] = ()  # MCP servers of the configuration file whose tools the model may use
     workspace: str | None = None  # folder in which tools work; by default the current one
+    delegate: bool = False  # models may give tasks to models of other tiers
+    summarize: bool = False  # summarize the oldest turns of long conversations
+    policy: str | None = None  # routing policy file, in place of those of the workspaces
     nats: tuple[str, ...] = ()  # brokers that transport letters to other stores; without one, mail stays in this store
     nats_replicas: Annotated[int, msgspec.Meta(ge=1, le=5)] = 1  # number of brokers that store a letter
     nats_monitor: str | None = None  # monitoring URL of a broker, for its durability

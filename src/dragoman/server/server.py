@@ -35,12 +35,13 @@ from dragoman.server.http.endpoint import Endpoint
 from dragoman.server.runs import RunRegistry
 from dragoman.server.state import AppState
 from dragoman.settings import Setting, Settings
+from dragoman.settings.policy_file import policy_from_file
 from dragoman.store import Store, open_store
 from dragoman.tools import Workspace
 from dragoman.tools.exposure import load_tools
 from dragoman.tools.shell import run_command
 from dragoman.toolschema import value_problems
-from dragoman.turn import Agent, AgentConfig
+from dragoman.turn import Agent, AgentConfig, make_registry
 
 DEFAULT_PORT: Final = 8000
 _PORT_ATTEMPTS: Final = 10  # consecutive ports that are tried if none is configured
@@ -104,7 +105,7 @@ async def open_app_state(
         agent_fields: dict[str, Any] = {
             "system_prompt": config.system,
             "workspace": make_workspace(config, store, effective),
-            "config": msgspec.structs.replace(agent_config, pause_for_approval=True),  # clients may disconnect
+            "config": _agent_config(agent_config, config, effective),
             **agent_options,
             "tools": (*tools, *agent_options.get("tools", ())),
         }
@@ -117,6 +118,20 @@ async def open_app_state(
         state.runs.start()
         stack.push_async_callback(state.runs.close)
         yield state
+
+
+def _agent_config(agent_config: AgentConfig, config: ServerConfig, settings: Settings) -> AgentConfig:
+    """The configuration of the agent with the options of the server. Calls are pending: clients may disconnect."""
+    policy = agent_config.policy
+    if config.policy is not None:
+        policy = policy_from_file(Path(config.policy), make_registry(settings))
+    return msgspec.structs.replace(
+        agent_config,
+        pause_for_approval=True,
+        allow_delegation=agent_config.allow_delegation or config.delegate,
+        summarize=agent_config.summarize or config.summarize,
+        policy=policy,
+    )
 
 
 def make_workspace(config: ServerConfig, store: Store, settings: Settings) -> Workspace | None:
