@@ -241,7 +241,7 @@ async def test_an_answer_that_is_corrected_is_printed_once(tmp_path: Path) -> No
 
 
 async def test_a_model_may_delegate_to_the_tiers_of_a_policy(tmp_path: Path) -> None:
-    tiers = {tier: "openai_chat" for tier in ("fast", "balanced", "deep")}
+    tiers = dict.fromkeys(("fast", "balanced", "deep"), "openai_chat")
     (tmp_path / "policy.yaml").write_text(json.dumps({"schema_version": 1, "tiers": tiers}))
     async with home(tmp_path, "anthropic", "openai_chat") as it:
         it.fakes["anthropic"].call("delegate", {"tier": "fast", "task": "Add 1 and 2."})
