@@ -48,6 +48,7 @@ if TYPE_CHECKING:
     from dragoman.adapter import Adapter
     from dragoman.handoff import plan_swap
     from dragoman.store import Session, Store, open_store
+    from dragoman.tools.mcp import McpServer
     from dragoman.tools.tool import Tool, ToolContext, tool
     from dragoman.turn import (
         Agent,
@@ -62,6 +63,8 @@ if TYPE_CHECKING:
         TurnStart,
         ask,
         ask_async,
+        stream,
+        stream_async,
     )
     from dragoman.turn.conversation import conversation_loop
     from dragoman.turn.image_policy import image_from_file
@@ -86,10 +89,13 @@ _LAZY: Final = {
             "TurnStart",
             "ask",
             "ask_async",
+            "stream",
+            "stream_async",
         ),
         "dragoman.turn",
     ),
     "Adapter": "dragoman.adapter",
+    "McpServer": "dragoman.tools.mcp",
     "conversation_loop": "dragoman.turn.conversation",  # the default loop of ``envelope.run_conversation``
     "image_from_file": "dragoman.turn.image_policy",
     "plan_swap": "dragoman.handoff",
@@ -128,6 +134,7 @@ __all__ = [
     "ImageBlock",
     "ImageSource",
     "InvalidToolUseBlock",
+    "McpServer",
     "Message",
     "MessageMetadata",
     "MessageStatus",
@@ -179,6 +186,8 @@ __all__ = [
     "repair",
     "server",
     "settings",
+    "stream",
+    "stream_async",
     "tool",
     "unfold",
 ]

@@ -412,6 +412,16 @@ async def test_one_question_needs_no_agent_and_stores_nothing(tmp_path: Path) ->
         assert {file.name for file in tmp_path.iterdir()} == {"config.toml"}
 
 
+async def test_one_question_can_be_streamed(tmp_path: Path) -> None:
+    async with open_fake_agent(tmp_path, "anthropic") as it:
+        it.fakes["anthropic"].say("It rains.")
+        it.fakes["anthropic"].say("It snows.")
+        texts = [text async for text in dragoman.stream_async("Does it rain?", settings=it.settings)]
+        assert "".join(texts) == "It rains."
+        texts = await asyncio.to_thread(lambda: list(dragoman.stream("And now?", settings=it.settings)))
+        assert "".join(texts) == "It snows."
+
+
 def ask_for_a_city(settings: Settings) -> City:
     return dragoman.ask("A city?", output=City, settings=settings).parsed
 

@@ -24,6 +24,7 @@ import typing
 from collections.abc import Collection, Mapping
 from typing import Any, Protocol
 
+from dragoman.catalog import Model
 from dragoman.event import StreamEvent
 from dragoman.exchange import Fault, Reply, Request, Written
 
@@ -64,8 +65,10 @@ class Dialect(Protocol):
         """Read a request. Raises ``InputError`` for an invalid one."""
         ...
 
-    def write_request(self, request: Request, /, quirks: Collection[str] = ...) -> Written:
-        """Write a request, with the deviations of a provider from the dialect."""
+    def write_request(
+        self, request: Request, /, quirks: Collection[str] = ..., model: Model | None = ..., *, fit: bool = ...
+    ) -> Written:
+        """Write a request, with the deviations of a provider from the dialect, for a model, within its limits."""
         ...
 
     def read_reply(self, wire: Any, /) -> Reply:

@@ -7,7 +7,7 @@ from dragoman.turn.agent import Agent
 from dragoman.turn.answer import Answer, AnswerStream
 from dragoman.turn.config import AgentConfig
 from dragoman.turn.portal import BlockingAgent, BlockingStream
-from dragoman.turn.question import ask, ask_async
+from dragoman.turn.question import ask, ask_async, stream, stream_async
 from dragoman.turn.services import AgentServices, default_model, make_registry
 from dragoman.turn.task import TurnTask
 from dragoman.turn.turn import run
@@ -45,4 +45,6 @@ __all__ = [
     "default_model",
     "make_registry",
     "run",
+    "stream",
+    "stream_async",
 ]

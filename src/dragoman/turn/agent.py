@@ -13,11 +13,12 @@ async with Agent(model="gpt-5", tools=[weather]) as agent:
 
 from __future__ import annotations
 
+import sys
 import typing
 from collections.abc import AsyncGenerator, Callable, Iterable
 from contextlib import aclosing
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Self, TypedDict, TypeVar, Unpack, overload
+from typing import TYPE_CHECKING, Any, Final, Self, TypeAlias, TypedDict, TypeVar, Unpack, overload
 
 import msgspec
 
@@ -44,7 +45,10 @@ from dragoman.turn.turn import run
 from dragoman.turn.types import AGENT_OPTIONS, PendingCall, TurnEnd, TurnEvent, TurnFields, TurnRequest
 
 if TYPE_CHECKING:
+    from dragoman.tools.mcp import McpServer, McpTools
     from dragoman.turn.portal import BlockingAgent
+
+AnyTool: TypeAlias = "Tool | McpServer | Callable[..., Any]"
 
 T = TypeVar("T")
 Question = str | Iterable[str | ContentBlock]  # a text, or texts and blocks
@@ -71,7 +75,8 @@ class Agent:
     """Answers questions, and runs turns in the sessions of a store.
 
     ``store`` is a store, its URL, or the path of a SQLite file; without one, nothing is written to disk. ``model`` is
-    the default model. ``tools`` are functions or tools. ``config`` has the settings that few programs change.
+    the default model. ``tools`` are functions, tools, or MCP servers (``McpServer``), which run while the agent is
+    open. ``config`` has the settings that few programs change.
     """
 
     def __init__(
@@ -80,7 +85,7 @@ class Agent:
         *,
         model: str | None = None,
         settings: Settings | None = None,
-        tools: Iterable[Tool | Callable[..., Any]] | ToolRegistry = (),
+        tools: Iterable[AnyTool] | ToolRegistry = (),
         workspace: Workspace | Path | str | None = None,
         system_prompt: str | None = None,
         options: Options = Options(),  # noqa: B008  an immutable value
@@ -100,6 +105,11 @@ class Agent:
         )
         if model is not None:
             self.services.get_model(model)  # raises for an unknown name
+        servers: list[McpServer] = []
+        if not isinstance(tools, ToolRegistry):
+            servers, tools = _split_servers(tools)
+        self._mcp_servers = servers
+        self._mcp_tools: McpTools | None = None
         registry = tools if isinstance(tools, ToolRegistry) else ToolRegistry(tools)
         if config.allow_delegation:
             registry = ToolRegistry((*registry, delegate_tool(self.services, lambda: self.config)))
@@ -126,11 +136,23 @@ class Agent:
     async def __aenter__(self) -> Self:
         if self._owns_store:
             await self.store.__aenter__()
+        if self._mcp_servers:
+            await self._open_mcp_servers()
         if self._owns_bus:
             self.bus.start()
         if self._trace is not None:
             self._trace.listen(self.bus)
         return self
+
+    async def _open_mcp_servers(self) -> None:
+        """Start the MCP servers, and add their tools. Raises the error of a server that does not start."""
+        from dragoman.tools.mcp import McpTools  # noqa: PLC0415  an extra
+
+        self._mcp_tools = await McpTools(self._mcp_servers).__aenter__()
+        for failure in self._mcp_tools.failures.values():
+            await self.close()
+            raise failure
+        self.tools = ToolRegistry((*self.tools, *self._mcp_tools.tools))
 
     async def __aexit__(self, *_: object) -> None:
         await self.close()
@@ -151,6 +173,8 @@ class Agent:
         for task in list(self._turn_tasks):
             await task.cancel_and_wait()
         await self.services.close()
+        if self._mcp_tools is not None:
+            await self._mcp_tools.aclose()
         if self._owns_client:
             await self.services.client.close()
         if self.config.local_model is None:
@@ -305,6 +329,16 @@ class Agent:
         Raises ``ConflictError`` (``turn_in_flight``) while a turn may be running there.
         """
         await recover_session(self.services, session_id)
+
+
+def _split_servers(tools: Iterable[AnyTool]) -> tuple[list[McpServer], list[Tool | Callable[..., Any]]]:
+    """The MCP servers and the other tools of a list. Only a program that has servers has loaded their module."""
+    module = sys.modules.get("dragoman.tools.mcp")
+    servers: list[Any] = []
+    others: list[Any] = []
+    for item in tools:
+        (servers if module is not None and isinstance(item, module.McpServer) else others).append(item)
+    return servers, others
 
 
 def _blocks_from(question: Question) -> tuple[ContentBlock, ...]:

@@ -1,6 +1,7 @@
 """One question to a model, without an agent.
 
     print(dragoman.ask("What is a ULID?", model="gpt-5").text)
+    for text in dragoman.stream("What is a ULID?", model="gpt-5"): ...
     answer = await dragoman.ask_async("What is a ULID?", model="gpt-5")
 
 Each call opens an agent without a store and closes it: nothing is written to disk. The embedded model keeps running
@@ -10,17 +11,18 @@ until the process ends. To continue a conversation, to store it, or to ask often
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable
+from collections.abc import AsyncGenerator, Iterable
 from typing import Any, TypedDict, TypeVar, Unpack, overload
 
 from dragoman.exchange import Options
 from dragoman.local import LocalModel
 from dragoman.settings import Settings
-from dragoman.tools import Tool, ToolRegistry
-from dragoman.turn.agent import Agent, Question
-from dragoman.turn.answer import Answer
+from dragoman.tools import ToolRegistry
+from dragoman.turn.agent import Agent, AnyTool, Question
+from dragoman.turn.answer import Answer, AnswerStream
 from dragoman.turn.config import AgentConfig
-from dragoman.turn.portal import block
+from dragoman.turn.portal import BlockingStream, block
+from dragoman.turn.types import TurnEvent
 
 T = TypeVar("T")
 
@@ -30,7 +32,7 @@ class AskFields(TypedDict, total=False):
 
     model: str | None
     system_prompt: str | None
-    tools: Iterable[Tool | Callable[..., Any]] | ToolRegistry
+    tools: Iterable[AnyTool] | ToolRegistry
     options: Options
     settings: Settings | None
 
@@ -47,7 +49,7 @@ async def ask_async(
     output: Any = None,
     model: str | None = None,
     system_prompt: str | None = None,
-    tools: Iterable[Tool | Callable[..., Any]] | ToolRegistry = (),
+    tools: Iterable[AnyTool] | ToolRegistry = (),
     options: Options = Options(),  # noqa: B008  an immutable value
     settings: Settings | None = None,
 ) -> Answer[Any]:
@@ -56,19 +58,42 @@ async def ask_async(
     Without a ``model`` the default model of the settings answers. ``output`` is a type or a JSON Schema that the answer
     must fit. Raises ``AnswerError`` if the model does not answer.
     """
-    agent = Agent(
-        system_prompt=system_prompt,
-        tools=tools,
-        options=options,
-        settings=settings,
-        config=AgentConfig(local_model=_local_model(), record_trace=False),
-    )
-    async with agent:
+    fields: AskFields = {"system_prompt": system_prompt, "tools": tools, "options": options, "settings": settings}
+    async with _open_agent(fields) as agent:
         answer: Answer[Any] = await agent.ask(question, output=output, model=model)
         return answer
 
 
+def stream_async(question: Question, **fields: Unpack[AskFields]) -> AnswerStream[None]:
+    """Ask a model one question, and return its answer as it arrives: iterate over the text, or over its ``events()``.
+
+    The keywords are those of ``ask``, without ``output``.
+    """
+    return AnswerStream(_stream_events(question, fields), None)
+
+
+async def _stream_events(question: Question, fields: AskFields) -> AsyncGenerator[TurnEvent, None]:
+    async with _open_agent(fields) as agent:
+        async for event in agent.stream(question, model=fields.get("model")).events():
+            yield event
+
+
+def stream(question: Question, **fields: Unpack[AskFields]) -> BlockingStream[None]:
+    """Ask a model one question, and return its answer as it arrives, for code without an event loop."""
+    return BlockingStream(stream_async(question, **fields))
+
+
 ask = block(ask_async)
+
+
+def _open_agent(fields: AskFields) -> Agent:
+    return Agent(
+        system_prompt=fields.get("system_prompt"),
+        tools=fields.get("tools", ()),
+        options=fields.get("options", Options()),
+        settings=fields.get("settings"),
+        config=AgentConfig(local_model=_local_model(), record_trace=False),
+    )
 
 
 @functools.cache
