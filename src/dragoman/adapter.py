@@ -45,6 +45,7 @@ from dragoman.message import (
     MessageStatus,
     OpaqueBlock,
     ProviderRaw,
+    RedactedThinkingBlock,
     Role,
     RoutingDecisionRecord,
     TextBlock,
@@ -59,6 +60,7 @@ from dragoman.wire.residue import get_notes
 
 _CHARACTERS_PER_TOKEN: Final = 4
 _CHARACTERS_PER_MEDIUM: Final = 1024
+_SIGNING: Final = ("anthropic", "bedrock_converse", "gemini", "openai_responses")  # dialects that sign reasoning
 _TIMELESS_PREFIX: Final = "tu_" + ulid(0, 0)[:10]
 
 
@@ -209,8 +211,18 @@ class Adapter:
         if metadata.provider not in (None, self.provider.key):
             metadata = msgspec.structs.replace(metadata, provider_raw=None)
             content = tuple(_drop_notes(block) for block in content)
+        elif metadata.provider is not None and self.dialect.NAME in _SIGNING:
+            content = tuple(self._restore_reasoning(block) for block in content)
         blocks = tuple(self._prepare_block(block, wire_ids) for block in content)
         return msgspec.structs.replace(message, content=blocks, metadata=metadata)
+
+    def _restore_reasoning(self, block: ContentBlock) -> ContentBlock:
+        """Return signed reasoning of this provider with the note that lets it go back, if it was stored without one."""
+        match block:
+            case ThinkingBlock(signature=str(), provider_raw=None) | RedactedThinkingBlock(provider_raw=None):
+                return msgspec.structs.replace(block, provider_raw={"dialect": self.dialect.NAME, "own": True})
+            case _:
+                return block
 
     def _prepare_block(self, block: ContentBlock, wire_ids: dict[str, str]) -> ContentBlock:
         match block:

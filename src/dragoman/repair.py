@@ -444,11 +444,10 @@ def _report_moves(before: list[Message], after: list[Message], log: _RepairLog) 
 
 
 def _make_cancelled_result(message: Message, call: Call, log: _RepairLog) -> Message:
-    result = ToolResultBlock(
-        tool_use_id=call.id,
-        content=(TextBlock(text="cancelled: this call was never answered"),),
-        is_error=True,
-    )
+    text = "cancelled: this call was never answered"
+    if isinstance(call, InvalidToolUseBlock):
+        text = f"invalid: the input of this call cannot be used, and it was not run: {call.reason}"
+    result = ToolResultBlock(tool_use_id=call.id, content=(TextBlock(text),), is_error=True)
     metadata = MessageMetadata(
         parent_tool_use_id=call.id,
         user_id=message.metadata.user_id,

@@ -18,7 +18,7 @@ import importlib
 import itertools
 import pkgutil
 from collections import deque
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 from types import ModuleType
@@ -66,8 +66,15 @@ class StrictProvider:
     """A strict fake that listens."""
 
     def __init__(
-        self, dialect: str, *, signatures: Signatures = "issued", needs_key: bool = True, seed: str = ""
+        self,
+        dialect: str,
+        *,
+        signatures: Signatures = "issued",
+        needs_key: bool = True,
+        seed: str = "",
+        further_rules: Callable[[Any], list[str]] | None = None,
     ) -> None:
+        self._further_rules = further_rules
         self.dialect = dialect
         self.fake = fakes()[dialect]
         self.issued = Issued(seed or dialect)
@@ -134,6 +141,8 @@ class StrictProvider:
         issued = self.issued if self._signatures == "issued" else None
         model = self.fake.model_of(request.path, body)
         found = self.fake.refusals(body, issued, model)
+        if self._further_rules is not None:
+            found = [*found, *self._further_rules(body)]
         if found:
             return self._refusal(request, body, 400, found)
         self._receive(request, body, ())
@@ -178,10 +187,15 @@ def _first_bytes(chunks: list[bytes], count: int) -> Iterator[bytes]:
 
 @asynccontextmanager
 async def strict_provider(
-    dialect: str, *, signatures: Signatures = "issued", needs_key: bool = True, seed: str = ""
+    dialect: str,
+    *,
+    signatures: Signatures = "issued",
+    needs_key: bool = True,
+    seed: str = "",
+    further_rules: Callable[[Any], list[str]] | None = None,
 ) -> AsyncIterator[StrictProvider]:
     """A strict fake of that dialect, listening on this machine until the block ends."""
-    made = StrictProvider(dialect, signatures=signatures, needs_key=needs_key, seed=seed)
+    made = StrictProvider(dialect, signatures=signatures, needs_key=needs_key, seed=seed, further_rules=further_rules)
     app = web.Application(client_max_size=_MAX_BODY)
     app.router.add_route("POST", "/{path:.*}", made.respond)
     running = web.AppRunner(app)

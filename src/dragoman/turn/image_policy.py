@@ -19,12 +19,13 @@ from typing import Any, Final
 from dragoman.adapter import RequestContext
 from dragoman.catalog import Model
 from dragoman.client import Call
-from dragoman.errors import InputError, RemoteFaultError
+from dragoman.errors import InputError, RemoteFaultError, ToolFailedError
 from dragoman.exchange import Options
 from dragoman.handoff import Describe, Policy
 from dragoman.ids import ToolIds
 from dragoman.message import (
     NO_TIME,
+    ContentBlock,
     ImageBlock,
     ImageSource,
     MediaBlock,
@@ -35,12 +36,14 @@ from dragoman.message import (
     ToolResultBlock,
 )
 from dragoman.store import Session, Store
+from dragoman.tools import Workspace
 from dragoman.turn.config import AgentConfig
 from dragoman.turn.services import AgentServices
 
 DESCRIPTIONS: Final = "descriptions"  # keys in the metadata of a session
 POLICY: Final = "capability_policy"
 _MAX_TOKENS: Final = 400
+_MAX_FILE_BYTES: Final = 20 * 1024 * 1024  # of an image of the workspace
 _PROMPT: Final = (
     "Describe this picture for somebody who cannot see it and will talk about it: what it shows, every text, number and"
     " name in it, and how its parts stand to each other. At most 150 words. Write only the description."
@@ -151,6 +154,39 @@ async def _describe_image(
     if reply.fault is not None:
         raise RemoteFaultError(reply.fault)
     return " ".join(block.text for block in reply.content if isinstance(block, TextBlock)).strip()
+
+
+def load_workspace_images(messages: tuple[Message, ...], workspace: Workspace) -> tuple[Message, ...]:
+    """The messages with the bytes of images that name a file of the workspace.
+
+    An image that cannot be read stays a reference, which the dialect reports as a loss.
+    """
+    if not any(image.source.kind == "file_ref" for message in messages for image in _images(message.content)):
+        return messages
+    return tuple(message.replace(content=_load_images(message.content, workspace)) for message in messages)
+
+
+def _load_images(content: Iterable[ContentBlock], workspace: Workspace) -> tuple[ContentBlock, ...]:
+    blocks: list[ContentBlock] = []
+    for block in content:
+        match block:
+            case ImageBlock(source=ImageSource(kind="file_ref", data=path)):
+                blocks.append(_load_image(block, path, workspace))
+            case ToolResultBlock(content=inner):
+                blocks.append(block.replace(content=_load_images(inner, workspace)))
+            case _:
+                blocks.append(block)
+    return tuple(blocks)
+
+
+def _load_image(block: ImageBlock, path: str, workspace: Workspace) -> ImageBlock:
+    try:
+        data, size = workspace.read(path, _MAX_FILE_BYTES)
+    except (OSError, ToolFailedError):
+        return block
+    if size > _MAX_FILE_BYTES:
+        return block
+    return block.replace(source=ImageSource("base64", base64.b64encode(data).decode()))
 
 
 def image_from_file(path: Path) -> ImageBlock:

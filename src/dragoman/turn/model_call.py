@@ -21,7 +21,7 @@ from typing import Any, Final
 import msgspec
 
 from dragoman.adapter import Adapter, RequestContext, estimate_tokens
-from dragoman.bus.event_types import turn_events
+from dragoman.bus.event_types import tool_events, turn_events
 from dragoman.client import Call, CallLog
 from dragoman.context_window import FittedHistory, fit, with_summary
 from dragoman.errors import DragomanError, InputError
@@ -57,7 +57,7 @@ from dragoman.shield import run_to_completion
 from dragoman.store import Row, Store
 from dragoman.toolschema import output_problems
 from dragoman.turn.answer_tool import AnswerTool
-from dragoman.turn.image_policy import image_describer, image_policy
+from dragoman.turn.image_policy import image_describer, image_policy, load_workspace_images
 from dragoman.turn.state import TurnState, stage_of_answer
 from dragoman.turn.types import AGENT_OPTIONS, AnswerEnd, AnswerStart
 
@@ -220,6 +220,8 @@ class _ModelCall:
             turn.request_repair(reply.fault)
         if reply.fault is not None:
             for call in calls:  # the calls of a failed answer are not run
+                if isinstance(call, InvalidToolUseBlock):
+                    emit_invalid_call(turn, call)
                 await turn.services.store.cancel_tool_call(turn.session.id, call.id)
         return turn.answer
 
@@ -359,6 +361,8 @@ def fit_history(turn: TurnState, options: Options) -> FittedHistory:
     policy = image_policy(config, session) if session.metadata else config.capability_policy
     describe = image_describer(config, session) if policy == "describe" else None
     visible = project_history(with_summary(turn.history), capabilities, policy=policy, describe=describe)
+    if turn.services.workspace is not None:
+        visible = load_workspace_images(visible, turn.services.workspace)
     valid = repair(visible, turn.tools.problems).messages
     tool_tokens = estimate_tokens((), turn.tools.definitions) if turn.tools.definitions else 0
     default = min(capabilities.max_output_tokens or _DEFAULT_ANSWER_TOKENS, _DEFAULT_ANSWER_TOKENS)
@@ -454,6 +458,12 @@ class AnswerWriter:
 
 
 # --- events of a call ------------------------------------------------------------------------------------------------
+
+
+def emit_invalid_call(turn: TurnState, call: InvalidToolUseBlock) -> None:
+    """Emit that the input of a call cannot be used. The repair of the history tells the model."""
+    errors = (f"$: {call.reason}",)
+    turn.emit(tool_events.ToolInputInvalid(tool_name=call.name, validation_errors=errors, tool_use_id=call.id))
 
 
 def emit_call_start(turn: TurnState, request_id: str, estimated_input_tokens: int) -> None:

@@ -290,9 +290,16 @@ def unsupported_reason(block: ContentBlock, role: Role) -> str | None:
 
 
 def write_items(
-    content: Iterable[ContentBlock], role: Role, raw: ProviderRaw | None, add_loss: AddLoss
+    content: Iterable[ContentBlock],
+    role: Role,
+    raw: ProviderRaw | None,
+    add_loss: AddLoss,
+    *,
+    is_stored: bool = True,
 ) -> list[dict[str, Any]]:
     """Write the blocks of one message: consecutive parts are one item, unless they were several.
+
+    ``is_stored``: whether the provider keeps items. Otherwise it knows reasoning only by its encrypted content.
 
     The API rejects the id of an item without the reasoning that it belongs to. If reasoning is left out, so are ids.
     """
@@ -301,6 +308,8 @@ def write_items(
     has_lost_reasoning = False
     for block in content:
         reason = unsupported_reason(block, role)
+        if reason is None and not is_stored and isinstance(block, ThinkingBlock) and block.signature is None:
+            reason = "the provider keeps no items, and this reasoning has no encrypted content"
         if reason is not None:
             add_loss(block.type, reason)
             has_lost_reasoning |= isinstance(block, ThinkingBlock | RedactedThinkingBlock)

@@ -12,6 +12,7 @@ from dragoman.wire.limits import Limits, LimitTable
 
 OPENAI: Final = r"^(?:gpt-|chatgpt-|o\d|codex)"
 REASONING: Final = r"^(?:o\d|gpt-[5-9]|codex)"
+WITHOUT_REASONING: Final = r"^(?:gpt-[34]|chatgpt-4)"
 TABLE: Final = LimitTable(
     "openai_responses",
     Limits(
@@ -25,7 +26,7 @@ TABLE: Final = LimitTable(
         (r"^gpt-(?:3\.5|4-turbo)", {"output": (16, 4_096)}),
         (r"^gpt-4o", {"output": (16, 16_384)}),
         (r"^gpt-4\.1", {"output": (16, 32_768)}),
-        (r"^(?:gpt-[34]|chatgpt-4)", {"reasons": False}),
+        (WITHOUT_REASONING, {"reasons": False}),
         (
             r"^(?:o\d|gpt-5(?:-(?:mini|nano|pro|codex))?(?:-\d{4}-|$))",
             {"rejected": ("temperature", "top_p"), "can_disable": False},

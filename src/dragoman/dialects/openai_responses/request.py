@@ -5,6 +5,7 @@ Invariant: a request that was read is written as it was.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterator
 from typing import TYPE_CHECKING, Any, Final
 
@@ -20,7 +21,7 @@ from dragoman.dialects.openai_responses.blocks import (
     unsupported_reason,
     write_items,
 )
-from dragoman.dialects.openai_responses.limits import TABLE
+from dragoman.dialects.openai_responses.limits import REASONING, TABLE, WITHOUT_REASONING
 from dragoman.errors import FormatError
 from dragoman.exchange import (
     Loss,
@@ -67,6 +68,7 @@ _ROLES: Final = {
 }
 _EFFORTS: Final = frozenset({"none", "minimal", "low", "medium", "high", "xhigh", "max"})
 QUIRKS: Final = (*REFUSALS, "store_nothing")
+_ENCRYPTED: Final = "reasoning.encrypted_content"  # an additional output that is asked for in ``include``
 _SEPARATE_KEYS: Final = ("input", "instructions", "tools")  # parts of a request that are read one by one
 
 
@@ -116,7 +118,9 @@ def write_request(
     instructions, messages = _split_instructions(request.messages)
     if instructions is not None:
         wire["instructions"] = _join_text(instructions)
-    items = _write_input(messages, losses)
+    if not notes or "store_nothing" in quirks:
+        _request_encrypted_reasoning(options_wire, request.model)
+    items = _write_input(messages, losses, is_stored=bool(notes) or options_wire.get("store") is not False)
     if items or not notes.get("absent"):
         wire["input"] = items
     tools = write_tools(request.tools, _default_tool, NAME, losses)
@@ -126,6 +130,20 @@ def write_request(
     losses.extend(_option_losses(request.options, options_wire))
     losses.extend(foreign_option_losses(request, NAME))
     return Written({**wire, **options_wire}, tuple(losses), tuple(adjustments))
+
+
+def _request_encrypted_reasoning(options_wire: dict[str, Any], model: str | None) -> None:
+    """Ask for the encrypted content of reasoning, without which it cannot be replayed where items are not stored.
+
+    Organisations may forbid to store items, whatever a request says, so it is asked for in any case. Models without
+    reasoning reject the request.
+    """
+    is_unstored = options_wire.get("store") is False and not re.match(WITHOUT_REASONING, model or "")
+    if is_unstored or re.match(REASONING, model or ""):
+        include = options_wire.get("include")
+        include = include if isinstance(include, list) else []
+        if _ENCRYPTED not in include:
+            options_wire["include"] = [*include, _ENCRYPTED]
 
 
 def _carries(block: ContentBlock, role: Role) -> bool:
@@ -220,14 +238,16 @@ def _join_text(message: Message) -> str:
     return SUMMARY_SEPARATOR.join(block.text for block in message.content if isinstance(block, TextBlock))
 
 
-def _write_input(messages: list[Message], losses: list[Loss]) -> Any:
+def _write_input(messages: list[Message], losses: list[Loss], *, is_stored: bool) -> Any:
     items: list[dict[str, Any]] = []
     for message in messages:
 
         def add_loss(what: str, why: str, message: Message = message) -> None:
             losses.append(Loss(message.session_id, message.id, what, NAME, why))
 
-        items.extend(write_items(message.content, message.role, message.metadata.provider_raw, add_loss))
+        items.extend(
+            write_items(message.content, message.role, message.metadata.provider_raw, add_loss, is_stored=is_stored)
+        )
     if len(messages) == 1 and get_notes(messages[0].metadata.provider_raw, NAME).get("form") == "input":
         content = items[0].get("content") if len(items) == 1 else None
         if isinstance(content, list) and len(content) == 1 and set(content[0]) == {"type", "text"}:

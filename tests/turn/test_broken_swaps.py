@@ -1,0 +1,159 @@
+"""Thirty turns with changing providers and broken answers in between: no provider refuses the turn after it.
+
+Beside the fake of each dialect there are two stricter ones: a Responses API that keeps no items, and a server whose chat
+template rejects what those of vLLM reject.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import Any
+
+from dragoman import settings
+from dragoman.exchange import SideEffects
+from dragoman.message import ImageBlock, ImageSource, MessageStatus, TextBlock
+from dragoman.store import open_store
+from dragoman.tools import tool
+from dragoman.turn import Agent
+from tests.strict import StrictProvider, call, say, strict_provider, think
+from tests.turn.fake_agent import DIALECTS, make_agent, open_fake_agent, settings_for
+from tests.turn.test_swaps import PICTURE, PIXEL
+
+KEEPS_NOTHING, TEMPLATE = "keeps-nothing", "template"
+QUIRKS = {KEEPS_NOTHING: ["store_nothing"], TEMPLATE: ["alternate_roles", "usage_when_asked"]}
+TURNS = 30
+
+
+@tool(side_effects=SideEffects.NONE)
+def look_up(word: str) -> str:
+    """What a word means."""
+    return f"{word} is a word"
+
+
+def rules_of_an_unstored_api(body: Any) -> list[str]:
+    """What an API refuses that keeps no items: reasoning must come back with its encrypted content."""
+    found = [] if body.get("store") is False else ["store must be false"]
+    if "reasoning.encrypted_content" not in body.get("include", ()):
+        found.append("encrypted reasoning was not asked for")
+    unsealed = [item for item in body["input"] if item.get("type") == "reasoning" and not item.get("encrypted_content")]
+    return [*found, *(f"Item with id '{item.get('id')}' not found." for item in unsealed)]
+
+
+def rules_of_a_template(body: Any) -> list[str]:
+    """What chat templates refuse: roles that do not alternate, later system messages, arguments that are no object."""
+    found, before = [], ""
+    for index, message in enumerate(body["messages"]):
+        role = message["role"]
+        if role == "system" and index:
+            found.append("System message must be at the beginning.")
+        if role in ("user", "assistant") and role == before:
+            found.append("Conversation roles must alternate user/assistant/user/assistant/...")
+        for item in message.get("tool_calls") or ():
+            if not isinstance(json.loads(item["function"]["arguments"]), dict):
+                found.append("arguments must be an object")
+        before = role if role != "system" else before
+    return found if before != "assistant" else [*found, "The last message must not be of the assistant."]
+
+
+async def open_fakes(stack: AsyncExitStack) -> dict[str, StrictProvider]:
+    fakes = {name: await stack.enter_async_context(strict_provider(name)) for name in DIALECTS}
+    further = {
+        KEEPS_NOTHING: ("openai_responses", rules_of_an_unstored_api),
+        TEMPLATE: ("openai_chat", rules_of_a_template),
+    }
+    for name, (dialect, rules) in further.items():
+        fakes[name] = await stack.enter_async_context(strict_provider(dialect, seed=name, further_rules=rules))
+    return fakes
+
+
+def settings_with_quirks(folder: Path, fakes: dict[str, StrictProvider]) -> settings.Settings:
+    settings_for(folder, fakes, DIALECTS[0])
+    file = folder / "config.toml"
+    text = file.read_text()
+    for name, quirks in QUIRKS.items():
+        text = text.replace(f"[providers.fake-{name}]\n", f"[providers.fake-{name}]\nquirks = {json.dumps(quirks)}\n")
+    file.write_text(text)
+    return settings.load(environment={"FAKE_KEY": "sk-fake"}, file=file, keyring=lambda _: None)
+
+
+async def ask_in_vain(agent: Agent, fake: StrictProvider, session: str, name: str, number: int) -> None:
+    """One turn whose answer breaks off: in its words, in a call, or with an error of the provider."""
+    match number % 3:
+        case 0:
+            fake.fail(500, "overloaded")
+        case 1:
+            fake.cut(700, think(f"broken thought {number}"), say("This is not said to its end. " * 40))
+        case _:
+            fake.cut(900, think(f"broken thought {number}"), call("look_up", {"word": "w" * 400, "more": "m" * 400}))
+    ended = await agent.run(session, f"broken question {number}", model=name)
+    assert ended.fault is not None
+    fake.forget()
+
+
+async def test_thirty_turns_with_broken_answers_in_between_are_refused_by_none(tmp_path: Path) -> None:
+    async with AsyncExitStack() as stack:
+        fakes = await open_fakes(stack)
+        store = await stack.enter_async_context(open_store("memory:"))
+        session = (await store.create_session()).id
+        tools: Any = {"tools": [look_up], "system_prompt": "You know words."}
+        agent = await stack.enter_async_context(make_agent(store, settings_with_quirks(tmp_path, fakes), **tools))
+        names = list(fakes)
+        for number in range(TURNS):
+            name = names[number % len(names)]
+            fake = fakes[name]
+            if number % 2:
+                await ask_in_vain(agent, fake, session, name, number)
+            fake.answer_with(think(f"thought {number}"), call("look_up", {"word": f"a{number}"}))
+            fake.answer_with(think(f"again {number}"), say(f"answer {number}"))
+            content = [TextBlock(f"question {number}"), *([PICTURE] if number % 3 == 0 else [])]
+            ended = await agent.run(session, content, model=name)
+            assert ended.fault is None, (number, name, ended.fault, fake.refused)
+        assert {name: fake.refused for name, fake in fakes.items()} == {name: [] for name in fakes}
+        failed = [row async for row in store.history(session) if row.message.metadata.status is MessageStatus.ERROR]
+        assert len(failed) == TURNS // 2
+        for name, fake in fakes.items():  # the whole history once more, to each of them
+            fake.say("I have read it all.")
+            ended = await agent.run(session, "Have you read it all?", model=name)
+            assert ended.fault is None, (name, fake.refused)
+            sent = json.dumps(fake.bodies[-1])
+            assert all(f"question {number}" in sent and f"answer {number}" in sent for number in range(TURNS))
+            assert sum(signature in sent for signature in fake.issued.signatures) >= (3 if '"signature"' in sent else 0)
+        sealed = [s for s in fakes[KEEPS_NOTHING].issued.signatures if s in json.dumps(fakes[KEEPS_NOTHING].bodies[-1])]
+        assert len(sealed) >= 6  # its own reasoning, byte for byte
+        assert await store.verify() is not None
+
+
+async def test_a_broken_call_is_reported_as_invalid_and_never_replayed_raw(tmp_path: Path) -> None:
+    async with open_fake_agent(tmp_path, "openai_chat", "anthropic") as it:
+        agent = await it.agent(tools=[look_up])
+        emitted: list[Any] = []
+        agent.bus.subscribe("test", emitted.append)
+        it.fakes["openai_chat"].cut(3000, call("look_up", {"word": "known", "rest": "r" * 2000}))
+        ended = await agent.run(it.session, "Look it up.", model="openai_chat")
+        assert ended.fault is not None
+        for name, fake in it.fakes.items():
+            fake.say("I see.")
+            ended = await agent.run(it.session, "What happened?", model=name)
+            assert ended.fault is None, fake.refused
+            sent = json.dumps(fake.bodies[-1])
+            assert "invalid: the input of this call cannot be used" in sent
+            assert "cancelled" not in sent
+            assert "known" in sent
+        assert [event.type for event in emitted].count("tool_input_invalid") == 1
+
+
+async def test_an_image_of_the_workspace_reaches_every_model_with_vision_and_no_other(tmp_path: Path) -> None:
+    (tmp_path / "seen.png").write_bytes(base64.b64decode(PIXEL))
+    picture = ImageBlock(ImageSource("file_ref", "seen.png"), "image/png")
+    async with open_fake_agent(tmp_path, *DIALECTS) as it:
+        agent = await it.agent(workspace=tmp_path, capability_policy="placeholder")
+        for name, fake in it.fakes.items():
+            ended = await agent.run(it.session, [TextBlock("What is this?"), picture], model=name)
+            assert ended.fault is None, (name, fake.refused)
+            assert PIXEL in json.dumps(fake.bodies[-1])
+            ended = await agent.run(it.session, "And now?", model=f"blind-{name}")
+            assert ended.fault is None, (name, fake.refused)
+            assert PIXEL not in json.dumps(fake.bodies[-1])
