@@ -5,7 +5,7 @@
 The first of these that matches decides:
 
     1. a name in ``[gateway.models]``
-    2. the id or an alias of a model, ``provider:name`` or ``provider/name``
+    2. the id of a model, ``provider:name``, or an alias
     3. the longest pattern in ``[gateway.models]``
     4. a model with this name, of a provider that can be called; one of the caller's dialect first
     5. the provider of the caller's dialect, which receives the name as it is
@@ -104,12 +104,13 @@ class ModelNames:
 
     def _find_id(self, name: str) -> Model | None:
         found = self._registry.find(name)
-        if found is not None and (":" in name or name in self._registry.aliases_of(found.id)):
-            return found  # a plain name is looked up later, first at providers of the caller's dialect
-        provider, slash, rest = name.partition("/")
-        if slash and rest and provider in self._registry.catalog.providers and provider in self._registry.configured:
-            return self._registry.find(f"{provider}:{rest}")
+        if found is not None and (":" in name or self._is_alias(name, found)):
+            return found
         return None
+
+    def _is_alias(self, name: str, model: Model) -> bool:
+        """Whether a name is an alias of a model that can be called; a plain name is looked up by dialect later."""
+        return name in self._registry.aliases_of(model.id) and self._registry.is_configured(model)
 
     def _find_plain(self, name: str, dialect: str) -> Model | None:
         """Return the model of that name; if its provider also serves the caller's dialect, the same model there."""

@@ -41,11 +41,13 @@ from dragoman.ids import ToolIds
 from dragoman.message import (
     CallBlock,
     ContentBlock,
+    InvalidToolUseBlock,
     Message,
     ProviderRaw,
     Role,
     ThinkingBlock,
     ToolResultBlock,
+    ToolUseBlock,
 )
 from dragoman.wire.stream_writer import BaseStreamWriter
 
@@ -235,16 +237,29 @@ class StreamTranslator:
                 self._call_ids[index] = notes = _call_notes(raw, self._dialect, self._new_call_id)
                 return event.replace(provider_raw=notes)
             case ToolUseEnd(index=index):
-                return event.replace(provider_raw=self._call_ids.get(index))
+                return event.replace(provider_raw=self._end_notes(index))
             case BlockComplete(block=block):
                 return event.replace(block=_to_client_block(block, self._dialect, self._new_call_id))
             case ThinkingDelta(signature=signature):
                 signed = _sign(signature, self._origin) if signature is not None else None
                 return event.replace(signature=signed, provider_raw=_own_reasoning(self._dialect))
             case StreamError(fault=fault):
-                return event.replace(fault=fault.replace(provider_code=None), provider_raw=None)
+                return event.replace(fault=self._to_client_fault(fault), provider_raw=None)
             case _:
                 return event
+
+    def _end_notes(self, index: int) -> ProviderRaw | None:
+        """Return the notes of a call at its end. A call with notes counts as native, so an unusable one has none."""
+        block = self.accumulator.blocks.get(index)
+        is_usable = isinstance(block, ToolUseBlock) and (block.input or self._dialect != "ollama")
+        return self._call_ids.get(index) if is_usable else None
+
+    def _to_client_fault(self, fault: Fault) -> Fault:
+        """Return a fault for the caller. One that names an unusable call is a failure of its own without that call."""
+        has_call = any(isinstance(block, InvalidToolUseBlock) for block in self.accumulator.blocks.values())
+        if fault.code == "tool_input_invalid" and not has_call:
+            fault = fault.replace(code="server_error")
+        return fault.replace(provider_code=None)
 
 
 def failure_frames(dialect: str, framing: str | None, fault: Fault) -> bytes:
