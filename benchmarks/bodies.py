@@ -82,6 +82,28 @@ def find_loss(request: Any, messages: int) -> str | None:
     return f"{len(lost_texts)} texts are missing" if lost_texts else None
 
 
+def interrupted_request() -> dict[str, Any]:
+    """Return a chat request whose history was interrupted: one of two parallel tool calls has no result."""
+    request = chat_request(8)
+    history = request["messages"]
+    at = next(number for number, message in enumerate(history) if message.get("tool_calls"))
+    history[at]["tool_calls"].append(_call("call_without_result", 3))
+    return request
+
+
+def find_unanswered_call(request: Any) -> str | None:
+    """Return the first tool call without a result in the next message: the Messages API rejects such a request."""
+    wire = request if isinstance(request, dict) else json.loads(request)
+    messages = json.loads(json.dumps(wire["messages"], default=vars))
+    for at, message in enumerate(messages):
+        following = messages[at + 1]["content"] if at + 1 < len(messages) else []
+        results = {part.get("tool_use_id") for part in following if isinstance(part, dict)}
+        for part in message["content"] if isinstance(message["content"], list) else ():
+            if part["type"] == "tool_use" and part["id"] not in results:
+                return f"the call {part['id']} has no result"
+    return None
+
+
 _USAGE = {"input_tokens": 1200, "cache_creation_input_tokens": 0, "cache_read_input_tokens": 800}
 REPLY_TEXT = prose(600, 7)
 REPLY = json.dumps(

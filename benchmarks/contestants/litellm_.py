@@ -30,6 +30,11 @@ def operations() -> dict[str, Operation]:
         )
         for size in bodies.SIZES
     }
+    operations_by_name["interrupted request"] = (
+        bodies.interrupted_request,
+        lambda body: _translate(config, body),
+        bodies.find_unanswered_call,
+    )
     operations_by_name["reply"] = (
         lambda: _response(httpx),
         lambda response: _read(config, response),

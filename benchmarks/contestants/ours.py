@@ -6,10 +6,13 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
+import msgspec
+
 from benchmarks import bodies
 from benchmarks.worker import Operation
-from dragoman import dialects
+from dragoman import dialects, repair
 from dragoman.event import StreamEvent, fold
+from dragoman.exchange import Request
 from dragoman.message import TextBlock
 
 
@@ -23,10 +26,21 @@ def operations() -> dict[str, Operation]:
         )
         for size in bodies.SIZES
     }
+    operations_by_name["interrupted request"] = (
+        bodies.interrupted_request,
+        lambda body: _repair_and_write(chat.read_request(body)),
+        bodies.find_unanswered_call,
+    )
     operations_by_name["reply"] = (lambda: bodies.REPLY, anthropic.read_reply, _complaint_about_reply)
     operations_by_name["stream anthropic"] = (bodies.anthropic_stream, _events(anthropic), _complaint_about_stream)
     operations_by_name["stream openai"] = (bodies.chat_stream, _events(chat), _complaint_about_stream)
     return operations_by_name
+
+
+def _repair_and_write(request: Request) -> Any:
+    """Write a request as an agent does before a model call: repair the history, then translate it."""
+    repaired = msgspec.structs.replace(request, messages=repair(request.messages).messages)
+    return dialects.load("anthropic").write_request(repaired).wire
 
 
 def _events(dialect: ModuleType) -> Callable[[list[bytes]], list[StreamEvent]]:

@@ -38,6 +38,11 @@ def operations() -> dict[str, Operation]:
         )
         for size in bodies.SIZES
     }
+    operations_by_name["interrupted request"] = (
+        bodies.interrupted_request,
+        lambda body: _translate(model, body),
+        bodies.find_unanswered_call,
+    )
     operations_by_name["reply"] = (lambda: bodies.REPLY, lambda data: _read(model, data), _complaint_about_reply)
     operations_by_name["stream anthropic"] = (lambda: None, _events(model), _complaint_about_stream)
     operations_by_name["stream openai"] = (lambda: None, _events(chat), _complaint_about_stream)

