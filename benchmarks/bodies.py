@@ -82,7 +82,7 @@ def find_loss(request: Any, messages: int) -> str | None:
     return f"{len(lost_texts)} texts are missing" if lost_texts else None
 
 
-def interrupted_request() -> dict[str, Any]:
+def request_without_result() -> dict[str, Any]:
     """Return a chat request whose history was interrupted: one of two parallel tool calls has no result."""
     request = chat_request(8)
     history = request["messages"]

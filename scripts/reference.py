@@ -19,7 +19,7 @@ import inspect
 import re
 import sys
 import typing
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from datetime import datetime
 from decimal import Decimal
 from pathlib import Path
@@ -35,7 +35,7 @@ from dragoman.fidelity import table
 
 PAGES = Path(__file__).resolve().parent.parent / "docs"
 MARKER = re.compile(
-    r"(<!-- (?P<kind>fields|words|blocks|rules|summary|cells|types|payloads|options) of (?P<name>[\w. -]+?) -->\n)"
+    r"(<!-- (?P<kind>fields|words|blocks|rules|summary|cells|types|payloads|options|api) of (?P<name>[\w. -]+?) -->\n)"
     r"(?P<body>.*?)(<!-- end -->)",
     re.DOTALL,
 )
@@ -57,6 +57,7 @@ def _body(kind: str, name: str) -> str:
         "types": _event_types,
         "payloads": _payloads,
         "options": _options,
+        "api": _api,
     }
     return "\n".join(makers[kind](name))
 
@@ -213,6 +214,66 @@ def _option_text(argument: Any) -> str:
         words = get_args(argument.hint if get_origin(argument.hint) is typing.Literal else hint)
         return f"{name} {{{'|'.join(words)}}}".replace("|", "\\|")
     return name if hint is bool else f"{name} {hint.__name__.upper()}"
+
+
+# --- public names ----------------------------------------------------------------------------------------------------
+
+
+def _api(name: str) -> Iterable[str]:
+    package = importlib.import_module(name)
+    members = {public: getattr(package, public) for public in package.__all__}
+    kinds: dict[str, Callable[[Any], bool]] = {
+        "Functions": inspect.isroutine,
+        "Classes": inspect.isclass,
+        "Modules": inspect.ismodule,
+        "Types": lambda _: True,
+    }
+    for title, belongs in kinds.items():
+        chosen = {public: member for public, member in members.items() if belongs(member)}
+        members = {public: member for public, member in members.items() if public not in chosen}
+        yield f"## {title}\n"
+        for public, member in chosen.items():
+            yield from _public_name(name, public, member)
+
+
+def _public_name(package: str, name: str, member: Any) -> Iterable[str]:
+    if inspect.ismodule(member) or not callable(member) or get_origin(member):
+        text = f": {_summary_of(member)}" if inspect.ismodule(member) else ""
+        yield f"- `{package}.{name}`{text}\n"
+        return
+    yield f"### {name}\n\n```text\n{_signature(name, member)}\n```\n\n{_summary_of(member)}\n"
+    if not inspect.isclass(member):
+        return
+    attributes = [
+        (public, attribute)
+        for public, attribute in vars(member).items()
+        if not public.startswith("_") and (inspect.isfunction(attribute) or isinstance(attribute, property))
+    ]
+    if attributes:
+        yield "| attribute | |\n|---|---|"
+        for public, attribute in attributes:
+            text = public if isinstance(attribute, property) else _signature(public, attribute)
+            yield f"| `{text}` | {_summary_of(attribute)} |".replace("|", "\\|").replace("\\|", "|", 2)[:-2] + "|"
+        yield ""
+
+
+def _signature(name: str, member: Any) -> str:
+    """Return the names and the defaults of the parameters, without types."""
+    try:
+        parameters = inspect.signature(member).parameters.values()
+    except (TypeError, ValueError):
+        return name
+    plain = [
+        parameter.replace(annotation=parameter.empty)
+        for parameter in parameters
+        if parameter.name not in ("self", "unknown_fields")
+    ]
+    text = str(inspect.Signature(plain))
+    return f"{name}{re.sub(r'<[^<>]*>', '…', text)}"
+
+
+def _summary_of(member: Any) -> str:
+    return " ".join((inspect.getdoc(member) or "").partition("\n\n")[0].split()).replace("|", "\\|")
 
 
 def _class(name: str) -> Any:

@@ -41,6 +41,7 @@ DOCS = ROOT / "docs"
 SOURCE = ROOT / "src" / "dragoman"
 PAGES = sorted(page for page in (ROOT / "README.md", *DOCS.rglob("*.md")) if page.is_file())
 ONLY_SHOWN = {"text", "sh"}
+WITH_PROVIDERS = {"README.md", "tutorial.md"}  # pages whose examples call providers
 
 every_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
 
@@ -49,11 +50,26 @@ every_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relati
 
 
 @every_page
-def test_every_example_on_a_page_runs(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_example_on_a_page_runs(
+    page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+) -> None:
     monkeypatch.chdir(tmp_path)
+    if page.name in WITH_PROVIDERS:
+        use_providers(request.getfixturevalue("llama_server"), tmp_path, monkeypatch)
     monkeypatch.setattr(logging.getLogger("dragoman.format"), "handlers", [])  # an example adds one
     for example in Document.parse(str(page), PythonCodeBlockParser(), other_blocks):
         example.evaluate()
+
+
+def use_providers(address: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Configure Anthropic and Mistral as llama.cpp on this machine, which serves the APIs of both."""
+    key = 'api_key = "sk-0123456789"'
+    tables = {"anthropic": address, "mistral": f"{address}/v1"}
+    file = folder / "config.toml"
+    file.write_text("".join(f'[providers.{name}]\nbase_url = "{url}"\n{key}\n' for name, url in tables.items()))
+    file.chmod(0o600)
+    monkeypatch.setenv("DRAGOMAN_CONFIG", str(file))
+    (folder / "README.md").write_text("# Foo\n")
 
 
 @every_page
@@ -171,6 +187,13 @@ def test_every_page_is_in_the_menu_once() -> None:
 
 def test_every_page_in_the_menu_exists() -> None:
     assert [page.name for page in pages_in_the_menu() if not page.is_file()] == []
+
+
+def test_the_index_lists_every_page() -> None:
+    """Decisions have an index of their own."""
+    linked = set(re.findall(r"\]\(([^)#]+\.md)\)", (DOCS / "index.md").read_text("utf-8")))
+    pages = {page.relative_to(DOCS).as_posix() for page in PAGES if page.is_relative_to(DOCS)}
+    assert {page for page in pages if not page.startswith("decisions/")} - {"index.md"} - linked == set()
 
 
 def text_outside_blocks(page: Path) -> str:

@@ -31,7 +31,7 @@ def operations() -> dict[str, Operation]:
         for size in bodies.SIZES
     }
     operations_by_name["interrupted request"] = (
-        bodies.interrupted_request,
+        bodies.request_without_result,
         lambda body: _translate(config, body),
         bodies.find_unanswered_call,
     )

@@ -27,7 +27,7 @@ def operations() -> dict[str, Operation]:
         for size in bodies.SIZES
     }
     operations_by_name["interrupted request"] = (
-        bodies.interrupted_request,
+        bodies.request_without_result,
         lambda body: _repair_and_write(chat.read_request(body)),
         bodies.find_unanswered_call,
     )

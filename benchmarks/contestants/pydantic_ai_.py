@@ -39,7 +39,7 @@ def operations() -> dict[str, Operation]:
         for size in bodies.SIZES
     }
     operations_by_name["interrupted request"] = (
-        bodies.interrupted_request,
+        bodies.request_without_result,
         lambda body: _translate(model, body),
         bodies.find_unanswered_call,
     )

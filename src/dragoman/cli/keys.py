@@ -16,7 +16,7 @@ from dragoman.cli.options import JsonOption, StoreOption, open_store_at, resolve
 from dragoman.cli.terminal import console, escape_line, format_age, print_json, print_line
 from dragoman.errors import InputError
 from dragoman.server.auth.api_keys import load_peppers, new_key
-from dragoman.server.auth.principal import SCOPES, is_scope
+from dragoman.server.auth.scopes import SCOPES, is_scope
 from dragoman.store import ApiKey
 
 KeysFile = Annotated[

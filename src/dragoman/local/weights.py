@@ -42,7 +42,7 @@ def find_weights(environment: Mapping[str, str] | None = None) -> Path | None:
     """Return the weights: the file that the variable names, the installed file, or that of an installed package."""
     environment = os.environ if environment is None else environment
     if named := environment.get(VARIABLE):
-        return _named_weights(Path(named))
+        return _check_location(Path(named))
     installed = weights_path(environment)
     if installed.is_file():
         return installed
@@ -53,7 +53,7 @@ def find_weights(environment: Mapping[str, str] | None = None) -> Path | None:
     return packaged if packaged.is_file() else None
 
 
-def _named_weights(file: Path) -> Path:
+def _check_location(file: Path) -> Path:
     if file.is_file():
         return file
     raise SettingsError(

@@ -19,7 +19,8 @@ import dragoman
 from dragoman.letters.types import RESOURCES
 from dragoman.mail.metrics import AgentMetrics, MailMetrics, Metrics, ModelMetrics, Performance, get_metrics
 from dragoman.server.admin.counters import RUN_ENDS, HttpMeasures, RunMeasures, WorkerMeasures
-from dragoman.server.auth.principal import ADMIN, get_principal
+from dragoman.server.auth.principal import get_principal
+from dragoman.server.auth.scopes import ADMIN
 from dragoman.server.http.endpoint import Endpoint, Media
 from dragoman.server.http.requests import app_state
 from dragoman.server.http.responses import json_response

@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import inspect
 import os
-import re
 from collections.abc import Awaitable, Callable, Iterable
 from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit
@@ -28,6 +27,7 @@ import msgspec
 from dragoman.errors import FormatError
 from dragoman.ids import ids_for_owner
 from dragoman.server.auth.local_access import PEER, Peer, can_find_users, cookie_name
+from dragoman.server.auth.scopes import SCOPES, TOOLS
 from dragoman.server.config import ServerConfig, is_loopback
 from dragoman.server.http.http_errors import ApiError, not_found_error
 from dragoman.server.http.requests import app_state
@@ -40,10 +40,6 @@ if TYPE_CHECKING:
 # Returns the id of the user of a request, or none to reject it; for an application that mounts this one.
 FindUser = Callable[["Request"], "str | Awaitable[str | None] | None"]
 
-TOOLS: Final = "tools"
-ADMIN: Final = "admin"
-SCOPES: Final = frozenset(("chat", TOOLS, "history:write", "mail", ADMIN))
-_AGENT: Final = re.compile(r"agent:[A-Za-z0-9_.:-]{1,128}")
 _PROXY_HEADERS: Final = ("forwarded", "x-forwarded-for", "x-forwarded-host", "x-real-ip")
 
 
@@ -70,11 +66,6 @@ class Principal(msgspec.Struct, frozen=True):
     def session_ids(self, thread_id: str) -> tuple[str, ...]:
         """The possible ids of the caller's session: its name, or another id if another user's session has the name."""
         return ids_for_owner(thread_id, self.user_id, self.team_id)
-
-
-def is_scope(name: str) -> bool:
-    """Whether this scope exists."""
-    return name in SCOPES or _AGENT.fullmatch(name) is not None
 
 
 LOCAL: Final = Principal(LOCAL_USER, None, None, SCOPES, True)

@@ -40,7 +40,7 @@ from dragoman.message import (
 )
 from dragoman.offload import BLOCK_SIZE, MESSAGE_SIZE, estimate_size, iterate_fairly, run_off_loop
 from dragoman.rules import MAX_NAME_LENGTH, calls_of, is_tool_name
-from dragoman.server.auth.principal import TOOLS
+from dragoman.server.auth.scopes import TOOLS
 from dragoman.server.http.http_errors import ApiError
 from dragoman.server.runs.agui_encoder import INPUT_REQUIRED
 from dragoman.server.runs.run_input import FilePart, InputMessage, InputResume, RunInput, TextPart, decode_file
