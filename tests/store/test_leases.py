@@ -87,7 +87,7 @@ async def test_after_the_machine_has_restarted_a_lease_lasts_for_its_length_and_
         session = (await store.create_session()).id
         await store.append(session, said("x"))
         await store.turns.acquire(session, "me", seconds=30)
-        await store.runs.start(session, "run", b"hash", owner="worker", alive_s=20)
+        await store.runs.start(store.runs.new(session, "run", b"hash", owner="worker"), alive_s=20)
         await pass_time(store, days=-100)  # it was taken when the machine had run for a hundred days
     monkeypatch.setattr(lease_clock, "_BOOT_ID", tmp_path / "boot_id")
     (tmp_path / "boot_id").write_text("another start\n")

@@ -10,14 +10,23 @@ import pytest
 from dragoman.errors import ConflictError, DragomanError, UnknownSessionError
 from dragoman.message import Message, MessageMetadata, Role, TextBlock
 from dragoman.store import Store
-from dragoman.store.runs import RunEnd, RunEventPage, StartedRun
+from dragoman.store.runs import Run, RunEnd, RunEventPage, RunExistsError
 from tests.store.conftest import Clock, Place, pass_time
 
 HASH = b"h" * 32
 
 
-async def begin(store: Store, session: str, run: str, **given: Any) -> StartedRun:
-    return await store.runs.start(session, run, **{"request_hash": HASH, "owner": "one", "alive_s": 20, **given})
+async def begin(store: Store, session: str, run: str, **given: Any) -> Run:
+    wanted = store.runs.new(session, run, **{"request_hash": HASH, "owner": "one", **given})
+    return await store.runs.start(wanted, alive_s=20)
+
+
+async def append(store: Store, session: str, run: str, after: int, events: list[str], **given: RunEnd) -> bool:
+    found = await store.runs.get(session, run)
+    assert found is not None
+    if not given:
+        return await store.runs.append(found, after, events)
+    return await store.runs.end(found, after, events, given["end"])
 
 
 def texts(told: RunEventPage) -> list[tuple[int, str, str]]:
@@ -27,11 +36,11 @@ def texts(told: RunEventPage) -> list[tuple[int, str, str]]:
 async def test_events_are_counted_through_a_session_whatever_run_they_are_of(store: Store) -> None:
     session = (await store.create_session()).id
     begun = await begin(store, session, "a")
-    assert (begun.is_new, begun.run.first_number, begun.run.last_number) == (True, 1, 0)
-    assert await store.runs.append(session, "a", 0, ["1", "2"])
-    assert await store.runs.append(session, "a", 2, ["3"], end=RunEnd("finished"))
-    assert (await begin(store, session, "b")).run.first_number == 4
-    assert await store.runs.append(session, "b", 3, ["4"])
+    assert (begun.first_number, begun.last_number) == (1, 0)
+    assert await append(store, session, "a", 0, ["1", "2"])
+    assert await append(store, session, "a", 2, ["3"], end=RunEnd("finished"))
+    assert (await begin(store, session, "b")).first_number == 4
+    assert await append(store, session, "b", 3, ["4"])
     told = await store.runs.events(session)
     assert texts(told) == [(1, "a", "1"), (2, "a", "2"), (3, "a", "3"), (4, "b", "4")]
     assert told.latest is not None
@@ -44,20 +53,21 @@ async def test_events_are_counted_through_a_session_whatever_run_they_are_of(sto
 async def test_what_comes_too_late_or_twice_is_not_stored(store: Store) -> None:
     session = (await store.create_session()).id
     await begin(store, session, "a")
-    assert await store.runs.append(session, "a", 0, ["1"])
-    assert not await store.runs.append(session, "a", 0, ["1"])
-    assert not await store.runs.append(session, "a", 5, ["6"])
-    assert await store.runs.append(session, "a", 1, [], end=RunEnd("cancelled"))
-    assert not await store.runs.append(session, "a", 1, ["2"])
+    assert await append(store, session, "a", 0, ["1"])
+    assert not await append(store, session, "a", 0, ["1"])
+    assert not await append(store, session, "a", 5, ["6"])
+    assert await append(store, session, "a", 1, [], end=RunEnd("cancelled"))
+    assert not await append(store, session, "a", 1, ["2"])
     assert texts(await store.runs.events(session)) == [(1, "a", "1")]
 
 
 async def test_the_same_request_again_is_the_same_run(store: Store) -> None:
     session = (await store.create_session()).id
     first = await begin(store, session, "a", idempotency_key="k")
-    again = await begin(store, session, "a", owner="two")
-    assert (again.is_new, again.run) == (False, first.run)
-    assert (await begin(store, session, "other", idempotency_key="k")).run == first.run
+    for given in ({"run": "a", "owner": "two"}, {"run": "other", "idempotency_key": "k"}):
+        with pytest.raises(RunExistsError) as existing:
+            await begin(store, session, **given)
+        assert existing.value.run == first
     for named in ({"run": "a"}, {"run": "other", "idempotency_key": "k"}):
         with pytest.raises(ConflictError) as caught:
             await begin(store, session, request_hash=b"x" * 32, **named)
@@ -70,11 +80,8 @@ async def test_one_run_at_a_time(store: Store) -> None:
     with pytest.raises(ConflictError) as caught:
         await begin(store, session, "b")
     assert caught.value.code == "run_in_progress"
-    await store.runs.discard(session, "a")
-    assert await store.runs.get(session, "a") is None
+    assert await append(store, session, "a", 0, ["1"], end=RunEnd("finished"))
     await begin(store, session, "b")
-    await store.runs.append(session, "b", 0, ["1"])
-    await store.runs.discard(session, "b")  # which has told something
     assert await store.runs.get(session, "b") == await store.runs.latest(session) is not None
     with pytest.raises(UnknownSessionError):
         await begin(store, "nobody", "a")
@@ -83,9 +90,7 @@ async def test_one_run_at_a_time(store: Store) -> None:
 async def test_what_an_interrupted_run_waits_for_is_kept(store: Store) -> None:
     session = (await store.create_session()).id
     await begin(store, session, "a")
-    await store.runs.append(
-        session, "a", 0, ["1"], end=RunEnd("interrupted", ({"id": "int-1", "reason": "tool_call"},))
-    )
+    await append(store, session, "a", 0, ["1"], end=RunEnd("interrupted", ({"id": "int-1", "reason": "tool_call"},)))
     run = await store.runs.latest(session)
     assert run is not None
     assert (run.status, run.interrupts) == ("interrupted", ({"id": "int-1", "reason": "tool_call"},))
@@ -110,8 +115,8 @@ async def test_a_cancel_reaches_the_worker_through_the_store(store: Store) -> No
 async def test_a_run_whose_worker_fell_silent_may_be_ended_by_others(store: Store) -> None:
     store.clock = clock = Clock()
     session = (await store.create_session()).id
-    run = (await begin(store, session, "a")).run
-    await store.runs.append(session, "a", 0, ["1"])
+    run = await begin(store, session, "a")
+    await append(store, session, "a", 0, ["1"])
     await pass_time(store, seconds=15)
     await store.runs.heartbeat("one", 20)
     await pass_time(store, seconds=15)
@@ -123,22 +128,22 @@ async def test_a_run_whose_worker_fell_silent_may_be_ended_by_others(store: Stor
     assert [one.run_id for one in await store.runs.expired()] == ["a"]
     assert await store.runs.fail_expired(run, '"dead"')
     assert not await store.runs.fail_expired(run, '"dead"')
-    assert not await store.runs.append(session, "a", 1, ["2"])
+    assert not await append(store, session, "a", 1, ["2"])
     assert texts(await store.runs.events(session)) == [(1, "a", "1"), (2, "a", '"dead"')]
     ended = await store.runs.get(session, "a")
     assert ended is not None
     assert ended.status == "error"
-    assert (await begin(store, session, "b")).run.first_number == 3
+    assert (await begin(store, session, "b")).first_number == 3
 
 
 async def test_old_events_are_swept_and_numbers_go_on(store: Store) -> None:
     store.clock = clock = Clock()
     session = (await store.create_session()).id
     await begin(store, session, "a")
-    await store.runs.append(session, "a", 0, ["1", "2"], end=RunEnd("finished"))
+    await append(store, session, "a", 0, ["1", "2"], end=RunEnd("finished"))
     clock.now += timedelta(days=8)
     await begin(store, session, "b")
-    await store.runs.append(session, "b", 2, ["3"])
+    await append(store, session, "b", 2, ["3"])
     assert await store.runs.delete_old_events() == 1
     assert await store.runs.delete_old_events() == 0
     assert texts(await store.runs.events(session)) == [(3, "b", "3")]
@@ -150,7 +155,7 @@ async def test_a_session_takes_its_runs_along_and_a_fork_has_none(store: Store) 
     session = (await store.create_session()).id
     await store.append(session, said("x"))
     await begin(store, session, "a")
-    await store.runs.append(session, "a", 0, ["1"])
+    await append(store, session, "a", 0, ["1"])
     fork = await store.fork(session)
     assert (await store.runs.events(fork.id)).events == ()
     await store.delete_session(session)
@@ -166,7 +171,7 @@ async def test_a_person_who_is_erased_leaves_nothing_in_runs(store: Store) -> No
     await store.append(third, said("secret", user_id="ann"))
     for session, user in ((own, "ann"), (others, "ann"), (third, "bob")):
         await begin(store, session, "a", user_id=user)
-        await store.runs.append(session, "a", 0, ["1"], end=RunEnd("finished"))
+        await append(store, session, "a", 0, ["1"], end=RunEnd("finished"))
     await store.erase_user("ann")
     for session in (own, others, third):
         assert (await store.runs.events(session)).events == ()
@@ -179,7 +184,7 @@ async def test_events_that_were_changed_are_found_out(shared_place: Place) -> No
     async with shared_place.open() as store:
         session = (await store.create_session()).id
         await begin(store, session, "a")
-        await store.runs.append(session, "a", 0, ["1"])
+        await append(store, session, "a", 0, ["1"])
         assert (await store.verify()).is_sound
         await store._write(changed())
         (damage,) = (await store.verify()).damage

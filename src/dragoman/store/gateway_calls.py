@@ -90,9 +90,7 @@ class GatewayStore(Facet):
         if row.session_id == call.session.id:
             store.mark.add_session(row.session_id, row.seq)
         if places.end is not None:
-            store._remember_end(row.session_id, places.end)
-            store.mark.acknowledge(row.session_id, places.end[0], call.messages[-1].id)
-            store.search_index.schedule()
+            store._acknowledge(row.session_id, places.end, call.messages[-1].id)
         return row
 
     async def find_object(self, owner: str, object_id: str) -> StoredObject | None:

@@ -52,6 +52,16 @@ class VolatileOperation(Operation[Result]):
     """An operation whose effect need not survive a power cut, such as acquiring a lease. It is committed unsynced."""
 
 
+class Part(Operation[Result]):
+    """An operation that a caller adds to the transaction of another one. ``result`` is set when it was committed."""
+
+    result: Any
+
+    def __iter__(self) -> Steps[Result]:
+        self.result = yield from self._start()
+        return self.result  # type: ignore[no-any-return]
+
+
 def operation(steps: Callable[Params, Steps[Result]]) -> Callable[Params, Operation[Result]]:
     """Decorate a generator function so that a call returns an ``Operation``."""
 
@@ -60,6 +70,11 @@ def operation(steps: Callable[Params, Steps[Result]]) -> Callable[Params, Operat
         return Operation(functools.partial(steps, *arguments, **kwargs))
 
     return wrapper
+
+
+def volatile(wanted: Operation[Outcome]) -> VolatileOperation[Outcome]:
+    """The same operation, committed unsynced."""
+    return VolatileOperation(wanted.__iter__)
 
 
 def volatile_operation(steps: Callable[Params, Steps[Result]]) -> Callable[Params, VolatileOperation[Result]]:

@@ -25,19 +25,23 @@ if TYPE_CHECKING:
 _HISTORY_RULES: Final = ("result-has-call", "one-result-per-call", "call-is-answered", "partial-is-last", "one-session")
 
 
-async def reject_violations(store: Store, session_id: str, messages: Sequence[Message]) -> None:
-    """``RuleViolationError`` if adding these messages would break a rule."""
+async def reject_violations(
+    store: Store, session_id: str, messages: Sequence[Message], *, is_new: bool = False
+) -> None:
+    """``RuleViolationError`` if adding these messages would break a rule; ``is_new``: to a session without others."""
     breaches = [breach for breach in check(messages) if breach.rule not in _HISTORY_RULES]
-    breaches += await _find_invalid_results(store, session_id, messages)
+    breaches += await _find_invalid_results(store, session_id, messages, is_new=is_new)
     if breaches:
-        proposal, actions = await _propose_repair(store, session_id, messages)
+        proposal, actions = await _propose_repair(store, session_id, messages, is_new=is_new)
         raise RuleViolationError(tuple(breaches), proposal, actions, where=f"session {session_id}")
 
 
-async def _find_invalid_results(store: Store, session_id: str, messages: Sequence[Message]) -> list[Violation]:
+async def _find_invalid_results(
+    store: Store, session_id: str, messages: Sequence[Message], *, is_new: bool
+) -> list[Violation]:
     """Results without a call, and second results of a call."""
     call_ids = [result.tool_use_id for message in messages for _, result in results_of(message)]
-    calls = await store.find_calls(session_id, list(dict.fromkeys(call_ids)))
+    calls = {} if is_new else await store.find_calls(session_id, list(dict.fromkeys(call_ids)))
     new_calls: set[str] = set()
     result_ids: set[str] = set()
     breaches: list[Violation] = []
@@ -70,10 +74,10 @@ async def _has_other_result(
 
 
 async def _propose_repair(
-    store: Store, session_id: str, messages: Sequence[Message]
+    store: Store, session_id: str, messages: Sequence[Message], *, is_new: bool
 ) -> tuple[tuple[Message, ...], tuple[Action, ...]]:
     """Return repaired messages that could be appended instead, and the repairs."""
-    stored = [row.message async for row in store.history(session_id)]
+    stored = [] if is_new else [row.message async for row in store.history(session_id)]
     stored_ids = {message.id for message in stored}
     result = repair([*stored, *messages])
     last = max((place for place, message in enumerate(result.messages) if message.id in stored_ids), default=-1)

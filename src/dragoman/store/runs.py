@@ -1,7 +1,8 @@
 """Runs of a session and their events, numbered through the session from 1 without a gap.
 
-    started = await store.runs.start(session_id, run_id, request_hash, owner=…)   a new run, or the one that exists
-    await store.runs.append(session_id, run_id, after, events, end=…)             before any client receives them
+    part = store.runs.opening(run, events, alive_s=…)     starts a run, in the transaction that stores its question
+    await store.runs.append(run, after, events)           before any client receives them
+    part = store.runs.closing(run, after, events, end)    ends a run, in the transaction that stores its answer
     page = await store.runs.events(session_id, after)                             the events after a number
     await store.runs.cancel(session_id)                                           its worker polls for this
     await store.runs.heartbeat(owner, …)                                          keeps the runs of a worker alive
@@ -17,7 +18,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any, Final, Literal
 
@@ -26,6 +27,8 @@ import msgspec
 from dragoman.errors import ConflictError, CorruptDataError
 from dragoman.store.operation import (
     Facet,
+    Operation,
+    Part,
     Statement,
     Steps,
     VolatileOperation,
@@ -33,8 +36,9 @@ from dragoman.store.operation import (
     length_us,
     operation,
     to_micros,
+    volatile,
 )
-from dragoman.store.sessions import lock_session
+from dragoman.store.sessions import change_session, lock_session
 
 RunStatus = Literal["running", "finished", "error", "cancelled", "interrupted"]
 RETENTION: Final = timedelta(days=7)
@@ -79,11 +83,12 @@ class RunEnd(msgspec.Struct, frozen=True):
     interrupts: tuple[dict[str, Any], ...] = ()
 
 
-class StartedRun(msgspec.Struct, frozen=True):
-    """A run, and whether this request started it."""
+class RunExistsError(ConflictError):
+    """The same request started a run before."""
 
-    run: Run
-    is_new: bool
+    def __init__(self, run: Run) -> None:
+        super().__init__("the same request started it before", where=f"run {run.run_id}", code="run_exists")
+        self.run = run
 
 
 class RunEvent(msgspec.Struct, frozen=True):
@@ -104,23 +109,18 @@ class RunEventPage(msgspec.Struct, frozen=True):
 class RunStore(Facet):
     """The runs of a store: ``store.runs``."""
 
-    async def start(
+    def new(
         self,
         session_id: str,
         run_id: str,
         request_hash: bytes,
         *,
         owner: str,
-        alive_s: float,
         user_id: str | None = None,
         idempotency_key: str | None = None,
-    ) -> StartedRun:
-        """Start a run, or return the run that the same request started before.
-
-        ``ConflictError`` if another request used that id or key (``idempotency_key_reused``), or if a run is running
-        (``run_in_progress``).
-        """
-        run = Run(
+    ) -> Run:
+        """Return a run that is not stored yet."""
+        return Run(
             session_id=session_id,
             run_id=run_id,
             status="running",
@@ -132,26 +132,60 @@ class RunStore(Facet):
             last_number=0,
             started_at=self._store.clock(),
         )
-        return await self._store._write(_start_run(run, alive_s))
 
-    async def append(
-        self, session_id: str, run_id: str, after: int, events: Sequence[str], *, end: RunEnd | None = None
-    ) -> bool:
-        """Append events, each as JSON, after the event ``after`` of a run, and end the run if ``end`` is given.
+    def opening(
+        self,
+        run: Run,
+        events: Sequence[str] = (),
+        *,
+        alive_s: float,
+        changes: Mapping[str, Any] | None = None,
+        is_new_session: bool = False,
+    ) -> Part[Run]:
+        """Return the part of a transaction that stores a new run with its first events and changes its session.
 
-        Return false, and store nothing, if the run has ended or its last event is another one.
+        A session that the same transaction creates has no other runs.
+
+        The part raises ``RunExistsError`` if the same request started a run before, and ``ConflictError`` if another
+        request used that id or key (``idempotency_key_reused``), or if a run is running (``run_in_progress``).
         """
-        return await self._store._write(
-            _append_events(session_id, run_id, after, tuple(events), end=end, now=self._store.clock())
-        )
+        fields: dict[str, Any] = {
+            "changes": dict(changes or {}),
+            "now": self._store.clock(),
+            "is_new_session": is_new_session,
+        }
+        return Part(functools.partial(_open_run, run, tuple(events), length_us(alive_s), **fields))
 
-    async def discard(self, session_id: str, run_id: str) -> None:
-        """Delete a run that has no events, because its request was rejected."""
-        await self._store._write(_discard_run(session_id, run_id))
+    async def start(self, run: Run, events: Sequence[str] = (), *, alive_s: float) -> Run:
+        """Store a new run in a transaction of its own."""
+        return await self._store._write(self.opening(run, events, alive_s=alive_s))
+
+    async def append(self, run: Run, after: int, events: Sequence[str]) -> bool:
+        """Append events, each as JSON, after the event ``after`` of a run.
+
+        Return false, and store nothing, if the run has ended or its last event is another one. On SQLite a power cut
+        may lose the events of a run that has not ended; the death of a process does not.
+        """
+        return await self._store._write(volatile(self._appending(run, after, events)))
+
+    async def end(self, run: Run, after: int, events: Sequence[str], end: RunEnd) -> bool:
+        """Append the last events of a run and end it; false as for ``append``."""
+        return await self._store._write(self._appending(run, after, events, end))
+
+    def closing(self, run: Run, after: int, events: Sequence[str], end: RunEnd) -> Part[bool]:
+        """Return the same as a part of another transaction."""
+        return Part(self._appending(run, after, events, end).__iter__)
+
+    def _appending(self, run: Run, after: int, events: Sequence[str], end: RunEnd | None = None) -> Operation[bool]:
+        return _append_events(run.session_id, run.run_id, after, tuple(events), end=end, now=self._store.clock())
 
     async def get(self, session_id: str, run_id: str) -> Run | None:
         """Return the run of that id, if it exists."""
         return await self._store._read(_get_run(session_id, run_id))
+
+    async def find_same(self, run: Run) -> Run | None:
+        """Return the stored run of the same request; ``ConflictError`` if another request used its id or key."""
+        return await self._store._read(Operation(functools.partial(_find_existing, run)))
 
     async def latest(self, session_id: str) -> Run | None:
         """Return the run that started last, if there is one."""
@@ -173,6 +207,10 @@ class RunStore(Facet):
         """Return session and id of each run of a worker whose end was requested."""
         return await self._store._read(_find_cancelled(owner))
 
+    async def expires_in_s(self, run: Run) -> float:
+        """Return in how many seconds a run expires if its worker sends no heartbeat."""
+        return await self._store._read(_remaining_us(run)) / 1_000_000
+
     async def expired(self) -> list[Run]:
         """Return the runs whose worker has sent no heartbeat in time."""
         return await self._store._read(_find_expired())
@@ -192,31 +230,50 @@ class RunStore(Facet):
 # --- start and append ------------------------------------------------------------------------------------------------
 
 
-@operation
-def _start_run(wanted: Run, alive_s: float) -> Steps[StartedRun]:
+def _open_run(
+    wanted: Run,
+    events: tuple[str, ...],
+    length: int,
+    *,
+    changes: dict[str, Any],
+    now: datetime,
+    is_new_session: bool,
+) -> Steps[Run]:
     """Insert a run after all others of its session, unless it exists."""
-    session_id = wanted.session_id
-    yield from lock_session(session_id)
-    before = yield from _find_existing(wanted)
-    if before is not None:
-        return StartedRun(before, is_new=False)
-    running = yield "SELECT run_id FROM runs WHERE session_id = ? AND status = 'running'", (session_id,)
-    if running:
-        raise ConflictError(
-            f"run {running[0][0]} is running",
-            where=f"session {session_id}",
-            remedy="Wait for it, or cancel it",
-            code="run_in_progress",
-        )
-    rows = yield "SELECT coalesce(max(last_number), 0) FROM runs WHERE session_id = ?", (session_id,)
-    last = int(rows[0][0])
-    run = msgspec.structs.replace(wanted, first_number=last + 1, last_number=last)
-    length = length_us(alive_s)
+    session_id, last_number = wanted.session_id, 0
+    if not is_new_session:
+        yield from lock_session(session_id)
+        last_number = yield from _check_other_runs(wanted)
+    if changes:
+        yield from change_session(session_id, changes, now)
+    run = msgspec.structs.replace(wanted, first_number=last_number + 1, last_number=last_number + len(events))
     yield (
         f"INSERT INTO runs ({_RUN_COLUMNS}, alive_us, alive_until) VALUES ({', '.join('?' * 14)}, lease_now() + ?)",
         (*_run_row(run), length, length),
     )
-    return StartedRun(run, is_new=True)
+    if events:
+        yield _insert_batch(session_id, run.run_id, run.first_number, events, now)
+    return run
+
+
+def _check_other_runs(wanted: Run) -> Steps[int]:
+    """Return the last event number of the session; an error if the run exists or another one is running."""
+    existing = yield from _find_existing(wanted)
+    if existing is not None:
+        raise RunExistsError(existing)
+    rows = yield (
+        "SELECT max(last_number), max(CASE WHEN status = 'running' THEN run_id END) FROM runs WHERE session_id = ?",
+        (wanted.session_id,),
+    )
+    last_number, running_id = rows[0]
+    if running_id is not None:
+        raise ConflictError(
+            f"run {running_id} is running",
+            where=f"session {wanted.session_id}",
+            remedy="Wait for it, or cancel it",
+            code="run_in_progress",
+        )
+    return int(last_number or 0)
 
 
 def _find_existing(new_run: Run) -> Steps[Run | None]:
@@ -325,14 +382,6 @@ def _batch_hash(session_id: str, run_id: str, first: int, text: str) -> bytes:
     return hashlib.sha256(f"{session_id}\n{run_id}\n{first}\n{text}".encode()).digest()
 
 
-@operation
-def _discard_run(session_id: str, run_id: str) -> Steps[None]:
-    yield (
-        "DELETE FROM runs WHERE session_id = ? AND run_id = ? AND status = 'running' AND last_number < first_number",
-        (session_id, run_id),
-    )
-
-
 # --- following -------------------------------------------------------------------------------------------------------
 
 
@@ -404,6 +453,15 @@ def _find_cancelled(owner: str) -> Steps[list[tuple[str, str]]]:
         (owner,),
     )
     return [(session_id, run_id) for session_id, run_id in rows]
+
+
+@operation
+def _remaining_us(run: Run) -> Steps[int]:
+    rows = yield (
+        "SELECT alive_until - lease_now() FROM runs WHERE session_id = ? AND run_id = ?",
+        (run.session_id, run.run_id),
+    )
+    return int(rows[0][0]) if rows else 0
 
 
 @operation

@@ -309,16 +309,17 @@ class Store:
             ),
         )
         if places.end is not None:
-            self._remember_end(session_id, places.end)
-            self.mark.acknowledge(session_id, places.end[0], own_messages[-1].id)
-            self.search_index.schedule()
+            self._acknowledge(session_id, places.end, own_messages[-1].id)
             return [Row(seq, message) for seq, message in zip(places.seqs, own_messages, strict=True)]
         return await self._to_rows(await self._read(message_reader.read_at(session_id, places.seqs)))
 
-    def _remember_end(self, session_id: str, end: SessionEnd) -> None:
+    def _acknowledge(self, session_id: str, end: SessionEnd, last_message_id: str) -> None:
+        """Note what was appended: for the next append, the mark and the search index."""
         if len(self._ends) >= _MAX_ENDS:
             self._ends.clear()
         self._ends[session_id] = end
+        self.mark.acknowledge(session_id, end[0], last_message_id)
+        self.search_index.schedule()
 
     def _adopt(self, session_id: str, message: Message) -> Message:
         if message.session_id == session_id:

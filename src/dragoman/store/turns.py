@@ -1,9 +1,13 @@
 """Turns of a session: the lease that lets one process run a turn, and what a turn reads and writes in one step.
 
-    async with store.turns.lease(session_id) as lease:      renewed in the background, released at the end
-        snapshot = await store.turns.open(session_id)       session, history and tool ids, in one read
+    snapshot = await store.turns.open(session_id)           session, history and tool ids, in one read
+    async with store.turns.lease(session_id).until_end() as lease:
+        await store.turns.start(lease, session, rows)       lease and first messages, in one transaction
         lease.check()                                       raises if the lease is lost
         await store.turns.finish_answer(session_id, …)      answer, tool ids, entries and release, in one transaction
+
+A turn without messages of its own acquires the lease first: ``async with store.turns.lease(session_id)``. A lease is
+renewed in the background and released at the end of its block.
 
 Invariants: one owner holds the lease of a session at a time, until it is released or has expired. A cancelled caller
 holds no lease afterwards.
@@ -12,9 +16,10 @@ holds no lease afterwards.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import functools
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final, Self
 
@@ -22,12 +27,14 @@ import msgspec
 
 from dragoman.errors import ConflictError, StorageError
 from dragoman.message import Message
+from dragoman.offload import estimate_size, run_off_loop
 from dragoman.shield import run_to_completion
 from dragoman.store import entries as entry_store
 from dragoman.store.message_reader import SMALL_PAGE, MessageCache, MessageRow, read_page_in_segments
-from dragoman.store.message_writer import Draft, drafts_from, update_message
-from dragoman.store.operation import Facet, Operation, Steps, VolatileOperation, length_us, operation
-from dragoman.store.sessions import Segment, get_session, lineage, unknown_session
+from dragoman.store.message_writer import Draft, SessionEnd, append_messages, drafts_from, update_message
+from dragoman.store.operation import Facet, Operation, Part, Steps, VolatileOperation, length_us, operation, volatile
+from dragoman.store.rule_check import reject_violations
+from dragoman.store.sessions import Segment, create_session, get_session, lineage, unknown_session
 from dragoman.store.tool_call_rows import insert_tool_ids, tool_ids_in_segments
 from dragoman.store.types import Lease, Row, Session
 
@@ -63,10 +70,14 @@ class TurnStore(Facet):
         see it immediately. It need not survive a power cut, which ends the turn as well.
         """
         store = self._store
-        stale = self._unreleased.get(session_id)
+        stale = self.stale_owner(session_id)
         await store._write(VolatileOperation(functools.partial(_acquire, session_id, owner, length_us(seconds), stale)))
         self._unreleased.pop(session_id, None)
         return Lease(session_id=session_id, owner=owner, expires_at=store.clock() + timedelta(seconds=seconds))
+
+    def stale_owner(self, session_id: str) -> str | None:
+        """The owner whose release of a lease failed in this store."""
+        return self._unreleased.get(session_id)
 
     async def release(self, session_id: str, owner: str) -> None:
         """Release the lease of a session. If this fails, the next ``acquire`` of this store releases it."""
@@ -92,6 +103,61 @@ class TurnStore(Facet):
             rows = [*rows, *page]
         return TurnSnapshot(session, rows, tuple(ids))
 
+    def place(self, session: Session, messages: Iterable[Message]) -> list[Row]:
+        """Return messages as they will be stored directly after the last message of a session."""
+        own_messages = [self._store._adopt(session.id, message) for message in messages]
+        return [Row(seq, message) for seq, message in enumerate(own_messages, session.last_seq + 1)]
+
+    async def start(
+        self,
+        lease: SessionLease,
+        session: Session,
+        rows: Sequence[Row],
+        *,
+        is_new: bool = False,
+        part: Part[Any] | None = None,
+    ) -> None:
+        """Acquire the lease of a session and append the rows of ``place``; with ``is_new`` create the session first.
+
+        ``part`` is a part of the same transaction. ``ConflictError`` if the session has other messages by now
+        (``seq_conflict``) or another turn runs (``turn_in_flight``); then nothing is stored.
+        """
+        store, messages = self._store, [row.message for row in rows]
+        if store.strict and messages:
+            await reject_violations(store, session.id, messages, is_new=is_new)
+        drafts = await run_off_loop(estimate_size(messages), drafts_from, messages)
+        end = (0, "") if is_new else store._ends.get(session.id)
+        now = store.clock()
+        lease.expect()
+        new_end = await store._store_messages(
+            drafts,
+            lambda drafts: _start(session, drafts, lease.acquisition, now=now, end=end, part=part, is_new=is_new),
+        )
+        lease.confirm()
+        if is_new:
+            store.mark.add_session(session.id, session.last_seq)
+        if new_end is not None:
+            store._acknowledge(session.id, new_end, messages[-1].id)
+
+    async def save_partial(self, session_id: str, message: Message) -> None:
+        """Save the content of a partial message so far. A power cut may lose it, a crash of the process does not."""
+        store = self._store
+        now = store.clock()
+        await store._store_messages(
+            drafts_from([message]),
+            lambda drafts: volatile(update_message(session_id, drafts[0], now)),
+        )
+
+    async def add_placeholder(self, session_id: str, message: Message) -> Row:
+        """Append an empty partial message for the next answer. A power cut may lose it, with the turn."""
+        store = self._store
+        (draft,) = drafts_from([store._adopt(session_id, message)])
+        now, end = store.clock(), store._ends.get(session_id)
+        places = await store._write(volatile(append_messages(session_id, [draft], now=now, end=end)))
+        assert places.end is not None  # its id is new
+        store._acknowledge(session_id, places.end, draft.message.id)
+        return Row(places.seqs[0], draft.message)
+
     async def finish_answer(
         self,
         session_id: str,
@@ -101,8 +167,12 @@ class TurnStore(Facet):
         entries: Sequence[Mapping[str, Any]] = (),
         agent_key: str | None = None,
         owner: str | None = None,
+        part: Part[Any] | None = None,
     ) -> Row:
-        """End a partial message; in the same transaction store its tool ids and entries, and release a lease."""
+        """End a partial message; in the same transaction store its tool ids and entries, and release a lease.
+
+        ``part`` is a further part of the transaction.
+        """
         store = self._store
         own_message = store._adopt(session_id, message)
         drafts = [entry_store.draft_from(entry, agent_key, index) for index, entry in enumerate(entries)]
@@ -113,6 +183,8 @@ class TurnStore(Facet):
             extras.append(Operation(lambda: entry_store.insert_entries(session_id, drafts)))
         if owner is not None:
             extras.append(Operation(functools.partial(_release, session_id, owner)))
+        if part is not None:
+            extras.append(part)
         now = store.clock()
         seq = await store._store_messages(
             drafts_from([own_message]), lambda messages: _finish_answer(session_id, messages[0], now, extras)
@@ -131,6 +203,7 @@ class SessionLease:
         self._seconds = seconds
         self._renewal: asyncio.Task[None] | None = None
         self._renewal_timer: asyncio.TimerHandle | None = None  # most turns end before the first renewal
+        self._is_expected = False  # a transaction that acquires it was submitted
         self._is_released = False
 
     async def __aenter__(self) -> Self:
@@ -139,8 +212,31 @@ class SessionLease:
         except asyncio.CancelledError:  # the lease may have been acquired all the same
             await run_to_completion(self._turns.release(self.session_id, self.owner))
             raise
-        self._renewal_timer = asyncio.get_running_loop().call_later(self._seconds / 3, self._start_renewal)
+        self.confirm()
         return self
+
+    @contextlib.asynccontextmanager
+    async def until_end(self) -> AsyncIterator[Self]:
+        """A block in which ``store.turns.start`` acquires the lease. It is released at the end of the block."""
+        try:
+            yield self
+        finally:
+            if self._renewal_timer is not None:
+                await self.__aexit__()
+            elif self._is_expected:  # the transaction failed, or its outcome is unknown
+                await run_to_completion(self._turns.release(self.session_id, self.owner))
+
+    def acquisition(self) -> Steps[None]:
+        """The steps that acquire the lease within a transaction."""
+        return _acquire(self.session_id, self.owner, length_us(self._seconds), self._turns.stale_owner(self.session_id))
+
+    def expect(self) -> None:
+        """Note that a transaction which acquires the lease is submitted."""
+        self._is_expected = True
+
+    def confirm(self) -> None:
+        """Note that the lease is acquired. From now on it is renewed."""
+        self._renewal_timer = asyncio.get_running_loop().call_later(self._seconds / 3, self._start_renewal)
 
     def _start_renewal(self) -> None:
         self._renewal = asyncio.create_task(self._renew(), name=f"dragoman-lease-{self.session_id}")
@@ -220,6 +316,28 @@ def _read_snapshot(session_id: str, cache: MessageCache) -> Steps[tuple[Session,
     segments = [Segment(session_id, 1, session.last_seq)] if is_alone else (yield from lineage(session_id))
     rows = yield from read_page_in_segments(segments, 0, SMALL_PAGE, cache)
     return session, rows, (yield from tool_ids_in_segments(segments))
+
+
+@operation
+def _start(
+    session: Session,
+    drafts: Sequence[Draft],
+    acquisition: Callable[[], Steps[None]],
+    *,
+    now: datetime,
+    end: SessionEnd | None,
+    part: Part[Any] | None,
+    is_new: bool,
+) -> Steps[SessionEnd | None]:
+    if is_new:
+        yield from create_session(session)
+    if part is not None:
+        yield from part
+    yield from acquisition()
+    if not drafts:
+        return None
+    appended = append_messages(session.id, drafts, now=now, expected_seq=session.last_seq, end=end)
+    return (yield from appended).end
 
 
 @operation

@@ -79,7 +79,7 @@ async def _close_open_work(turn: TurnState, status: MessageStatus, text: str) ->
 
     If the store fails, the next turn closes what is left.
     """
-    if turn.is_over:
+    if turn.is_over or not turn.is_open:
         return
     try:
         if turn.placeholder is not None:
@@ -144,6 +144,6 @@ def _emit_failure(turn: TurnState, code: str, error_class: ErrorClass, message: 
 
 
 def _emit_once(turn: TurnState, event: Payload) -> None:
-    if not turn.is_over:
+    if turn.is_open and not turn.is_over:
         turn.is_over = True
         turn.emit(event)

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import copy
 import logging
 from collections.abc import AsyncGenerator, Awaitable
 from typing import Any, Final
@@ -55,6 +56,7 @@ from dragoman.rules import calls_of
 from dragoman.settings import Endpoint
 from dragoman.shield import run_to_completion
 from dragoman.store import Row, Store
+from dragoman.store.operation import Part
 from dragoman.toolschema import output_problems
 from dragoman.turn.answer_tool import AnswerTool
 from dragoman.turn.image_policy import image_describer, image_policy, load_workspace_images
@@ -291,12 +293,28 @@ class _ModelCall:
                 "agent_key": turn.config.agent_key,
                 "owner": turn.lease.owner,
             }
-        row = await self.writer.finish(message, **fields)
+        part = await self._close_journal(answer) if is_last and turn.journal is not None else None
+        row = await self.writer.finish(message, part=part, **fields)
         turn.stored_id_count = len(ids)
         if is_last:
             turn.has_entries = True
             turn.lease.confirm_release()
+        if part is not None and turn.journal is not None:
+            turn.journal.confirm_close()
         return row
+
+    async def _close_journal(self, answer: _Answer) -> Part[Any] | None:
+        """The rows that the caller of the turn stores with the last answer."""
+        turn, reply = self.turn, answer.reply
+        assert turn.journal is not None
+        is_cancelled = answer.message.metadata.status is MessageStatus.CANCELLED
+        stop_reason = StopReason.CANCELLED if is_cancelled else reply.stop_reason
+        usage = copy.copy(turn.usage)
+        if answer.is_charged:
+            usage.add(answer.usage)
+        end = usage.make_end(stop_reason, None if is_cancelled else reply.fault)
+        row = Row(self.writer.row.seq, answer.message)
+        return await turn.journal.close(AnswerEnd(row, stop_reason, reply.fault), end)
 
     def _usage(self, reply: Reply) -> TokenUsage:
         """The provider's counts, or an estimate that is marked as one."""
@@ -330,7 +348,7 @@ def _check_output(reply: Reply, turn: TurnState) -> Reply:
 
 
 async def _store_placeholder(turn: TurnState) -> None:
-    (turn.placeholder,) = await turn.services.store.append(turn.session.id, turn.answer_placeholder())
+    turn.placeholder = await turn.services.store.turns.add_placeholder(turn.session.id, turn.answer_placeholder())
 
 
 def make_call(turn: TurnState, endpoint: Endpoint, wire: Any, context: RequestContext) -> Call:
@@ -425,7 +443,7 @@ class AnswerWriter:
             self._has_unsaved, self._unsaved_chars = False, 0
             with contextlib.suppress(DragomanError, ValueError):  # ``finish`` raises the error
                 message = self.message(self.accumulator.reply(), self._context, MessageStatus.PARTIAL)
-                await self._store.update(self._context.session_id, message)
+                await self._store.turns.save_partial(self._context.session_id, message)
             if self._unsaved_chars < FLUSH_CHARACTERS and self._timer is not None:
                 break  # the timer stores the rest
         self._flush_task = None

@@ -21,7 +21,7 @@ from dragoman.bus import Payload, Scope
 from dragoman.bus.event_types import routing_events, turn_events
 from dragoman.codec import content_hash
 from dragoman.context_window import with_summary
-from dragoman.errors import FormatError, RoutingError, SettingsError, StoreError
+from dragoman.errors import ConflictError, FormatError, RoutingError, SettingsError, StoreError
 from dragoman.exchange import ErrorClass, ToolDefinition
 from dragoman.ids import ToolIds, derive_ulid
 from dragoman.message import NO_TIME, Message, MessageMetadata, MessageStatus, Role, TextBlock, ToolResultBlock
@@ -30,14 +30,14 @@ from dragoman.redaction import redact
 from dragoman.routing import Decision, Policy, TurnFacts, collect_facts, decide
 from dragoman.rules import Call, calls_of
 from dragoman.store import Row, Session
-from dragoman.store.turns import SessionLease
+from dragoman.store.turns import SessionLease, TurnSnapshot
 from dragoman.tools import ToolRegistry
 from dragoman.turn.config import AgentConfig
 from dragoman.turn.image_policy import image_policy
 from dragoman.turn.pending_calls import PendingCalls
 from dragoman.turn.services import AgentServices
 from dragoman.turn.state import TurnState, TurnUsage, find_calling_message, find_open_calls
-from dragoman.turn.types import TurnRequest, TurnStart
+from dragoman.turn.types import TurnJournal, TurnRequest, TurnStart
 from dragoman.value import unvalidated
 
 _Tools = tuple[ToolDefinition, ...]
@@ -47,15 +47,26 @@ _INTERRUPTED_TEXT: Final = "The call was interrupted before it had a result. It 
 
 
 async def start_turn(
-    services: AgentServices, config: AgentConfig, request: TurnRequest, lease: SessionLease, usage: TurnUsage | None
+    services: AgentServices,
+    config: AgentConfig,
+    request: TurnRequest,
+    lease: SessionLease,
+    *,
+    usage: TurnUsage | None = None,
+    journal: TurnJournal | None = None,
 ) -> TurnState:
     """Read the session and choose the model. Stores nothing but the end of interrupted answers."""
+    started_at = time.perf_counter()
     store = services.store
-    snapshot = await store.turns.open(request.session_id)
+    snapshot = await _read_session(services, request)
     session, rows = snapshot.session, snapshot.rows
-    await _close_partial_answers(services, session, rows)
-    history = [*_system_messages(config, request, session), *(_with_session(session, row.message) for row in rows)]
-    open_calls = await find_open_calls(store, session.id, history)
+    imported = [row.message for row in store.turns.place(session, request.imported)]
+    history = [
+        *_system_messages(config, request, session),
+        *(_with_session(session, row.message) for row in rows),
+        *imported,
+    ]
+    open_calls = await find_open_calls(store, session.id if request.new_session is None else None, history)
     tools = await make_turn_tools(config, request)
     pending_calls = None
     if open_calls or request.answers or request.approvals:
@@ -64,11 +75,11 @@ async def start_turn(
     _check_content(request, history, open_calls)
     usage = usage or TurnUsage(request.run_id or store.new_id())
     scope = services.bus.scope(session.id, usage.turn_id)
-    _emit_session_start(services, session, len(rows))
-    decision = await _choose_model(services, config, request, session, history, scope=scope, tools=tools.definitions)
+    decision = await _choose_model(services, config, request, session, history, tools=tools.definitions)
+    _require_model(services, session, scope, decision)
     model = services.get_catalog_model(decision.chosen_model)
     usage.model = model.id
-    return TurnState(
+    turn = TurnState(
         services,
         config,
         request,
@@ -81,7 +92,23 @@ async def start_turn(
         lease=lease,
         tools=tools,
         pending_calls=pending_calls,
+        journal=journal,
     )
+    turn.imported = imported
+    turn.routing_ms = (time.perf_counter() - started_at) * 1000
+    return turn
+
+
+async def _read_session(services: AgentServices, request: TurnRequest) -> TurnSnapshot:
+    """The session without interrupted answers: these are closed, which needs the lease for a moment."""
+    store = services.store
+    if request.new_session is not None:
+        return TurnSnapshot(request.new_session, [], ())
+    snapshot = await store.turns.open(request.session_id)
+    if any(row.message.metadata.status is MessageStatus.PARTIAL for row in snapshot.rows):
+        async with store.turns.lease(request.session_id):
+            await _close_partial_answers(services, snapshot.session, snapshot.rows)
+    return snapshot
 
 
 async def make_turn_tools(config: AgentConfig, request: TurnRequest) -> ToolRegistry:
@@ -150,11 +177,9 @@ async def _choose_model(
     session: Session,
     history: list[Message],
     *,
-    scope: Scope,
     tools: _Tools,
 ) -> Decision:
-    """Route the turn and emit the decision. Raises ``RoutingError`` or ``SettingsError`` if no model can answer."""
-    started_at = time.perf_counter()
+    """Route the turn."""
     policy = services.policy(session)
     size = estimate_size(history)
     response_format = request.options.response_format if request.output is None else request.output.response_format
@@ -186,14 +211,19 @@ async def _choose_model(
         item["reason"] == "provider_unavailable" for item in decision.gate_failures
     ):
         decision = decide(facts, policy, services.registry, samples=samples)  # a model that failed lately is better
-    _emit_decision(scope, decision, (time.perf_counter() - started_at) * 1000)
+    return decision
+
+
+def _require_model(services: AgentServices, session: Session, scope: Scope, decision: Decision) -> None:
+    """Raise ``RoutingError`` or ``SettingsError`` if no model can answer, and emit the turn that fails by it."""
     try:
         decision.raise_if_rejected()
         services.check_endpoint(services.get_catalog_model(decision.chosen_model).provider)
     except (RoutingError, SettingsError) as error:
+        _emit_session_start(services, session, session.last_seq)
+        _emit_decision(scope, decision, 0.0)
         scope.try_emit(_failure_event(error))
         raise
-    return decision
 
 
 def _emit_decision(scope: Scope, decision: Decision, elapsed_ms: float) -> None:
@@ -309,27 +339,51 @@ def _hash(data: bytes) -> str:
 # --- the question ----------------------------------------------------------------------------------------------------
 
 
-async def store_question(turn: TurnState) -> TurnStart:
-    """Store the question, answers and, if the model is called next, a placeholder for its answer: one transaction."""
-    request, services = turn.request, turn.services
-    store = services.store
+async def store_question(turn: TurnState) -> TurnStart | None:
+    """Acquire the lease and store the question, answers and a placeholder for the answer: one transaction.
+
+    There is a placeholder if the model is called next. None, and nothing is stored, if the session has changed since
+    it was read.
+    """
+    request, services, store = turn.request, turn.services, turn.services.store
     turn.answered_ids |= {answer.tool_use_id for answer in request.answers}
     closed_calls = _close_calls(turn)
-    messages = [turn.result_message(answer) for answer in request.answers]
-    if request.content:
-        messages.extend((*services.get_late_notes(turn.session.id), _question_message(turn)))
-    else:
-        messages.extend(turn.result_message(_interruption_result(call)) for call in closed_calls)
+    messages = _opening_messages(turn, closed_calls)
     calls_model = turn.should_continue and not turn.runnable_calls
-    rows = await store.append(turn.session.id, [*messages, turn.answer_placeholder()] if calls_model else messages)
-    turn.placeholder = rows.pop() if calls_model else None
-    turn.history.extend(row.message for row in rows)
+    rows = store.turns.place(turn.session, [*messages, turn.answer_placeholder()] if calls_model else messages)
+    stored = rows[:-1] if calls_model else rows
+    question = stored[-1] if request.content else None
+    answers = stored[len(turn.imported) :][: len(request.answers)]
+    start = TurnStart(turn.turn_id, question, turn.decision, tuple(answers))
+    part = turn.journal.open(start) if turn.journal is not None else None
+    is_new = request.new_session is not None
+    try:
+        await store.turns.start(turn.lease, turn.session, rows, is_new=is_new, part=part)
+    except ConflictError as error:
+        if error.code == "seq_conflict":
+            return None
+        raise
+    turn.is_open = True
+    if turn.journal is not None:
+        turn.journal.confirm_open()
+    turn.placeholder = rows[-1] if calls_model else None
+    turn.history.extend(row.message for row in stored[len(turn.imported) :])
     if request.content:
         services.remove_late_notes(messages)
+    _emit_session_start(services, turn.session, turn.session.last_seq)
+    _emit_decision(turn.scope, turn.decision, turn.routing_ms)
     for call in closed_calls:
         await store.cancel_tool_call(turn.session.id, call.id)  # does nothing if the call has its result
-    question = rows[-1] if request.content else None
-    return TurnStart(turn.turn_id, question, turn.decision, tuple(rows[: len(request.answers)]))
+    return start
+
+
+def _opening_messages(turn: TurnState, closed_calls: Sequence[Call]) -> list[Message]:
+    """The messages that are stored before the model is called."""
+    request, services = turn.request, turn.services
+    messages = [*turn.imported, *(turn.result_message(answer) for answer in request.answers)]
+    if request.content:
+        return [*messages, *services.get_late_notes(turn.session.id), _question_message(turn)]
+    return [*messages, *(turn.result_message(_interruption_result(call)) for call in closed_calls)]
 
 
 def _close_calls(turn: TurnState) -> list[Call]:

@@ -38,7 +38,7 @@ from dragoman.tools import ToolRegistry, answer_schema
 from dragoman.turn.config import AgentConfig
 from dragoman.turn.pending_calls import PendingCalls, result_ids
 from dragoman.turn.services import AgentServices
-from dragoman.turn.types import AnswerEnd, PendingCall, TurnEnd, TurnRequest
+from dragoman.turn.types import AnswerEnd, PendingCall, TurnEnd, TurnJournal, TurnRequest
 
 # ``metadata.stage`` of the messages of a turn. A question has no stage.
 SUMMARY: Final = "summary"  # a summary of the oldest turns
@@ -69,6 +69,7 @@ class TurnState:
         lease: SessionLease,
         tools: ToolRegistry,
         pending_calls: PendingCalls | None,
+        journal: TurnJournal | None = None,
     ) -> None:
         self.services = services
         self.config = config
@@ -82,6 +83,10 @@ class TurnState:
         self.lease = lease
         self.tools = tools  # that the model is offered
         self._pending_calls = pending_calls
+        self.journal = journal
+        self.is_open = False  # its question is stored
+        self.imported: list[Message] = []  # of the request, with their ids
+        self.routing_ms = 0.0  # that the choice of the model took
         self.stored_id_count = len(adapter.ids.entries)  # provider ids of calls that are stored
         open_calls = pending_calls.open_calls if pending_calls is not None else ()
         self.calling_message = find_calling_message(history) if open_calls else None  # whose calls need results
@@ -292,13 +297,14 @@ def get_calls(message: Message | None) -> list[Call]:
     return [] if message is None else [call for _, call in calls_of(message)]
 
 
-async def find_open_calls(store: Store, session_id: str, history: Sequence[Message]) -> list[Call]:
-    """The calls of an earlier turn that have no result and were not cancelled."""
+async def find_open_calls(store: Store, session_id: str | None, history: Sequence[Message]) -> list[Call]:
+    """The calls of an earlier turn that have no result and were not cancelled. A new session has no id yet."""
     calls = get_calls(find_calling_message(history))
     closed_ids = result_ids(history) if calls else set()
     if closed_ids.issuperset(call.id for call in calls):
         return []
-    closed_ids.update(call.id for call in await store.tool_calls(session_id, "cancelled"))
+    if session_id is not None:
+        closed_ids.update(call.id for call in await store.tool_calls(session_id, "cancelled"))
     return [call for call in calls if call.id not in closed_ids]
 
 

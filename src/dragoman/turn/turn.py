@@ -25,17 +25,23 @@ from dragoman.turn.start import start_turn, store_question
 from dragoman.turn.state import TurnUsage
 from dragoman.turn.summary import summarize_history
 from dragoman.turn.tool_calls import run_tools
-from dragoman.turn.types import TurnEvent, TurnRequest
+from dragoman.turn.types import TurnEvent, TurnJournal, TurnRequest
 
 
 async def run(
-    services: AgentServices, config: AgentConfig, request: TurnRequest, usage: TurnUsage | None = None
+    services: AgentServices,
+    config: AgentConfig,
+    request: TurnRequest,
+    usage: TurnUsage | None = None,
+    journal: TurnJournal | None = None,
 ) -> AsyncGenerator[TurnEvent, None]:
     """Run one turn and yield its events. Closing the generator, or cancelling its task, cancels the turn."""
-    async with services.store.turns.lease(request.session_id) as lease:
-        turn = await start_turn(services, config, request, lease, usage)
+    async with services.store.turns.lease(request.session_id).until_end() as lease:
+        turn = await start_turn(services, config, request, lease, usage=usage, journal=journal)
         try:
-            yield await run_to_completion(store_question(turn))
+            while (start := await run_to_completion(store_question(turn))) is None:  # the session has changed meanwhile
+                turn = await start_turn(services, config, request, lease, usage=usage, journal=journal)
+            yield start
             if config.summarize:
                 await summarize_history(turn)
             while True:

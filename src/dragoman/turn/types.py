@@ -10,16 +10,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from decimal import Decimal
-from typing import Any, Final, Literal, TypedDict
+from typing import Any, Final, Literal, Protocol, TypedDict
 
 import msgspec
 
 from dragoman.event import StreamEvent
 from dragoman.exchange import Fault, Loss, Options, StopReason, ToolDefinition
-from dragoman.message import Attachment, ContentBlock, ToolResultBlock
+from dragoman.message import Attachment, ContentBlock, Message, ToolResultBlock
 from dragoman.output_format import Output
 from dragoman.routing import Decision
-from dragoman.store import Row
+from dragoman.store import Row, Session
+from dragoman.store.operation import Part
 from dragoman.tools import Approval
 
 PendingReason = Literal["caller", "approval", "input"]
@@ -50,6 +51,8 @@ class TurnRequest(msgspec.Struct, frozen=True, kw_only=True):
     context: str | None = None  # added to the system prompt of this turn alone
     tier: str | None = None  # of a delegated turn: fast, balanced or deep
     is_worker: bool = False  # the turn is delegated
+    new_session: Session | None = None  # created with the question, if the session does not exist yet
+    imported: tuple[Message, ...] = ()  # of an earlier conversation; stored before the question
 
 
 class TurnFields(TypedDict, total=False):
@@ -144,3 +147,19 @@ class TurnEnd(msgspec.Struct, frozen=True, kw_only=True, tag="turn_end"):
 
 
 TurnEvent = TurnStart | AnswerStart | StreamEvent | AnswerEnd | ToolResultEvent | TurnEnd
+
+
+class TurnJournal(Protocol):
+    """Rows of a caller that are stored in the transactions of a turn: with its question, and with its last answer."""
+
+    def open(self, start: TurnStart) -> Part[Any]:
+        """The part of the transaction that stores the question. An error of the part rejects the turn."""
+
+    def confirm_open(self) -> None:
+        """Note that the question is stored."""
+
+    async def close(self, answer: AnswerEnd, end: TurnEnd) -> Part[Any] | None:
+        """The part of the transaction that stores the last answer; none: the caller stores its rows later."""
+
+    def confirm_close(self) -> None:
+        """Note that the last answer is stored."""

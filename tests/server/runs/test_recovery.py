@@ -141,20 +141,20 @@ class Client:
 
 
 @pytest.mark.parametrize("shared_place", ["sqlite"], indirect=True)
-async def test_a_client_that_is_cut_at_every_tenth_event_sees_every_event_once(
+async def test_a_client_that_is_cut_at_every_second_event_sees_every_event_once(
     shared_place: Place, tmp_path: Path
 ) -> None:
     async with run_factory(shared_place.url, tmp_path) as servers, aiohttp.ClientSession() as session:
         _, address = await servers.server()
         client = Client(session, run_input("A long story, please."))
-        await client.begin(address, most=10)
+        await client.begin(address, most=2)
         cuts = 0
         while not client.is_over:
-            await client.come_back(address, most=10)
+            await client.come_back(address, most=2)
             cuts += 1
         client.check_complete()
         assert client.text == "".join(_WORDS)
-        assert cuts >= len(_WORDS) // 10
+        assert cuts >= 10  # deltas of 50 ms are one event
 
 
 async def test_200_streams_on_one_worker_lose_nothing(tmp_path: Path) -> None:
@@ -181,7 +181,7 @@ async def test_a_server_that_is_killed_loses_nothing_that_was_seen(
             number, address = await servers.server()
             client = Client(session, run_input("A long story, please."))
             clients.append(client)
-            most = chance.randrange(1, 150)
+            most = chance.randrange(1, 15)
             await client.begin(address, most)
             os.kill(number, signal.SIGKILL)
         _, address = await servers.server()

@@ -12,6 +12,7 @@ Invariants: every open message, call and step is closed before the last event, a
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Final
 
 import msgspec
@@ -87,6 +88,19 @@ class AguiEncoder:
                 metadata=None if details is None else {KEY: {"asked": details}},
             )
         ]
+
+    def checkpoint(self) -> Callable[[], None]:
+        """A function that undoes what is encoded from now on: of an end that was not stored."""
+        answer, restore_usage = self._answer, self._usage.checkpoint()
+        restore_answer = None if answer is None else answer.checkpoint()
+
+        def restore() -> None:
+            self._answer = answer
+            restore_usage()
+            if restore_answer is not None:
+                restore_answer()
+
+        return restore
 
     def encode(self, event: TurnEvent, at_ms: int) -> list[Event]:
         """The AG-UI events of one turn event. The end of the turn is encoded separately."""
@@ -336,6 +350,19 @@ class _AnswerEncoder:
             case _:
                 return []
 
+    def checkpoint(self) -> Callable[[], None]:
+        """A function that opens again what is closed from now on."""
+        open_messages = [message for message in self._messages if message.is_open]
+        calls = [(index, call, call.has_no_input) for index, call in self._calls.items()]
+
+        def restore() -> None:
+            for message in open_messages:
+                message.is_open = True
+            for index, call, has_no_input in calls:
+                self._calls[index], call.has_no_input = call, has_no_input
+
+        return restore
+
     def close(self, at_ms: int) -> list[Event]:
         """Close everything that is open."""
         events = self._close_messages(at_ms)
@@ -481,6 +508,14 @@ class _UsageTotals:
 
     def __init__(self) -> None:
         self._by_model: dict[str, dict[str, Any]] = {}
+
+    def checkpoint(self) -> Callable[[], None]:
+        saved = {model: dict(sums) for model, sums in self._by_model.items()}
+
+        def restore() -> None:
+            self._by_model = saved
+
+        return restore
 
     def add(self, message: Message, usage: Usage) -> None:
         model, provider = message.metadata.model or "", message.metadata.provider or ""

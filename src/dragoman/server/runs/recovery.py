@@ -60,7 +60,7 @@ async def end_lost_run(store: Store, run: Run) -> None:
     current = await store.runs.get(run.session_id, run.run_id)
     if current is not None and current.is_running:
         events = [_interruption_event(store)]
-        await store.runs.append(run.session_id, run.run_id, current.last_number, events, end=RunEnd("error"))
+        await store.runs.end(current, current.last_number, events, RunEnd("error"))
 
 
 def _interruption_event(store: Store) -> str:

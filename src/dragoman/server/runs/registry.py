@@ -15,27 +15,26 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncIterator, Iterator
-from contextlib import aclosing
+import math
+from collections.abc import AsyncIterator, Iterator, Mapping
 from datetime import timedelta
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
 from dragoman.bus.event_types.system_events import GatewayQuotaExceeded
-from dragoman.errors import ConflictError, DragomanError, StoreError, UnknownSessionError
+from dragoman.errors import ConflictError, DragomanError
 from dragoman.ids import name_from_id
 from dragoman.server.auth.principal import Principal, find_thread
 from dragoman.server.http.http_errors import ApiError
 from dragoman.server.runs.agui_encoder import AguiEncoder
-from dragoman.server.runs.publisher import RunLostError, RunPublisher
+from dragoman.server.runs.publisher import RunLostError, RunPublisher, SessionChange
 from dragoman.server.runs.recovery import end_expired_run, end_lost_run
 from dragoman.server.runs.run_input import RunInput
 from dragoman.server.runs.turn_request import PreparedTurn, TurnPreparation
 from dragoman.shield import run_to_completion
 from dragoman.store import Session
-from dragoman.store.runs import Run, RunEvent, StartedRun
-from dragoman.turn import TurnStart, TurnTask
+from dragoman.store.runs import Run, RunEvent, RunExistsError
 
 if TYPE_CHECKING:
     from dragoman.server.state import AppState
@@ -62,7 +61,7 @@ class StartResult(msgspec.Struct, frozen=True):
     """The run of a request."""
 
     run: Run
-    publisher: RunPublisher | None = None  # if this request started it
+    is_started: bool = False  # by this request
     is_new_thread: bool = False
 
 
@@ -74,6 +73,7 @@ class RunRegistry:
         self._store = state.store
         self._owner = state.store.new_id()
         self._alive_s = alive_s
+        self._heartbeat_s = min(HEARTBEAT_S, alive_s / 4)
         self._keep_events = timedelta(days=state.config.keep_run_events_days)
         self._starting_users: list[str] = []  # one item for each run that is starting
         self._publishers: dict[str, RunPublisher] = {}  # by session
@@ -101,20 +101,26 @@ class RunRegistry:
 
     async def _find_existing(self, request: RunRequest) -> tuple[Session | None, Run | None]:
         """The thread, and the run of the same request, as far as they exist."""
-        run_input = request.run_input
-        session = await find_thread(self._store, request.principal, run_input.thread_id)
-        run = None if session is None else await self._store.runs.get(session.id, run_input.run_id)
-        if run is None or request.idempotency_key not in (None, run.idempotency_key):
-            return session, None  # the store compares again when the run starts, also the key
-        if run.request_hash != request.request_hash:
-            message = f"Run {run_input.run_id} exists with another request. Send a new runId."
-            raise ApiError(422, "idempotency_key_reused", message)
+        session = await find_thread(self._store, request.principal, request.run_input.thread_id)
+        run = None if session is None else await self._store.runs.find_same(self._new_run(request, session.id))
         return session, run
+
+    def _new_run(self, request: RunRequest, session_id: str) -> Run:
+        return self._store.runs.new(
+            session_id,
+            request.run_input.run_id,
+            request.request_hash,
+            owner=self._owner,
+            user_id=request.principal.user_id,
+            idempotency_key=request.idempotency_key,
+        )
 
     @contextlib.contextmanager
     def _count_pending(self, user_id: str) -> Iterator[None]:
         """Count a run that is starting; 429 if the user has too many."""
-        active = sum(publisher.run.user_id == user_id for publisher in self._publishers.values())
+        active = sum(
+            publisher.run.user_id == user_id and not publisher.has_ended for publisher in self._publishers.values()
+        )
         pending = active + self._starting_users.count(user_id)
         if pending >= self._state.config.max_pending_runs:
             self._state.audit.emit(GatewayQuotaExceeded(scope="user", user_id=user_id))
@@ -127,131 +133,114 @@ class RunRegistry:
             self._starting_users.remove(user_id)
 
     async def _start_new(self, request: RunRequest, session: Session | None) -> StartResult:
-        """Prepare the turn, claim the thread, start the turn and its publisher."""
+        """Prepare the turn and start it in the thread, which is created if it does not exist."""
         latest = None if session is None else await self._store.runs.latest(session.id)
+        if latest is not None and not await end_expired_run(self._state, latest):
+            raise run_in_progress_error(await self._retry_after_s(latest))
         preparation = TurnPreparation(self._state, request.principal, session, request.run_input)
-        publisher: RunPublisher | None = None
+        is_started = False
         try:
             prepared = await preparation.prepare(latest)
-            result = await self._start_in_thread(request, session, prepared)
-            publisher = result.publisher
+            if session is None:
+                result = await self._start_in_new_thread(request, prepared)
+            else:
+                result = await self._start_in_thread(request, prepared, session)
+            is_started = result.is_started
         finally:
-            if publisher is None:
+            if not is_started:
                 await preparation.undo()
-        if publisher is not None:
-            self._publishers[result.run.session_id] = publisher
-            task = asyncio.create_task(self._publish(publisher), name=f"dragoman-run-{result.run.session_id}")
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
         return result
 
-    async def _start_in_thread(
-        self, request: RunRequest, session: Session | None, prepared: PreparedTurn
-    ) -> StartResult:
-        thread, is_new = await self._prepare_thread(request, session, prepared)
-        try:
-            claim = await self._claim_thread(request, thread)
-            publisher = await self._start_turn(request, thread, prepared, claim.run) if claim.is_new else None
-        except BaseException:
-            if is_new:
-                with contextlib.suppress(StoreError, UnknownSessionError):
-                    await self._store.delete_session(thread.id)
-            raise
-        return StartResult(claim.run, publisher, is_new)
-
-    async def _prepare_thread(
-        self, request: RunRequest, session: Session | None, prepared: PreparedTurn
-    ) -> tuple[Session, bool]:
-        """The thread with the client's state, and whether it was created."""
-        state = request.run_input.state
-        if session is None:
-            session, is_new = await self._create_thread(request, prepared)
-            if is_new:
-                return session, True
+    async def _start_in_thread(self, request: RunRequest, prepared: PreparedTurn, session: Session) -> StartResult:
+        state, changes = request.run_input.state, dict[str, Any]()
         if state is not None and session.metadata.get("state") != state:
-            session = await self._store.change_session(session.id, metadata={**session.metadata, "state": state})
+            changes["metadata"] = {**session.metadata, "state": state}
         if session.title is None and prepared.title is not None:
-            session = await self._store.rename_session(session.id, prepared.title)
-        return session, False
+            changes["title"] = prepared.title
+        return await self._start_turn(request, prepared, session.id, SessionChange(fields=changes))
 
-    async def _create_thread(self, request: RunRequest, prepared: PreparedTurn) -> tuple[Session, bool]:
-        """A new thread, or the caller's if another request has just created it."""
-        principal, thread_id, state = request.principal, request.run_input.thread_id, request.run_input.state
-        for session_id in principal.session_ids(thread_id):
+    async def _start_in_new_thread(self, request: RunRequest, prepared: PreparedTurn) -> StartResult:
+        """Start the run with the transaction that creates its thread, or in the thread of another request."""
+        principal, run_input, now = request.principal, request.run_input, self._store.clock()
+        for session_id in principal.session_ids(run_input.thread_id):
+            session = Session(
+                id=session_id,
+                title=prepared.title,
+                user_id=principal.user_id,
+                team_id=principal.team_id,
+                metadata={} if run_input.state is None else {"state": run_input.state},
+                created_at=now,
+                updated_at=now,
+            )
             try:
-                session = await self._store.create_session(
-                    session_id,
-                    title=prepared.title,
-                    user_id=principal.user_id,
-                    team_id=principal.team_id,
-                    metadata=None if state is None else {"state": state},
-                )
-                return session, True
-            except ConflictError:
-                existing = await find_thread(self._store, principal, thread_id)
-                if existing is not None:
-                    return existing, False
+                return await self._start_turn(request, prepared, session_id, SessionChange(session))
+            except ConflictError as error:
+                if error.code != "session_exists":
+                    raise
+            existing, run = await self._find_existing(request)
+            if run is not None:
+                return StartResult(run)
+            if existing is not None:  # another request has just created it
+                return await self._start_in_thread(request, prepared, existing)
         raise run_in_progress_error()  # it was created and deleted meanwhile
 
-    async def _claim_thread(self, request: RunRequest, session: Session) -> StartedRun:
-        """Acquire the right to publish in a thread. An expired run of the thread is ended first.
-
-        The claim is made in the store, so of two identical requests, at any worker, one starts the run and both get it.
-        """
-        for is_last_try in (False, True):
-            try:
-                return await self._store.runs.start(
-                    session.id,
-                    request.run_input.run_id,
-                    request.request_hash,
-                    owner=self._owner,
-                    alive_s=self._alive_s,
-                    user_id=request.principal.user_id,
-                    idempotency_key=request.idempotency_key,
-                )
-            except ConflictError as error:
-                if error.code != "run_in_progress":
-                    raise
-                latest = await self._store.runs.latest(session.id)
-                if is_last_try or latest is None or not await end_expired_run(self._state, latest):
-                    raise run_in_progress_error() from None
-        raise AssertionError("unreachable")
-
     async def _start_turn(
-        self, request: RunRequest, session: Session, prepared: PreparedTurn, run: Run
-    ) -> RunPublisher:
+        self, request: RunRequest, prepared: PreparedTurn, session_id: str, change: SessionChange
+    ) -> StartResult:
         """Start the turn and wait for its first event, so that an error is the response instead of a stream."""
-        run_input = request.run_input
+        run_input, run = request.run_input, self._new_run(request, session_id)
         encoder = AguiEncoder(
-            name_from_id(session.id), run_input.run_id, version=run_input.version, parent_run_id=run_input.parent_run_id
+            name_from_id(session_id), run_input.run_id, version=run_input.version, parent_run_id=run_input.parent_run_id
         )
+        publisher = RunPublisher(
+            self._store, run, encoder, change=change, alive_s=self._alive_s, on_start=self._register
+        )
+        fields = {**prepared.fields, "imported": prepared.imported, "new_session": change.new_session}
+        task = asyncio.create_task(self._publish(publisher, fields), name=f"dragoman-run-{session_id}")
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
         try:
-            if prepared.imported:
-                await self._store.append(session.id, prepared.imported, idempotency_key=f"run:{run_input.run_id}")
-            turn = self._state.agent.begin(session.id, **prepared.fields)
-            return RunPublisher(self._store, run, encoder, turn, await _wait_for_start(turn))
-        except BaseException as error:
-            await self._store.runs.discard(session.id, run.run_id)
-            if isinstance(error, ConflictError) and error.code == "turn_in_flight":
+            await publisher.started
+        except RunExistsError as error:
+            return StartResult(error.run)
+        except ConflictError as error:
+            if error.code not in ("turn_in_flight", "run_in_progress"):
+                raise
+            existing = await self._store.runs.find_same(run)  # of the same request, at the same time
+            if existing is None:
                 raise run_in_progress_error() from None
-            raise
+            return StartResult(existing)
+        return StartResult(publisher.run, is_started=True, is_new_thread=change.new_session is not None)
 
-    async def _publish(self, publisher: RunPublisher) -> None:
-        status, run = "error", publisher.run
+    async def _retry_after_s(self, run: Run) -> int:
+        """When to ask again: soon if the worker of a run sends heartbeats, else when the run expires."""
+        left_s = await self._store.runs.expires_in_s(run)
+        return 1 if left_s > self._alive_s - 2 * self._heartbeat_s else max(1, math.ceil(left_s))
+
+    def _register(self, publisher: RunPublisher) -> None:
+        self._publishers[publisher.run.session_id] = publisher
         self._state.counters.begin_run()
+
+    async def _publish(self, publisher: RunPublisher, fields: Mapping[str, Any]) -> None:
+        """Run a turn to its end. An error before its first event is raised where the start is awaited."""
+        status = "error"
         try:
-            status = (await publisher.publish()).status
+            status = (await publisher.publish(self._state.agent, fields)).status
         except RunLostError:
-            _log.warning("run %s was ended by another process", run.run_id)
-            self._lost_runs.append(run)  # ended again if that is not so
-        except Exception:
-            _log.exception("run %s could not be published", run.run_id)
-            self._lost_runs.append(run)
+            _log.warning("run %s was ended by another process", publisher.run.run_id)
+            self._lost_runs.append(publisher.run)  # ended again if that is not so
+        except Exception as error:
+            if not publisher.is_started:
+                publisher.started.set_exception(error)
+                return
+            _log.exception("run %s could not be published", publisher.run.run_id)
+            self._lost_runs.append(publisher.run)
         finally:
-            self._state.counters.end_run(status)
-            publisher.stop("lost")
-            del self._publishers[run.session_id]
-            publisher.end()
+            if publisher.is_started:
+                self._state.counters.end_run(status)
+                if self._publishers.get(publisher.run.session_id) is publisher:
+                    del self._publishers[publisher.run.session_id]
+                publisher.end()
 
     # --- following ---------------------------------------------------------------------------------------------------
 
@@ -336,7 +325,7 @@ class RunRegistry:
         while True:
             try:
                 if now() >= next_heartbeat:
-                    next_heartbeat = now() + min(HEARTBEAT_S, self._alive_s / 4)
+                    next_heartbeat = now() + self._heartbeat_s
                     await self._send_heartbeat()
                 if now() >= next_cleanup:
                     next_cleanup = now() + CLEANUP_S
@@ -365,16 +354,7 @@ def _is_followable(run: Run, after: int, run_id: str | None) -> bool:
     return after >= run.first_number - 1 and run_id in (None, run.run_id)
 
 
-async def _wait_for_start(turn: TurnTask) -> TurnStart:
-    """The first event of a turn; an error of its start is raised."""
-    async with aclosing(turn.follow()) as events:  # type: ignore[type-var]
-        async for event in events:
-            assert isinstance(event, TurnStart)
-            return event
-    raise ApiError(409, "cancelled", "The run was cancelled before it started.")
-
-
-def run_in_progress_error() -> ApiError:
+def run_in_progress_error(retry_after_s: int = 1) -> ApiError:
     """A thread has one run at a time."""
     message = "A run is active in this thread. Wait for it, or cancel it."
-    return ApiError(409, "run_in_progress", message, headers={"retry-after": "1"})
+    return ApiError(409, "run_in_progress", message, headers={"retry-after": str(retry_after_s)})
