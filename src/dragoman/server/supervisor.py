@@ -1,6 +1,7 @@
 """Serve from the command line: validate the configuration, announce the URL, and run one or more worker processes.
 
-The supervisor restarts a worker that ends. A worker stops when its supervisor has died.
+The supervisor restarts a worker that ends, and reports its death to the others, which end its runs. A worker stops when
+its supervisor has died.
 """
 
 from __future__ import annotations
@@ -10,12 +11,13 @@ import contextlib
 import ctypes
 import logging
 import multiprocessing
-import multiprocessing.process
 import signal
 import socket
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
+from multiprocessing.connection import Connection, wait
 from typing import Final
 
 import uvicorn
@@ -40,6 +42,8 @@ from dragoman.store import open_store
 from dragoman.tools.shell import run_command
 
 _PR_SET_DUMPABLE: Final = 4
+_SIGNAL_POLL_S: Final = 0.2  # how soon a signal to the supervisor takes effect
+_MIN_LIFE_S: Final = 1.0  # of a worker that is restarted at once
 _log: Final = logging.getLogger("dragoman.server")
 
 
@@ -96,27 +100,63 @@ async def _validate_config(config: ServerConfig) -> None:
 
 
 def run_worker(
-    config: ServerConfig, listener: socket.socket, token: str | None = None, table: Table | None = None, index: int = 0
+    config: ServerConfig,
+    listener: socket.socket,
+    token: str | None = None,
+    table: Table | None = None,
+    *,
+    index: int = 0,
+    deaths: Connection | None = None,
 ) -> None:
-    """Serve in this process. ``table`` has the counters of all workers; ``index`` is the row of this one."""
+    """Serve in this process. ``table`` has the counters of all workers; ``index`` is the row of this one.
+
+    ``deaths`` has data whenever another worker has died.
+    """
     access_log.configure(config.log_level)
     if run_command.name in config.tool:
         hide_environment()
     raise_file_limit()
     with asyncio.Runner(loop_factory=_loop_factory()) as runner:
-        runner.run(_run_worker(config, listener, token, Counters(table, index)))
+        runner.run(_run_worker(config, listener, token, Counters(table, index), deaths))
 
 
-async def _run_worker(config: ServerConfig, listener: socket.socket, token: str | None, counters: Counters) -> None:
+async def _run_worker(
+    config: ServerConfig, listener: socket.socket, token: str | None, counters: Counters, deaths: Connection | None
+) -> None:
     async with open_app_state(config) as state:
         state.token = LocalToken(token)
         state.counters = counters
         freeze_loaded_objects()
         server = ChatServer(state)
         model_load = asyncio.create_task(state.agent.services.load_embedded_model())  # while the server starts
-        with _stop_on_signals(server), _stop_with_parent(server):
+        with _stop_on_signals(server), _stop_with_parent(server), _watch_deaths(deaths, state.runs.report_death):
             await server._serve([listener])
         model_load.cancel()
+
+
+@contextlib.contextmanager
+def _watch_deaths(deaths: Connection | None, report: Callable[[], None]) -> Iterator[None]:
+    """Call a function whenever the supervisor has sent that a worker died."""
+    if deaths is None:
+        yield
+        return
+    loop = asyncio.get_running_loop()
+
+    def read() -> None:
+        try:
+            deaths.recv_bytes()
+        except (EOFError, OSError):  # the supervisor has died
+            loop.remove_reader(deaths.fileno())
+            return
+        report()
+
+    with contextlib.suppress(NotImplementedError):  # not every event loop can watch a pipe
+        loop.add_reader(deaths.fileno(), read)
+    try:
+        yield
+    finally:
+        with contextlib.suppress(NotImplementedError):
+            loop.remove_reader(deaths.fileno())
 
 
 def hide_environment() -> None:
@@ -165,32 +205,52 @@ def _stop_with_parent(server: uvicorn.Server) -> Iterator[None]:
             loop.remove_reader(parent.sentinel)
 
 
+class _Worker:
+    """A worker process, and the pipe that tells it of the death of others."""
+
+    def __init__(self, config: ServerConfig, listener: socket.socket, token: str, table: Table, index: int) -> None:
+        spawn = multiprocessing.get_context("spawn")
+        reader, self._deaths = spawn.Pipe(duplex=False)
+        fields = {"index": index, "deaths": reader}
+        self.process = spawn.Process(target=run_worker, args=(config, listener, token, table), kwargs=fields)
+        self.process.start()
+        self.started_at = time.monotonic()
+        reader.close()
+
+    def report_death(self) -> None:
+        """Tell the worker that another one has died."""
+        with contextlib.suppress(OSError):  # it has died itself
+            self._deaths.send_bytes(b"1")
+
+    def close(self) -> None:
+        self._deaths.close()
+
+
 def _supervise(config: ServerConfig, listener: socket.socket, token: str) -> None:
     """Keep the configured number of worker processes running until a signal."""
-    spawn = multiprocessing.get_context("spawn")
     stop_event = threading.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: stop_event.set())
-
     table = make_shared_table(config.workers)
-
-    def start_worker(index: int) -> multiprocessing.process.BaseProcess:
-        process = spawn.Process(target=run_worker, args=(config, listener, token, table, index))
-        process.start()
-        return process
-
     access_log.configure(config.log_level)
-    workers = [start_worker(index) for index in range(config.workers)]
-    while not stop_event.wait(0.2):
-        for place, process in enumerate(workers):
-            if not process.is_alive():
-                _log.error("a worker ended with %s and is restarted", process.exitcode, extra={"worker": process.pid})
-                stop_event.wait(1)  # a worker that fails at start must not restart in a busy loop
-                workers[place] = start_worker(place)
-    for process in workers:
-        process.terminate()
-    for process in workers:
-        process.join(config.grace_s + 2 * SHUTDOWN_MARGIN_S)
-        if process.is_alive():
-            process.kill()
-            process.join()
+    workers = [_Worker(config, listener, token, table, index) for index in range(config.workers)]
+    while not stop_event.is_set():
+        wait([worker.process.sentinel for worker in workers], timeout=_SIGNAL_POLL_S)
+        for index, worker in enumerate(workers):
+            if worker.process.is_alive() or stop_event.is_set():
+                continue
+            process = worker.process
+            _log.error("a worker ended with %s and is restarted", process.exitcode, extra={"worker": process.pid})
+            for other in workers:
+                other.report_death()
+            worker.close()
+            if time.monotonic() - worker.started_at < _MIN_LIFE_S:  # one that fails at start must not restart at once
+                stop_event.wait(_MIN_LIFE_S)
+            workers[index] = _Worker(config, listener, token, table, index)
+    for worker in workers:
+        worker.process.terminate()
+    for worker in workers:
+        worker.process.join(config.grace_s + 2 * SHUTDOWN_MARGIN_S)
+        if worker.process.is_alive():
+            worker.process.kill()
+            worker.process.join()

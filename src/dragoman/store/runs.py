@@ -7,8 +7,8 @@
     await store.runs.cancel(session_id)                                           its worker polls for this
     await store.runs.heartbeat(owner, …)                                          keeps the runs of a worker alive
 
-A run whose worker sends no heartbeat expires, and any process may fail it. Runs belong to the session that they ran in:
-a fork starts without runs, and deleting a session deletes them.
+A run whose worker died on this machine, or sends no heartbeat, expires, and any process may fail it. Runs belong to the
+session that they ran in: a fork starts without runs, and deleting a session deletes them.
 
 Invariant: an event is stored only directly after the last one, by the worker that owns the run, so no number is
 assigned twice.
@@ -25,6 +25,7 @@ from typing import Any, Final, Literal
 import msgspec
 
 from dragoman.errors import ConflictError, CorruptDataError
+from dragoman.store.liveness import is_dead
 from dragoman.store.operation import (
     Facet,
     Operation,
@@ -68,7 +69,7 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     cancel_at: datetime | None = None  # when its end was requested
     interrupts: tuple[dict[str, Any], ...] = ()  # what an interrupted run waits for
     ended_at: datetime | None = None
-    is_expired: bool = False  # no heartbeat of its worker in time
+    is_expired: bool = False  # its worker has died, or sent no heartbeat in time
 
     @property
     def is_running(self) -> bool:
@@ -212,7 +213,7 @@ class RunStore(Facet):
         return await self._store._read(_remaining_us(run)) / 1_000_000
 
     async def expired(self) -> list[Run]:
-        """Return the runs whose worker has sent no heartbeat in time."""
+        """Return the runs whose worker has died, or has sent no heartbeat in time."""
         return await self._store._read(_find_expired())
 
     async def fail_expired(self, run: Run, event: str) -> bool:
@@ -327,7 +328,7 @@ def _run_from_row(row: tuple[Any, ...]) -> Run:
         interrupts=tuple(msgspec.json.decode(row[10])) if row[10] is not None else (),
         started_at=from_micros(row[11]),
         ended_at=_optional_time(row[12]),
-        is_expired=bool(row[13]),
+        is_expired=bool(row[13]) or (row[2] == "running" and is_dead(row[6])),
     )
 
 
@@ -466,16 +467,16 @@ def _remaining_us(run: Run) -> Steps[int]:
 
 @operation
 def _find_expired() -> Steps[list[Run]]:
-    rows = yield f"SELECT {_RUN_SELECT} FROM runs WHERE {_IS_EXPIRED}", ()
-    return [_run_from_row(row) for row in rows]
+    rows = yield f"SELECT {_RUN_SELECT} FROM runs WHERE status = 'running'", ()
+    return [run for run in map(_run_from_row, rows) if run.is_expired]
 
 
 @operation
 def _fail_expired(run: Run, event: str, now: datetime) -> Steps[bool]:
     rows = yield (
         "UPDATE runs SET status = 'error', last_number = last_number + 1, ended_at = ? WHERE session_id = ?"
-        f" AND run_id = ? AND {_IS_EXPIRED} RETURNING last_number",
-        (to_micros(now), run.session_id, run.run_id),
+        f" AND run_id = ? AND ({_IS_EXPIRED} OR (status = 'running' AND owner = ?)) RETURNING last_number",
+        (to_micros(now), run.session_id, run.run_id, run.owner if is_dead(run.owner) else ""),
     )
     if rows:
         yield _insert_batch(run.session_id, run.run_id, int(rows[0][0]), (event,), now)

@@ -9,8 +9,8 @@
 A turn without messages of its own acquires the lease first: ``async with store.turns.lease(session_id)``. A lease is
 renewed in the background and released at the end of its block.
 
-Invariants: one owner holds the lease of a session at a time, until it is released or has expired. A cancelled caller
-holds no lease afterwards.
+Invariants: one owner holds the lease of a session at a time, until it is released, has expired or its process has died.
+A cancelled caller holds no lease afterwards.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ from dragoman.message import Message
 from dragoman.offload import estimate_size, run_off_loop
 from dragoman.shield import run_to_completion
 from dragoman.store import entries as entry_store
+from dragoman.store.liveness import is_dead, make_owner
 from dragoman.store.message_reader import SMALL_PAGE, MessageCache, MessageRow, read_page_in_segments
 from dragoman.store.message_writer import Draft, SessionEnd, append_messages, drafts_from, update_message
 from dragoman.store.operation import Facet, Operation, Part, Steps, VolatileOperation, length_us, operation, volatile
@@ -41,6 +42,7 @@ from dragoman.store.types import Lease, Row, Session
 if TYPE_CHECKING:
     from dragoman.store.store import Store
 
+LEASE_S: Final = 8.0
 IS_HELD: Final = "leases.expires_at > lease_now()"
 _LARGE_PAGE: Final = 500  # messages per read after the first page
 _log: Final = logging.getLogger("dragoman.store")
@@ -63,7 +65,7 @@ class TurnStore(Facet):
         super().__init__(store)
         self._unreleased: dict[str, str] = {}  # owners whose release failed, for example on a full disk, by session
 
-    async def acquire(self, session_id: str, owner: str, seconds: float = 30) -> Lease:
+    async def acquire(self, session_id: str, owner: str, seconds: float = LEASE_S) -> Lease:
         """Acquire or renew the lease of a session; ``ConflictError`` (``turn_in_flight``) if another owner holds it.
 
         Its length is measured on the lease clock (see ``lease_clock``), whatever the wall clock does. Other processes
@@ -87,9 +89,9 @@ class TurnStore(Facet):
             self._unreleased[session_id] = owner
             raise
 
-    def lease(self, session_id: str, seconds: float = 30) -> SessionLease:
+    def lease(self, session_id: str, seconds: float = LEASE_S) -> SessionLease:
         """Hold the lease of a session during an ``async with`` block. After a crash it expires."""
-        return SessionLease(self, session_id, self._store.new_id(), seconds)
+        return SessionLease(self, session_id, make_owner(self._store.new_id()), seconds)
 
     async def open(self, session_id: str) -> TurnSnapshot:
         """Return a session with its history and tool ids; ``UnknownSessionError`` if it does not exist."""
@@ -291,10 +293,14 @@ def _acquire(session_id: str, owner: str, length: int, stale_owner: str | None =
     )
     if rows:
         return
-    lease_rows = yield "SELECT expires_at - lease_now() FROM leases WHERE session_id = ?", (session_id,)
+    lease_rows = yield "SELECT expires_at - lease_now(), owner FROM leases WHERE session_id = ?", (session_id,)
     if not lease_rows:
         raise unknown_session(session_id)
-    remaining_s = max(1, -(-lease_rows[0][0] // 1_000_000))
+    remaining_us, holder = lease_rows[0]
+    if is_dead(holder):
+        yield from _acquire(session_id, owner, length, holder)
+        return
+    remaining_s = max(1, -(-remaining_us // 1_000_000))
     raise ConflictError(
         f"a turn is running; if its process has died, the session is free in {remaining_s} s",
         where=f"session {session_id}",

@@ -6,8 +6,10 @@
     await registry.close(grace_s)                                   at shutdown
 
 Followers of a run of this process wait for its publisher; followers of another worker's run poll the store. A worker
-sends a heartbeat for its runs every few seconds. Any worker ends a run without a heartbeat. Invariants: a run continues
-without its client until it ends or is cancelled; a rejected request leaves no thread, no file and no run behind.
+sends a heartbeat for its runs every two seconds. Any worker ends a run whose worker has died: on the same machine at
+once, because the supervisor reports the death and processes are looked up; on others after eight seconds without a
+heartbeat. Invariants: a run continues without its client until it ends or is cancelled; a rejected request leaves no
+thread, no file and no run behind.
 """
 
 from __future__ import annotations
@@ -34,13 +36,14 @@ from dragoman.server.runs.run_input import RunInput
 from dragoman.server.runs.turn_request import PreparedTurn, TurnPreparation
 from dragoman.shield import run_to_completion
 from dragoman.store import Session
+from dragoman.store.liveness import make_owner
 from dragoman.store.runs import Run, RunEvent, RunExistsError
 
 if TYPE_CHECKING:
     from dragoman.server.state import AppState
 
-ALIVE_S: Final = 20.0  # how long a run counts as alive after a heartbeat
-HEARTBEAT_S: Final = 5.0
+ALIVE_S: Final = 8.0  # how long a run counts as alive after a heartbeat
+HEARTBEAT_S: Final = 2.0
 CANCEL_POLL_S: Final = 0.5  # how soon a cancel that another worker accepted takes effect
 CLEANUP_S: Final = 3600.0
 KEEP_ALIVE_S: Final = 15.0  # a follower without events gets an empty list
@@ -71,7 +74,7 @@ class RunRegistry:
     def __init__(self, state: AppState, *, alive_s: float = ALIVE_S) -> None:
         self._state = state
         self._store = state.store
-        self._owner = state.store.new_id()
+        self._owner = make_owner(state.store.new_id())
         self._alive_s = alive_s
         self._heartbeat_s = min(HEARTBEAT_S, alive_s / 4)
         self._keep_events = timedelta(days=state.config.keep_run_events_days)
@@ -81,6 +84,7 @@ class RunRegistry:
         self._lost_runs: list[Run] = []  # not published to their end
         self._maintenance_task: asyncio.Task[None] | None = None
         self._stop_event = asyncio.Event()
+        self._has_death = asyncio.Event()  # of another worker
 
     def start(self) -> None:
         """Start the maintenance task: heartbeats, cancels, and recovery of other workers' runs."""
@@ -292,10 +296,12 @@ class RunRegistry:
     # --- ending ------------------------------------------------------------------------------------------------------
 
     async def cancel(self, session_id: str, run_id: str | None = None) -> Run | None:
-        """Cancel a run, or the active one; that run, or ``None`` if no run is active."""
+        """Cancel a run, or the active one; that run, or ``None`` if no run is active. A run of a dead worker ends."""
         run = await self._store.runs.cancel(session_id, run_id)
         if run is not None:
             self._stop(session_id, run.run_id)
+            if run.is_expired:
+                await end_expired_run(self._state, run)
         return run
 
     def _stop(self, session_id: str, run_id: str) -> None:
@@ -324,7 +330,7 @@ class RunRegistry:
         next_heartbeat = next_cleanup = 0.0
         while True:
             try:
-                if now() >= next_heartbeat:
+                if now() >= next_heartbeat or self._has_death.is_set():
                     next_heartbeat = now() + self._heartbeat_s
                     await self._send_heartbeat()
                 if now() >= next_cleanup:
@@ -336,12 +342,19 @@ class RunRegistry:
                         self._stop(session_id, run_id)
             except DragomanError as error:
                 _log.warning("maintenance of runs failed: %s", error)
-            await asyncio.sleep(CANCEL_POLL_S)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(CANCEL_POLL_S):
+                    await self._has_death.wait()
+
+    def report_death(self) -> None:
+        """End the runs of a worker that has just died, without waiting for the next heartbeat."""
+        self._has_death.set()
 
     async def _send_heartbeat(self) -> None:
         """Keep the runs of this worker alive, and end those of dead workers."""
         if self._publishers:
             await self._store.runs.heartbeat(self._owner, self._alive_s)
+        self._has_death.clear()
         for run in await self._store.runs.expired():
             await end_expired_run(self._state, run)
         while self._lost_runs:

@@ -1,0 +1,160 @@
+"""Workers that are killed in the middle of a run: the others end the run, and the thread is free at once."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import statistics
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+
+from dragoman.message import MessageStatus
+from dragoman.server.runs.recovery import end_expired_run
+from dragoman.store import Store, open_store
+from dragoman.store.liveness import is_dead, make_owner
+from tests.server.conftest import ServerFixture
+from tests.server.runs.conftest import RUNS, SSE, run_input
+from tests.server.runs.test_recovery import _SETTINGS, Client, _make_story
+from tests.server.test_server_process import run_process, wait_for_worker
+from tests.servers.faulty_server import FaultyServer
+from tests.store.faults.conftest import count, times
+
+__all__ = ["count"]
+
+needs_proc = pytest.mark.skipif(
+    not Path("/proc/self/stat").exists(), reason="there is no /proc here to see processes in"
+)
+
+
+@asynccontextmanager
+async def run_two_workers(folder: Path) -> AsyncIterator[tuple[str, Store]]:
+    """A server of two workers whose model tells a long story: its address, and its store."""
+    async with FaultyServer(_make_story) as upstream:
+        file = folder / "dragoman" / "config.toml"
+        file.parent.mkdir()
+        file.write_text(_SETTINGS.format(address=upstream.address))
+        file.chmod(0o600)
+        database = str(folder / "chats.db")
+        arguments = ("--port", "0", "--workers", "2", "--store", database)
+        server = run_process(folder, *arguments)
+        _, address = await asyncio.to_thread(server.__enter__)
+        try:
+            await asyncio.to_thread(wait_for_worker, address)
+            async with open_store(f"sqlite:///{database}") as store:
+                yield address, store
+        finally:
+            await asyncio.to_thread(server.__exit__, None, None, None)
+
+
+def worker_of(owner: str) -> int:
+    """The process of an owner."""
+    return int(owner.partition("/")[0].rpartition("@")[2].partition("-")[0])
+
+
+async def kill_worker(client: Client, address: str, store: Store) -> float:
+    """Begin a run, kill its worker, follow the run to its end; how long the end took after the kill."""
+    reading = asyncio.create_task(client.begin(address))
+    while len(client.seen) < 4:
+        await asyncio.sleep(0.005)
+    run = await store.runs.latest(client.given["threadId"])
+    assert run is not None
+    os.kill(worker_of(run.owner), signal.SIGKILL)
+    killed_at = time.monotonic()
+    await reading
+    while not client.is_over:
+        try:
+            await client.come_back(address)
+        except aiohttp.ClientError:  # the socket of the worker that was killed
+            await asyncio.sleep(0.005)
+    return time.monotonic() - killed_at
+
+
+@needs_proc
+async def test_another_worker_ends_the_run_of_one_that_is_killed(tmp_path: Path, count: Callable[[str], None]) -> None:
+    waits_s: list[float] = []
+    async with run_two_workers(tmp_path) as (address, store), aiohttp.ClientSession() as session, asyncio.timeout(600):
+        for _ in range(times(2, 50)):
+            client = Client(session, run_input("A long story, please."))
+            waits_s.append(await kill_worker(client, address, store))
+            client.check_complete()
+            assert client.seen[-1][1]["code"] == "interrupted"
+            rows = await store.read(client.given["threadId"])
+            assert [row.message.metadata.status for row in rows] == [MessageStatus.COMPLETE, MessageStatus.ERROR]
+            assert rows[1].message.content[0].text.startswith(client.text)  # type: ignore[union-attr]
+            again = Client(session, run_input("Another story", threadId=client.given["threadId"]))
+            await again.begin(address)
+            assert again.seen[-1][1]["type"] == "RUN_FINISHED"
+    p50_s, max_s = statistics.median(waits_s), max(waits_s)
+    count(
+        f"workers killed in the middle of a run {len(waits_s)}, lost 0, ended after p50 {p50_s:.2f} s, max {max_s:.2f} s"
+    )
+
+
+async def dead_owner() -> str:
+    """An owner of a process that has ended."""
+    process = await asyncio.create_subprocess_exec("sleep", "60")
+    owner = make_owner("x").replace(f"@{os.getpid()}-", f"@{process.pid}-")
+    process.kill()
+    await process.wait()
+    return owner
+
+
+async def test_an_owner_is_dead_when_its_process_is(chat_server: ServerFixture) -> None:
+    assert is_dead(await dead_owner())
+    assert not is_dead(make_owner("x"))
+    assert not is_dead("01ARZ3NDEKTSV4RRFFQ69G5FAV")  # of an earlier version
+    assert not is_dead((await dead_owner()).replace(":", "-", 1))  # of another machine
+    session = (await chat_server.store.create_session()).id
+    await chat_server.store.turns.acquire(session, await dead_owner())
+    async with chat_server.store.turns.lease(session):
+        pass
+
+
+async def test_a_cancel_ends_the_run_of_a_dead_worker_at_once(chat_server: ServerFixture) -> None:
+    chat_server.fake.say("Yes.")
+    given = run_input("Is it?")
+    async with chat_server.client.post(RUNS, json=given, headers=SSE) as answer:
+        await answer.read()
+    store, thread = chat_server.store, given["threadId"]
+    orphan = await store.runs.start(store.runs.new(thread, "orphan", b"h" * 32, owner=await dead_owner()), alive_s=60)
+    assert orphan.run_id == "orphan"
+    async with chat_server.client.post(f"{RUNS}/{thread}/cancel") as answer:
+        assert answer.status == 202
+    run = await store.runs.latest(thread)
+    assert run is not None
+    assert (run.run_id, run.status) == ("orphan", "error")
+
+
+async def test_a_question_after_a_crash_is_answered_at_once(chat_server: ServerFixture) -> None:
+    store, given = chat_server.store, run_input("Is it?")
+    await store.create_session(given["threadId"], user_id="local")
+    await store.runs.start(store.runs.new(given["threadId"], "orphan", b"h" * 32, owner=await dead_owner()), alive_s=60)
+    chat_server.fake.say("Yes.")
+    client = Client(chat_server.client, given)
+    await client.begin("")
+    assert client.seen[-1][1]["type"] == "RUN_FINISHED"
+
+
+async def test_retry_after_says_when_a_silent_run_expires(chat_server: ServerFixture) -> None:
+    store, given = chat_server.store, run_input("Is it?")
+    await store.create_session(given["threadId"], user_id="local")
+    for run_id, alive_s, expected in (("silent", 3.5, "4"), ("alive", 60, "1")):
+        run = store.runs.new(given["threadId"], run_id, b"h" * 32, owner="elsewhere")
+        await store.runs.start(run, alive_s=alive_s)
+        async with chat_server.client.post(RUNS, json=given, headers=SSE) as answer:
+            assert (answer.status, answer.headers["retry-after"]) == (409, expected)
+        await store._write(_rename(await dead_owner()))
+        current = await store.runs.latest(given["threadId"])
+        assert current is not None
+        assert await end_expired_run(chat_server.state, current)
+
+
+def _rename(owner: str) -> Any:
+    yield "UPDATE runs SET owner = ? WHERE status = 'running'", (owner,)
