@@ -8,22 +8,26 @@ Invariants: a seq without its row is damage and is never skipped. A page costs a
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from datetime import datetime
+from decimal import Decimal
 from typing import Any, Final
 
 import msgspec
 
 from dragoman.errors import UnknownMessageError
-from dragoman.message import Message, Role
+from dragoman.message import Message, MessageStatus, Role
 from dragoman.store.message_rows import Columns
 from dragoman.store.operation import Rows, Statement, Steps, operation
 from dragoman.store.sessions import Segment, damage_error, lineage
 from dragoman.store.types import Owners, Row
+from dragoman.value import UNSET
 
 COLUMNS: Final = (
     "session_id, seq, id, role, content_json, metadata_json, created_at, schema_version, status, unknown_json,"
     " blobs_json, hash"
 )
 SMALL_PAGE: Final = 100  # messages of the first read of a history
+MAX_CACHED_PAGE: Final = 500  # a longer page is a scan, which would only displace what turns read again
 _MAX_SEQ: Final = 2**62  # greater than any seq
 
 
@@ -103,7 +107,7 @@ class Page(msgspec.Struct, frozen=True):
 
 def _read_page(page: Page, seqs: range, cache: MessageCache) -> Steps[list[MessageRow | Row]]:
     """Read the messages at these seqs, in order; a missing one is damage."""
-    if not cache.has_session(page.session_id):
+    if page.limit > MAX_CACHED_PAGE or not cache.has_session(page.session_id):
         rows = yield page.statement(COLUMNS)
         _check_complete(page, rows, seqs)
         return [message_row_from(row) for row in (reversed(rows) if page.backward else rows)]
@@ -320,14 +324,13 @@ class MessageCache:
         self._size = 0
 
 
-def _is_immutable(message: Message) -> bool:
-    """Whether a message contains no mutable value."""
-    return _is_immutable_value(message.content) and _is_immutable_value(message.metadata)
+_IMMUTABLE: Final = frozenset((str, int, float, bool, type(None), type(UNSET), Decimal, datetime, MessageStatus, Role))
 
 
-def _is_immutable_value(value: Any) -> bool:
+def _is_immutable(value: Any) -> bool:
+    """Whether a message, or a value in it, contains no mutable value."""
     if isinstance(value, msgspec.Struct):
-        return all(_is_immutable_value(getattr(value, name)) for name in value.__struct_fields__)
-    if isinstance(value, tuple):
-        return all(map(_is_immutable_value, value))
+        value = msgspec.structs.astuple(value)
+    if type(value) is tuple:
+        return all(type(item) in _IMMUTABLE or _is_immutable(item) for item in value)
     return not isinstance(value, dict | list | bytearray | set)

@@ -25,7 +25,7 @@ from dragoman import value
 from dragoman.errors import DragomanError, FormatError, InputError, UnknownSessionError
 from dragoman.ids import UlidSource
 from dragoman.message import Message, Role
-from dragoman.offload import estimate_size, iterate_fairly, run_off_loop
+from dragoman.offload import estimate_size, run_off_loop
 from dragoman.store import (
     high_water,
     message_reader,
@@ -42,7 +42,7 @@ from dragoman.store.entries import EntryStore
 from dragoman.store.evaluations import EvaluationStore
 from dragoman.store.gateway_calls import GatewayStore
 from dragoman.store.high_water import HighWaterMark
-from dragoman.store.message_reader import SMALL_PAGE, AttachmentRefs, MessageCache, MessageRow
+from dragoman.store.message_reader import MAX_CACHED_PAGE, SMALL_PAGE, AttachmentRefs, MessageCache, MessageRow
 from dragoman.store.message_rows import message_from, message_hash
 from dragoman.store.message_writer import Draft, SessionEnd
 from dragoman.store.operation import UNKNOWN_TIME, AnyOperation, Outcome, to_micros
@@ -441,19 +441,16 @@ class Store:
         for sha256, data in draft.columns.blobs.items():
             await self.blobs.put(sha256, data)
 
-    async def _to_rows(self, items: Iterable[MessageRow | Row]) -> list[Row]:
-        rows = []
-        async for item in iterate_fairly(items, _row_size):
-            if isinstance(item, Row):
-                rows.append(item)
-                continue
-            blobs = {} if item.columns.blobs_json is None else await self._get_blobs(item)
-            characters = len(item.columns.content_json) + len(item.columns.metadata_json)
-            size = characters + sum(map(len, blobs.values()))
-            message = await run_off_loop(size, message_from, item.session_id, item.seq, item.columns, item.hash, blobs)
-            if not blobs:
-                self._message_cache.put(item.session_id, item.seq, item.hash, message, characters)
-            rows.append(Row(item.seq, message))
+    async def _to_rows(self, items: Sequence[MessageRow | Row]) -> list[Row]:
+        """Decode rows; a long page in a thread, so that the event loop stays responsive."""
+        new_items = [item for item in items if isinstance(item, MessageRow)]
+        blobs = {item.seq: await self._get_blobs(item) for item in new_items if item.columns.blobs_json is not None}
+        size = sum(map(_row_size, new_items)) + sum(len(data) for parts in blobs.values() for data in parts.values())
+        rows = await run_off_loop(size, _decode_rows, items, blobs)
+        if len(items) <= MAX_CACHED_PAGE:
+            for item, row in zip(items, rows, strict=True):
+                if isinstance(item, MessageRow) and item.columns.blobs_json is None:
+                    self._message_cache.put(item.session_id, item.seq, item.hash, row.message, _row_size(item))
         return rows
 
     async def _get_blobs(self, row: MessageRow) -> dict[str, bytes]:
@@ -692,9 +689,19 @@ def _estimate_size(messages: Sequence[Message]) -> int:
     return estimate_size(messages) + sum(map(len, texts))
 
 
-def _row_size(row: MessageRow | Row) -> int:
-    """Return how much there is to decode; 0 for a cached message."""
-    return 0 if isinstance(row, Row) else len(row.columns.content_json)
+def _row_size(row: MessageRow) -> int:
+    """Return how much there is to decode."""
+    return len(row.columns.content_json) + len(row.columns.metadata_json)
+
+
+def _decode_rows(items: Sequence[MessageRow | Row], blobs: Mapping[int, Mapping[str, bytes]]) -> list[Row]:
+    """Return rows with their messages; ``blobs`` by seq."""
+    return [
+        item
+        if isinstance(item, Row)
+        else Row(item.seq, message_from(item.session_id, item.seq, item.columns, item.hash, blobs.get(item.seq, {})))
+        for item in items
+    ]
 
 
 def _messages_from(argument: Any) -> list[Message]:

@@ -54,7 +54,13 @@ T = TypeVar("T")
 Question = str | Iterable[str | ContentBlock]  # a text, or texts and blocks
 
 _TITLE_LENGTH: Final = 60  # of a session that a question creates
-_LISTS: Final = ("tools", "answers", "approvals", "attachments")  # fields of a turn that may be any iterable
+_LISTS: Final = (
+    "tools",
+    "answers",
+    "approvals",
+    "attachments",
+    "imported",
+)  # fields of a turn that may be any iterable
 _PENDING_WINDOW: Final = 200  # messages; the calls of one answer and their results are fewer
 
 

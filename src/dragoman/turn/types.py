@@ -77,6 +77,8 @@ class TurnFields(TypedDict, total=False):
     context: str | None
     tier: str | None
     is_worker: bool
+    new_session: Session | None
+    imported: Iterable[Message]
 
 
 class TurnStart(msgspec.Struct, frozen=True, tag="turn_start"):
