@@ -106,7 +106,9 @@ def _summary(_name: str) -> Iterable[str]:
 
 
 def _cells(_name: str) -> Iterable[str]:
-    return "\n".join(table.cells_to_markdown(_measure())).strip().split("\n")
+    links = {name: dialects.load(name).SUPPORT.documentation for name in dialects.callable_names()}
+    tables = "\n".join(table.cells_to_markdown(_measure(), links)).strip()
+    return [*tables.split("\n"), "", *(f"[{name}]: {link}" for name, link in links.items())]
 
 
 @functools.cache

@@ -58,6 +58,7 @@ FORMS = {
 APART = {
     "vercel": {MOVED}
 }  # a result stands with its call there, and in a few recorded histories it does not follow it
+PROMPTS = {name for name in dialects.names() if getattr(dialects.load(name), "TAKES_PROMPT", False)}  # no tools
 CONVERSATIONS = {each.NAME: each for each in transcript_dialects()}
 EVERYTHING = (*dialects.callable_names(), *CONVERSATIONS)
 
@@ -87,7 +88,10 @@ def test_texts_calls_results_and_tools_survive_every_pair(source: str) -> None:
     lost = [
         cell
         for cell in measure_all()
-        if cell.source == source and cell.verdict == "loss" and kinds[cell.case] in NEVER_LOST
+        if cell.source == source
+        and cell.verdict == "loss"
+        and kinds[cell.case] in NEVER_LOST
+        and cell.target not in PROMPTS
     ]
     assert lost == []
 
@@ -128,7 +132,7 @@ def test_recorded_traffic_has_no_silent_loss_in_any_dialect(source: str) -> None
     assert tally.requests[source] > 0
     assert tally.answers[source] > 0
     assert tally.shortfalls == []
-    assert [key for key in tally.counts if key[2] in NEVER_LOST and key[3] == "loss"] == []
+    assert [key for key in tally.counts if key[2] in NEVER_LOST and key[3] == "loss" and key[1] not in PROMPTS] == []
     others = {
         (kind, note)
         for _, _, kind, outcome, note in tally.notes
@@ -311,7 +315,7 @@ def test_prove_with_a_folder_writes_the_table(tmp_path: Path, capsys: pytest.Cap
     assert len(told["cells"]) == len(measure_all())
     assert told["shortfalls"] == []
     lost = {row["target"] for row in told["counts"] if row["kind"] == "aside" and row["outcome"] == "loss"}
-    assert lost == set(dialects.callable_names()) - {"anthropic"}
+    assert lost >= set(dialects.callable_names()) - {"anthropic"}
 
 
 def test_silent_losses_are_printed_and_fail_the_command() -> None:

@@ -47,6 +47,7 @@ QUIRKS: Final = {
     "no_penalties": "no `presence_penalty` and no `frequency_penalty`",
     "no_service_tier": "no `service_tier`",
     "no_user": "no `user`",
+    "no_openai_options": "no `store`, `metadata`, `verbosity`, `safety_identifier`, `prompt_cache_key`, `modalities`",
     "no_strict": "no `strict`, neither of a tool nor of a schema",
     "no_stream_options": "no `stream_options`",
     "no_json_schema": "no schema for the answer: the request asks for any JSON instead",

@@ -84,7 +84,6 @@ class ToolUseStart(Event, frozen=True, tag_field="type", tag="tool_use_start"):
     id: str  # canonical id, tu_<ulid>
     name: str
     provider_raw: ProviderRaw | None = None  # ``provider_raw`` of the call as far as known: a hint for writers
-    free_form: bool = False  # the tool takes one text; the fragments still add up to a JSON object
 
 
 class ToolUseInputDelta(Event, frozen=True, tag_field="type", tag="tool_use_input_delta"):
@@ -171,8 +170,8 @@ def unfold(reply: Reply) -> tuple[StreamEvent, ...]:
 
 
 def _block_events(index: int, block: ContentBlock) -> tuple[StreamEvent, ...]:
-    is_whole = getattr(block, "cache_hint", None) is not None or getattr(block, "unknown_fields", UNSET) is not UNSET
-    if is_whole:  # fields that only the whole block can carry
+    is_whole = getattr(block, "cache_hint", None) is not None or getattr(block, "free_form", False)
+    if is_whole or getattr(block, "unknown_fields", UNSET) is not UNSET:  # fields that only the whole block can carry
         return (BlockComplete(index, block),)
     match block:
         case TextBlock():
@@ -181,7 +180,7 @@ def _block_events(index: int, block: ContentBlock) -> tuple[StreamEvent, ...]:
             return (ThinkingDelta(index, block.text, block.signature, block.provider_raw, block.is_summary),)
         case ToolUseBlock():
             return (
-                ToolUseStart(index, block.id, block.name, block.provider_raw, block.free_form),
+                ToolUseStart(index, block.id, block.name, block.provider_raw),
                 ToolUseInputDelta(index, msgspec.json.encode(block.input).decode()),
                 ToolUseEnd(index, block.provider_raw),
             )
@@ -343,7 +342,7 @@ class _OpenCall:
             value: Any = read_json(text, OWN) if text.strip() else {}
             if not isinstance(value, dict):
                 raise JsonError(f"a tool's input is a JSON object, not {type(value).__name__}")
-            return ToolUseBlock(self.start.id, self.start.name, value, provider_raw, self.start.free_form)
+            return ToolUseBlock(self.start.id, self.start.name, value, provider_raw)
         except (JsonError, ValueError) as error:
             return self.invalid(str(error), provider_raw)
 

@@ -167,6 +167,14 @@ class Written(msgspec.Struct, frozen=True):
     losses: tuple[Loss, ...] = ()  # everything that is left out
     notes: tuple[Loss, ...] = ()  # what is written in another way, and hints that have no effect there
 
+    def __post_init__(self) -> None:
+        """Move what is no loss to the notes."""
+        others = tuple(loss for loss in self.losses if loss.kind != "loss")
+        if others:
+            losses = tuple(loss for loss in self.losses if loss.kind == "loss")
+            msgspec.structs.force_setattr(self, "losses", losses)
+            msgspec.structs.force_setattr(self, "notes", (*self.notes, *others))
+
     @property
     def adjustments(self) -> tuple[Loss, ...]:
         """What is written in another way, because the target rejects the original."""

@@ -443,6 +443,11 @@ def text_tuple(value: Any) -> tuple[str, ...]:
     return tuple(value) if isinstance(value, list) and all(isinstance(item, str) for item in value) else ()
 
 
+def text_map_or_none(value: Any) -> dict[str, str] | None:
+    """The value if it is an object of texts."""
+    return value if isinstance(value, dict) and all(isinstance(item, str) for item in value.values()) else None
+
+
 def list_or_empty(value: Any) -> list[Any]:
     """The value if it is a list, else an empty list."""
     return value if isinstance(value, list) else []

@@ -151,6 +151,12 @@ class ToolUseBlock(Block, frozen=True, tag_field="type", tag="tool_use"):
     cache_hint: CacheHint | None = None  # cache the prompt up to here
     unknown_fields: Unknown = UNSET
 
+    @property
+    def free_text(self) -> str | None:
+        """The text of a free-form call; ``None`` for a call with an object."""
+        text = self.input.get("input") if self.free_form and len(self.input) == 1 else None
+        return text if isinstance(text, str) else None
+
     def validate(self) -> None:
         super().validate()
         validate_json(self.input, "input")

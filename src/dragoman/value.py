@@ -2,8 +2,7 @@
 
     encode(value)            canonical bytes: fields in declared order, defaults omitted, no white space
     decode_lenient(…)        the value; unknown fields and blocks are kept with their bytes
-    identity(value)          canonical bytes without ``provider_raw``, cache hints and token probabilities: the basis of
-                             equality and of all hashes
+    identity(value)          canonical bytes without the fields in ``ASIDES``: the basis of equality and of all hashes
 
 Two values are equal if and only if their identities are the same bytes. This is stricter than Python's equality: 1, 1.0
 and true differ, and the order of keys counts, because a model and a reader can observe these differences.
@@ -139,7 +138,7 @@ def encode(value: Value) -> bytes:
 
 
 def identity(value: Value) -> bytes:
-    """Return the canonical bytes without any ``provider_raw``, cache hint or token probability."""
+    """Return the canonical bytes without the fields in ``ASIDES``."""
     data = encode(value)
     if not _has_aside(data):
         return data
@@ -156,7 +155,7 @@ def _reject_unknown(unknown: Any) -> Any:
     raise FormatError(f"{type(unknown).__name__} is not part of the format", remedy="Use the types of dragoman.message")
 
 
-ASIDES: Final = ("provider_raw", "cache_hint", "token_logprobs")  # fields that are not part of the identity
+ASIDES: Final = ("provider_raw", "cache_hint", "token_logprobs", "is_summary")  # not part of the identity
 _ASIDE_KEYS: Final = tuple(f'"{name}":'.encode() for name in ASIDES)
 _ENCODER: Final = msgspec.json.Encoder(enc_hook=_reject_unknown)
 _JSON_ENCODER: Final = msgspec.json.Encoder()
@@ -165,8 +164,7 @@ encode_fast: Final = _ENCODER.encode  # raises SlowPathRequired or UnicodeEncode
 
 def _has_aside(data: bytes) -> bool:
     """Whether encoded bytes may contain a field of ``ASIDES``; inside a string the quotes are escaped."""
-    raw_key, hint_key, logprobs_key = _ASIDE_KEYS
-    return raw_key in data or hint_key in data or logprobs_key in data
+    return any(key in data for key in _ASIDE_KEYS)
 
 
 def _to_plain(value: msgspec.Struct, *, keep_asides: bool) -> dict[str, Any] | Raw:

@@ -85,6 +85,13 @@ CASES: list[tuple[str, Options, dict[str, Any], dict[str, Any], list[str]]] = [
     ("no_max_output_tokens", Options(max_output_tokens=5), {"max_completion_tokens": 5}, {}, ["max_output_tokens"]),
     ("no_temperature", Options(temperature=0.5), {"temperature": 0.5}, {}, ["temperature"]),
     ("no_user", Options(user="u"), {"user": "u"}, {}, ["user"]),
+    (
+        "no_openai_options",
+        Options(store=False, metadata={"a": "b"}, verbosity="low"),
+        {"store": False, "metadata": {"a": "b"}, "verbosity": "low"},
+        {},
+        ["metadata", "verbosity"],
+    ),
     ("no_service_tier", Options(service_tier="flex"), {"service_tier": "flex"}, {}, ["service_tier"]),
     ("no_stop", Options(stop_sequences=("END",)), {"stop": ["END"]}, {}, ["stop_sequences"]),
     ("no_seed", Options(seed=7), {"seed": 7}, {}, ["seed"]),

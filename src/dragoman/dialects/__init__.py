@@ -26,7 +26,8 @@ from typing import Any, Protocol
 
 from dragoman.catalog import Model
 from dragoman.event import StreamEvent
-from dragoman.exchange import Fault, Reply, Request, Written
+from dragoman.exchange import Fault, Loss, Reply, Request, Written
+from dragoman.wire.support import Support
 
 
 class StreamReader(Protocol):
@@ -44,6 +45,11 @@ class StreamReader(Protocol):
 class StreamWriter(Protocol):
     """Writes the stream of a provider: events in, bytes out."""
 
+    @property
+    def losses(self) -> tuple[Loss, ...]:
+        """What the wire cannot carry of the events so far."""
+        ...
+
     def feed(self, event: StreamEvent, /) -> bytes:
         """Return the bytes that the wire has for one event."""
         ...
@@ -59,6 +65,11 @@ class Dialect(Protocol):
     @property
     def NAME(self) -> str:  # noqa: N802  a constant of a module
         """The name of the dialect."""
+        ...
+
+    @property
+    def SUPPORT(self) -> Support:  # noqa: N802  a constant of a module
+        """The shared fields that the API has."""
         ...
 
     def read_request(self, wire: Any, /) -> Request:

@@ -19,6 +19,8 @@ from typing import Any, Final, Protocol
 import msgspec
 
 from dragoman.exchange import (
+    FREE_FORM_SCHEMA,
+    Grammar,
     Options,
     Reasoning,
     Reply,
@@ -33,7 +35,10 @@ from dragoman.exchange import (
 from dragoman.fidelity.comparison import JOINED, MOVED, compare_requests, request_kinds
 from dragoman.fidelity.reply_comparison import reply_kinds
 from dragoman.message import (
+    Alternative,
     AudioBlock,
+    CacheHint,
+    Citation,
     ContentBlock,
     DocumentBlock,
     ImageBlock,
@@ -42,7 +47,9 @@ from dragoman.message import (
     Message,
     MessageMetadata,
     Role,
+    StopDetails,
     TextBlock,
+    TokenLogprob,
     TokenUsage,
     ToolResultBlock,
     ToolUseBlock,
@@ -96,6 +103,10 @@ _TOOL: Final = ToolDefinition(
 _SCHEMA: Final = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
 _PICTURE: Final = ImageBlock(ImageSource("base64", _PIXEL), "image/png")
 _PDF: Final = DocumentBlock(ImageSource("base64", "JVBERi0xLjQK"), "application/pdf")
+_SHOWN: Final = Reasoning(enabled=True, budget_tokens=2048, summary="auto")
+_DOCUMENT_CITATION: Final = Citation(
+    title="report", cited_text="Rome", document=0, unit="char", source_start=0, source_end=4
+)
 _TEXT_DOCUMENT: Final = DocumentBlock(ImageSource("base64", "QSBub3RlLg=="), "text/plain")
 
 
@@ -224,6 +235,106 @@ def _option_cases() -> dict[str, tuple[str, Request | None]]:
     }
 
 
+def _shared_cases() -> dict[str, tuple[str, Request | None]]:
+    """Return the cases about fields that several dialects share."""
+    hello, hint = TextBlock("Hello."), CacheHint("1h")
+    user = _message(Role.USER, hello)
+    cited = TextBlock("Rome is in Italy.", citations=(_DOCUMENT_CITATION,))
+    said = (_message(Role.USER, hello), _message(Role.ASSISTANT, cited), user)
+    grammar = Grammar("lark", "start: /[0-9]+/")
+    custom = ToolDefinition(
+        "count", "Count.", dict(FREE_FORM_SCHEMA), SideEffects.EXECUTE, free_form=True, grammar=grammar
+    )
+    custom_call = ToolUseBlock(_CALL.id, "count", {"input": "42"}, free_form=True)
+    custom_result = _message(Role.TOOL, ToolResultBlock(_CALL.id, (TextBlock("done"),)))
+    custom_turn = _request(user, _message(Role.ASSISTANT, custom_call), custom_result, tools=(custom,))
+    other = _TOOL.replace(name="write_file")
+    second = _CALL.replace(id="tu_01KR3ER9E00000000000000QQF", input={"path": "b.md"})
+    answers = (ToolResultBlock(call.id, (TextBlock("# Foo"),)) for call in (_CALL, second))
+    parallel = _request(
+        user,
+        _message(Role.ASSISTANT, _CALL, second),
+        *(_message(Role.TOOL, answer) for answer in answers),
+        tools=(_TOOL,),
+    )
+    options: dict[str, Any] = {
+        "n": 2,
+        "logprobs": True,
+        "top_logprobs": 3,
+        "verbosity": "low",
+        "store": True,
+        "metadata": {"team": "blue"},
+        "safety_identifier": "person-1",
+        "prompt_cache_key": "key-1",
+    }
+    outputs = {"image output": ("text", "image"), "audio output": ("text", "audio")}
+    return {
+        "parallel calls": ("tool_use", parallel),
+        "strict tool": ("tool.strict", _request(tools=(_TOOL.replace(strict=True),))),
+        "deferred tool": ("tool.defer_loading", _request(tools=(_TOOL.replace(defer_loading=True),))),
+        "free-form tool": ("tool.free_form", _request(tools=(custom,))),
+        "grammar of a tool": ("tool.grammar", _request(tools=(custom,))),
+        "free-form call": ("tool_use.free_form", custom_turn),
+        "allowed tools": (
+            "options.tool_choice.allowed",
+            _request(tools=(_TOOL, other), tool_choice=ToolChoice("required", allowed=("read_file", "write_file"))),
+        ),
+        "cache hint on a text": (
+            "block.cache_hint",
+            _request(_message(Role.USER, TextBlock("Long.", cache_hint=hint), hello)),
+        ),
+        "cache hint on a system prompt": (
+            "block.cache_hint",
+            _request(_message(Role.SYSTEM, TextBlock("Be brief.", cache_hint=hint)), user),
+        ),
+        "cache hint on a tool": ("tool.cache_hint", _request(tools=(_TOOL.replace(cache_hint=hint),))),
+        "cache hint on the prompt": ("options.cache_hint", _request(cache_hint=CacheHint())),
+        "citation of a document": ("text.citations", _request(*said)),
+        "document to cite": ("document.cite", _user_request(_PDF.replace(name="report", cite=True))),
+        "context of a document": ("document.context", _user_request(_PDF.replace(name="report", context="2026"))),
+        "detail of an image": ("image.detail", _user_request(_PICTURE.replace(detail="low"))),
+        "summary of reasoning": ("options.reasoning.summary", _request(reasoning=_SHOWN)),
+        "description of a schema": (
+            "options.response_format.description",
+            _request(response_format=ResponseFormat("json_schema", _SCHEMA, "place", None, "A place.")),
+        ),
+        **{name: (f"options.{name}", _request(**{name: value})) for name, value in options.items()},
+        **{name: ("options.modalities", _request(modalities=words)) for name, words in outputs.items()},
+        "web search": ("server_tool.web_search", None),
+        "code execution": ("server_tool.code_execution", None),
+        "web page as context": ("server_tool.web_fetch", None),
+        "file id": ("opaque", None),
+    }
+
+
+def _shared_reply_cases() -> dict[str, tuple[str, Reply]]:
+    """Return the cases about replies with fields that several dialects share."""
+    page = Citation(start=0, end=4, url="https://example.com/rome", title="Rome")
+    tokens = (TokenLogprob("Hi", -0.25, (72, 105)), TokenLogprob(".", -0.5, (46,)))
+    second = Alternative(content=(TextBlock("Ho."),), stop_reason=StopReason.END_TURN)
+    declined = StopDetails(category="cyber", explanation="It is not allowed.")
+    return {
+        "answer: several": ("answer.alternatives", _make_reply().replace(alternatives=(second,))),
+        "answer: citation of a page": (
+            "answer.text.citations",
+            _make_reply(TextBlock("Rome is in Italy.", citations=(page,))),
+        ),
+        "answer: citation of a document": (
+            "answer.text.citations",
+            _make_reply(TextBlock("Rome is in Italy.", citations=(_DOCUMENT_CITATION,))),
+        ),
+        "answer: token probabilities": (
+            "answer.text.token_logprobs",
+            _make_reply(TextBlock("Hi.", token_logprobs=tokens)),
+        ),
+        "ended: why": (
+            "answer.stop_details",
+            _make_reply(stop_reason=StopReason.REFUSAL).replace(stop_details=declined),
+        ),
+        "answer: image": ("answer.image", _make_reply(TextBlock("Here."), _PICTURE)),
+    }
+
+
 def _make_reply(*blocks: ContentBlock, stop_reason: StopReason = StopReason.END_TURN, **counts: Any) -> Reply:
     usage = TokenUsage(**{"input_tokens": 100, "output_tokens": 50, **counts})
     stop_sequence = "END" if stop_reason is StopReason.STOP_SEQUENCE else None
@@ -270,6 +381,8 @@ CASES: Final = (
     *(Case(name, "Blocks", kind, request) for name, (kind, request) in _block_cases().items()),
     *(Case(name, "Tools and options", kind, request) for name, (kind, request) in _option_cases().items()),
     *(Case(name, "Answers", kind, answer=answer) for name, (kind, answer) in _reply_cases().items()),
+    *(Case(name, "Shared fields", kind, request) for name, (kind, request) in _shared_cases().items()),
+    *(Case(name, "Shared fields", kind, answer=answer) for name, (kind, answer) in _shared_reply_cases().items()),
 )
 
 

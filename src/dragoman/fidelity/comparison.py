@@ -30,6 +30,7 @@ from dragoman.message import (
     InvalidToolUseBlock,
     MediaBlock,
     Message,
+    ProviderRaw,
     Role,
     TextBlock,
     ThinkingBlock,
@@ -79,8 +80,19 @@ def compare_requests(
     findings.extend(_compare_options(before, after, comparison.losses, implicit))
     for name in foreign_options(before, target):
         reason = comparison.losses.get_option_reason(name)
+        if reason is None and _is_carried(name, before.provider_raw, written.wire):
+            findings.append(Finding("aside", "kept", "", name))
+            continue
         findings.append(_missing_finding("aside", reason and f"{name}: {reason}", name, f"{name}: left out"))
     return tuple(findings)
+
+
+def _is_carried(name: str, raw: ProviderRaw | None, wire: Any) -> bool:
+    """Return whether a wire has an option of another dialect with its value, because both have the same fields."""
+    residue = (raw or {}).get("residue")
+    options = residue.get("set", {}) if isinstance(residue, dict) else {}
+    is_same = isinstance(wire, dict) and name in options and name in wire
+    return is_same and diff(options[name], wire[name]) is None
 
 
 def request_kinds(request: Request) -> set[str]:
@@ -98,7 +110,12 @@ class _Losses:
         self._blocks: dict[tuple[str, str], list[str]] = defaultdict(list)
         self._options: dict[str, str] = {}
         self._adjusted = {(item.message_id, item.block_type): item.reason for item in adjustments}
+        self._hints: set[str] = set()  # names of what is reported as a hint
         for loss in losses:
+            if loss.kind == "hint":
+                self._hints.add(loss.block_type)
+            if loss.kind == "adjusted":
+                continue
             if loss.message_id:
                 self._blocks[loss.message_id, loss.block_type].append(loss.reason)
             elif loss.block_type == "tool":
@@ -113,9 +130,19 @@ class _Losses:
                 return self._blocks[message_id, name].pop(0)
         return None
 
+    def peek_block_reason(self, message_id: str, name: str) -> str | None:
+        """Return the reason for a missing block without removing it."""
+        return next(iter(self._blocks.get((message_id, name), ())), None)
+
     def get_option_reason(self, name: str) -> str | None:
         """Return the reason for a missing option, or for the option that it is part of."""
         return self._options.get(name) or self._options.get(name.partition(".")[0])
+
+    def missing_finding(self, kind: str, reason: str | None, place: str) -> Finding:
+        """Return the finding for a missing field: a dropped hint, a loss, or silent."""
+        if reason is not None and kind.removeprefix("options.") in self._hints:
+            return Finding(kind, "hint", reason, place)
+        return _missing_finding(kind, reason, place)
 
     def get_adjustment(self, message_id: str, name: str) -> str | None:
         """Return how a block or an option was changed, if reported."""
@@ -233,10 +260,11 @@ class _Comparison:
     """The comparison of one conversion, message by message."""
 
     def __init__(self, written: Written, before: Request, after: Request, target: str) -> None:
-        self.losses = _Losses(written.losses, written.adjustments)
+        self.losses = _Losses((*written.losses, *written.notes), written.adjustments)
         self._target = target
         self._last_position: _Position = ()
         self._ids: dict[str, str] = {}
+        self._after = [block for message in after.messages for block in _flatten(message.content)]
         by_role: dict[Role, list[tuple[_Position, ContentBlock]]] = defaultdict(list)
         self._calls: list[tuple[_Position, CallBlock]] = []
         self._results: list[tuple[_Position, ToolResultBlock]] = []
@@ -259,6 +287,7 @@ class _Comparison:
         for position, block in enumerate(message.content):
             place = f"messages[{index}].content[{position}]"
             yield from self._compare_block(block, message, self._scopes[message.role], place)
+            yield from self._compare_fields(block, message, place)
 
     def _compare_block(self, block: ContentBlock, message: Message, scope: _Scope, place: str) -> Iterator[Finding]:
         for hint in foreign_hints(getattr(block, "provider_raw", None), self._target):
@@ -281,6 +310,25 @@ class _Comparison:
                     yield msgspec.structs.replace(finding, kind="thinking.signature")
             case _:
                 yield self._finding_for_match(block.type, block, scope.find_equal(block), message, place)
+
+    def _compare_fields(self, block: ContentBlock, message: Message, place: str) -> Iterator[Finding]:
+        """Yield the findings of the optional fields of a block, as far as the block itself arrived."""
+        for kind, name in _fields_of(block):
+            value = getattr(block, name)
+            found = [getattr(other, name) for other in self._after if _is_same_block(block, other)]
+            if not found and not isinstance(block, TextBlock):
+                yield Finding(kind, "loss", f"left out with its {block.type}", place)
+                continue
+            if any(diff(msgspec.to_builtins(value), msgspec.to_builtins(other)) is None for other in found):
+                yield Finding(kind, "kept", "", place)
+            elif any(found):
+                yield Finding(kind, "changed", "in the form of the target", place)
+            elif kind == "tool_use.free_form":
+                yield Finding(kind, "changed", "as a call of a function with one text", place)
+            elif (note := self.losses.get_adjustment(message.id, kind)) is not None:
+                yield Finding(kind, "changed", note, place)
+            else:
+                yield self.losses.missing_finding(kind, self.losses.take_block_reason(message.id, kind), place)
 
     def _finding_for_match(
         self, kind: str, block: ContentBlock, match: _Match | None, message: Message, place: str
@@ -368,6 +416,42 @@ def _iterate_blocks(request: Request) -> Iterator[tuple[_Position, Role, Content
             yield (index, position), message.role, block
 
 
+def _flatten(content: Iterable[ContentBlock]) -> Iterator[ContentBlock]:
+    for block in content:
+        yield block
+        if isinstance(block, ToolResultBlock):
+            yield from _flatten(block.content)
+
+
+def _fields_of(block: ContentBlock) -> Iterator[tuple[str, str]]:
+    """Yield the kind and the name of each optional field of a block that is set."""
+    for kind, name in (
+        ("block.cache_hint", "cache_hint"),
+        ("text.citations", "citations"),
+        ("image.detail", "detail"),
+        ("document.context", "context"),
+        ("document.cite", "cite"),
+        ("tool_use.free_form", "free_form"),
+    ):
+        if getattr(block, name, None):
+            yield kind, name
+
+
+def _is_same_block(block: ContentBlock, other: ContentBlock) -> bool:
+    """Return whether a block is another one after the conversion."""
+    match block, other:
+        case TextBlock(text), TextBlock(other_text):
+            return text == other_text
+        case ToolUseBlock(name=name), ToolUseBlock(name=other_name):
+            return name == other_name
+        case ToolResultBlock(), ToolResultBlock():
+            return True
+        case _ if isinstance(block, MediaBlock) and isinstance(other, MediaBlock):
+            return type(block) is type(other) and _media_key(block) == _media_key(other)
+        case _:
+            return False
+
+
 def _input_change(before: CallBlock, after: CallBlock) -> str | None:
     """Return how the input of a call changed; ``None`` if it is different."""
     match before, after:
@@ -389,19 +473,55 @@ def _compare_tools(
     for index, tool in enumerate(before):
         place, kind = f"tools[{index}]", "opaque_tool" if isinstance(tool, OpaqueTool) else "tool"
         new_tool = next((candidate for candidate in unmatched if _is_same_tool(tool, candidate)), None)
+        if isinstance(tool, OpaqueTool) and tool.kind is not None:
+            yield _compare_server_tool(tool, new_tool, losses, place)
         if new_tool is None:
             yield _missing_finding(kind, losses.take_block_reason("", "tool"), place)
             continue
         unmatched.remove(new_tool)
         names = ("description", "input_schema") if isinstance(tool, ToolDefinition) else ()
         changed_fields = [name for name in names if diff(getattr(tool, name), getattr(new_tool, name)) is not None]
-        yield _match_finding(kind, f"different {' and '.join(changed_fields)}" if changed_fields else "", place)
+        note = f"different {' and '.join(changed_fields)}" if changed_fields else ""
+        if isinstance(tool, OpaqueTool) and tool != new_tool:
+            note = losses.get_adjustment("", "server_tool") or "another tool"
+        yield _match_finding(kind, note, place)
+        if isinstance(tool, ToolDefinition) and isinstance(new_tool, ToolDefinition):
+            yield from _compare_tool_fields(tool, new_tool, losses, place)
+
+
+def _compare_server_tool(
+    tool: OpaqueTool, new_tool: ToolDefinition | OpaqueTool | None, losses: _Losses, place: str
+) -> Finding:
+    kind = f"server_tool.{tool.kind}"
+    if new_tool is None:
+        return _missing_finding(kind, losses.peek_block_reason("", "tool"), place)
+    return _match_finding(kind, "" if tool == new_tool else losses.get_adjustment("", "server_tool") or "", place)
+
+
+def _compare_tool_fields(
+    tool: ToolDefinition, new_tool: ToolDefinition, losses: _Losses, place: str
+) -> Iterator[Finding]:
+    """Yield the findings of the optional fields of a tool."""
+    for name in ("strict", "cache_hint", "defer_loading", "free_form", "grammar"):
+        value, kind = getattr(tool, name), f"tool.{name}"
+        if not value:
+            continue
+        if diff(msgspec.to_builtins(value), msgspec.to_builtins(getattr(new_tool, name))) is None:
+            yield Finding(kind, "kept", "", place)
+        elif (note := losses.get_adjustment("", kind)) is not None:
+            yield Finding(kind, "changed", note, place)
+        elif name == "free_form":
+            yield Finding(kind, "changed", "as a function that takes one text", place)
+        else:
+            yield losses.missing_finding(kind, losses.get_option_reason(kind), place)
 
 
 def _is_same_tool(tool: ToolDefinition | OpaqueTool, other: ToolDefinition | OpaqueTool) -> bool:
     if isinstance(tool, ToolDefinition) and isinstance(other, ToolDefinition):
         return tool.name == other.name
-    return isinstance(tool, OpaqueTool) and tool == other
+    if not isinstance(tool, OpaqueTool) or not isinstance(other, OpaqueTool):
+        return False
+    return tool == other or (tool.kind is not None and tool.kind == other.kind)
 
 
 def _compare_options(
@@ -421,21 +541,24 @@ def _compare_options(
         elif (adjustment := losses.get_adjustment("", name)) is not None:
             yield Finding(kind, "changed", adjustment, kind)
         else:
-            yield _missing_finding(kind, losses.get_option_reason(name), kind)
+            yield losses.missing_finding(kind, losses.get_option_reason(name), kind)
 
 
 def collect_options(request: Request) -> dict[str, Any]:
     """Return every option that is set, by name; parts of an option like ``reasoning.effort``.
 
     Values that are the default of every provider are left out: automatic tool choice, parallel calls, text output, one
-    answer, no streaming, no probabilities.
+    answer, no streaming, no probabilities, text output, nothing kept.
     """
     options = request.options
     values: dict[str, Any] = {"model": request.model}
     for name in Options.__struct_fields__:
         value = getattr(options, name)
-        if name not in ("tool_choice", "response_format", "reasoning", "cache_hint"):
+        if name not in ("tool_choice", "response_format", "reasoning"):
             values[name] = list(value) or None if isinstance(value, tuple) else value
+    values["cache_hint"] = None if options.cache_hint is None else msgspec.to_builtins(options.cache_hint)
+    values["store"] = options.store or None
+    values["modalities"] = None if options.modalities == ("text",) else values["modalities"]
     values["parallel_tool_calls"] = False if options.parallel_tool_calls is False else None
     values["stream"] = options.stream or None
     values["logprobs"] = options.logprobs or None
@@ -462,7 +585,7 @@ def _reasoning_options(reasoning: Reasoning) -> dict[str, Any]:
     parts = {
         "reasoning.effort": reasoning.effort,
         "reasoning.budget_tokens": reasoning.budget_tokens,
-        "reasoning.summary": reasoning.summary,
+        "reasoning.summary": reasoning.summary if reasoning.summary != "none" else None,
     }
     on = reasoning.enabled or reasoning.effort is not None or reasoning.budget_tokens is not None
     return {"reasoning": "on" if on else None, **parts}

@@ -25,8 +25,8 @@ from dragoman.fidelity.reply_comparison import compare_replies
 from dragoman.transcripts import FORMATS
 from dragoman.wire.residue import diff, foreign_options
 
-Verdict = Literal["exact", "kept", "changed", "loss", "silent", "n/a"]
-_WORST_FIRST: Final[tuple[Literal["silent", "loss", "changed", "kept"], ...]] = ("silent", "loss", "changed", "kept")
+Verdict = Literal["exact", "kept", "changed", "hint", "loss", "silent", "n/a"]
+_WORST_FIRST: Final = ("silent", "loss", "hint", "changed", "kept")
 _TIME: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _NOT_A_MESSAGE: Final = "a transcript contains only messages"
 
@@ -91,11 +91,20 @@ def _make_row(source: Dialect, case: Case, targets: Iterable[Dialect]) -> Iterat
         ):
             yield Cell(source.NAME, target.NAME, case.group, case.name, "n/a")
             continue
-        findings = [finding for finding in measure_conversion(parsed, target) if finding.kind == case.kind]
-        verdict, notes = _worst_verdict(findings)
+        verdict, notes = _worst_verdict(_findings_of(case.kind, measure_conversion(parsed, target)))
         if source.NAME == target.NAME and _is_exact(wire, parsed, target):
             verdict, notes = "exact", ()
         yield Cell(source.NAME, target.NAME, case.group, case.name, verdict, notes)
+
+
+def _findings_of(kind: str, findings: Iterable[Finding]) -> list[Finding]:
+    """Return the findings of a kind; if there are none, the losses of what contains it."""
+    found = list(findings)
+    for name in (kind, kind.rpartition(".")[0]):
+        own = [finding for finding in found if finding.kind == name and (name == kind or finding.outcome == "loss")]
+        if own:
+            return own
+    return []
 
 
 def _read_sample(source: Any, wire: Any, case: Case) -> Request | Reply:
@@ -104,7 +113,9 @@ def _read_sample(source: Any, wire: Any, case: Case) -> Request | Reply:
 
 
 def _worst_verdict(findings: list[Finding]) -> tuple[Verdict, tuple[str, ...]]:
-    """Return the worst outcome and its notes."""
+    """Return the worst outcome and its notes. Without a finding, the subject of the case was not looked up."""
+    if not findings:
+        return "silent", ("no finding",)
     for outcome in _WORST_FIRST:
         notes = [finding.note for finding in findings if finding.outcome == outcome]
         if notes:

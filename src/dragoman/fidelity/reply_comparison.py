@@ -17,7 +17,7 @@ import msgspec
 
 from dragoman.exchange import Loss, Reply, Request, StopReason, Written
 from dragoman.fidelity.comparison import Finding, compare_requests
-from dragoman.message import Message, MessageMetadata, Role, TokenUsage
+from dragoman.message import ContentBlock, Message, MessageMetadata, Role, TextBlock, TokenLogprob, TokenUsage
 
 PREFIX: Final = "answer."
 _TIME: Final = datetime(1970, 1, 1, tzinfo=UTC)
@@ -26,7 +26,7 @@ _PROMPT_FIELDS: Final = ("input_tokens", "cached_input_tokens", "cache_creation_
 
 def compare_replies(before: Reply, written: Written, after: Reply, target: str) -> tuple[Finding, ...]:
     """Return a finding for everything in a reply; the kinds start with ``answer.``."""
-    losses = tuple(msgspec.structs.replace(loss, message_id="answer") for loss in written.losses)
+    losses = tuple(msgspec.structs.replace(loss, message_id="answer") for loss in (*written.losses, *written.notes))
     blocks = compare_requests(_to_request(before), Written(None, losses), _to_request(after), target)
     has_less = any(finding.outcome in ("loss", "changed") for finding in blocks)
     findings = [*blocks, *_compare_details(before, after, written.losses, has_less=has_less)]
@@ -51,8 +51,32 @@ def _compare_details(before: Reply, after: Reply, losses: Iterable[Loss], *, has
         yield _compare_stop_reason(before.stop_reason, after.stop_reason, loss_reasons)
     for name in ("stop_sequence", "model"):
         yield from _compare_detail(name, getattr(before, name), getattr(after, name), loss_reasons)
+    yield from _compare_answers(before, after, loss_reasons)
     if before.usage is not None:
         yield from _compare_counts(before.usage, after.usage, loss_reasons)
+
+
+def _compare_answers(before: Reply, after: Reply, loss_reasons: Mapping[str, str]) -> Iterator[Finding]:
+    """Yield the findings of further answers, of the explanation of the end, and of token probabilities."""
+    if before.alternatives:
+        old, new = ([_texts(each.content) for each in reply.alternatives] for reply in (before, after))
+        yield from _compare_detail("alternatives", old, new, loss_reasons)
+    if before.stop_details is not None:
+        if after.stop_details is not None and "stop_details.category" in loss_reasons:
+            yield Finding("stop_details", "changed", loss_reasons["stop_details.category"])
+        else:
+            yield from _compare_detail("stop_details", before.stop_details, after.stop_details, loss_reasons)
+    old_tokens, new_tokens = ([(item.token, item.logprob) for item in _logprobs(reply)] for reply in (before, after))
+    if old_tokens:
+        yield from _compare_detail("text.token_logprobs", old_tokens, new_tokens, loss_reasons)
+
+
+def _texts(content: Iterable[ContentBlock]) -> list[str]:
+    return [block.text for block in content if isinstance(block, TextBlock)]
+
+
+def _logprobs(reply: Reply) -> list[TokenLogprob]:
+    return [item for block in reply.content if isinstance(block, TextBlock) for item in block.token_logprobs]
 
 
 def _compare_stop_reason(before: StopReason, after: StopReason, loss_reasons: Mapping[str, str]) -> Finding:

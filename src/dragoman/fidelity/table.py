@@ -8,7 +8,8 @@ to_plain(cells, tally)        everything, for JSON
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, Final
 
 from dragoman.fidelity.measure import Cell, Tally
@@ -30,6 +31,8 @@ _GROUPS: Final = {
     "redacted_thinking": "reasoning",
     "thinking.signature": "signatures",
     "tool": "tools",
+    "server_tool": "tools",
+    "block": "hints",
     "opaque": "opaque",
     "opaque_tool": "opaque",
     "options": "options",
@@ -45,24 +48,29 @@ _GROUPS: Final = {
 _COLUMNS: Final = (*dict.fromkeys(_GROUPS.values()), "other")
 
 
-def cells_to_markdown(cells: Iterable[Cell]) -> Iterator[str]:
-    """Yield lines of Markdown: for each source, the result of each case in each target."""
+def cells_to_markdown(cells: Iterable[Cell], links: Mapping[str, str] = MappingProxyType({})) -> Iterator[str]:
+    """Yield lines of Markdown: for each source, the result of each case in each target.
+
+    ``links`` are the API references of the targets. They follow the table.
+    """
     by_source: dict[str, list[Cell]] = {}
     for cell in cells:
         by_source.setdefault(cell.source, []).append(cell)
     for source, row in by_source.items():
         yield f"### From {source}"
         yield ""
-        yield from _source_table(row)
+        yield from _source_table(row, links)
 
 
-def _source_table(cells: Sequence[Cell]) -> Iterator[str]:
+def _source_table(cells: Sequence[Cell], links: Mapping[str, str]) -> Iterator[str]:
     targets = list(dict.fromkeys(cell.target for cell in cells))
     numbers: dict[str, int] = {}
     lines: dict[str, list[str]] = {}
     for cell in cells:
         marks = [str(numbers.setdefault(note, len(numbers) + 1)) for note in cell.notes]
-        verdict = "–" if cell.verdict == "n/a" else cell.verdict
+        verdict: str = "–" if cell.verdict == "n/a" else cell.verdict
+        if cell.verdict == "loss" and cell.target in links:
+            verdict = f"[loss][{cell.target}]"
         lines.setdefault(cell.case, []).append(f"{verdict} ({', '.join(marks)})" if marks else verdict)
     yield f"| | {' | '.join(f'`{target}`' for target in targets)} |"
     yield f"|---{'|---' * len(targets)}|"
@@ -85,7 +93,7 @@ def _escape(note: str) -> str:
 
 
 def cells_to_summary(cells: Iterable[Cell]) -> Iterator[str]:
-    """Yield lines of Markdown: for each ordered pair, the number of kept, changed and lost cases."""
+    """Yield lines of Markdown: for each ordered pair, the number of kept, changed, ignored and lost cases."""
     counts: dict[tuple[str, str], Counter[str]] = {}
     for cell in cells:
         counts.setdefault((cell.source, cell.target), Counter())[cell.verdict] += 1
@@ -99,7 +107,7 @@ def cells_to_summary(cells: Iterable[Cell]) -> Iterator[str]:
 def _format_counts(counts: Counter[str]) -> str:
     if counts["exact"]:
         return f"{counts['exact']} exact"
-    numbers = f"{counts['kept']} / {counts['changed']} / {counts['loss']}"
+    numbers = f"{counts['kept']} / {counts['changed']} / {counts['hint']} / {counts['loss']}"
     return f"{numbers} / **{counts['silent']} silent**" if counts["silent"] else numbers
 
 

@@ -52,6 +52,7 @@ from dragoman.message import (
 from dragoman.wire import losses, residue
 from dragoman.wire.message_builder import tool_id_for
 from dragoman.wire.residue import get_notes
+from dragoman.wire.support import Support, block_losses
 
 KEY: Final = "dragoman"
 _ULID: Final = re.compile(rf"[0-7][{ALPHABET}]{{25}}")
@@ -401,6 +402,7 @@ class LossCollector:
         """Return the supported blocks; report the others, and unknown fields of newer versions, as losses."""
         supported = tuple(losses.supported_blocks(blocks, find_reason, self.name, self.losses, message))
         for block in supported:
+            self.losses.extend(block_losses(block, message, self.name, _SUPPORT))
             source = getattr(block, "source", None)
             if isinstance(block, UnknownBlock) or (
                 _has_no_unknown_fields(block) and (source is None or _has_no_unknown_fields(source))
@@ -427,6 +429,12 @@ class LossCollector:
     def add_loss(self, message: Message, block_type: str, reason: str) -> None:
         """Add a loss."""
         self.losses.append(Loss(message.session_id, message.id, block_type, self.name, reason))
+
+
+_SUPPORT: Final = Support(
+    documentation="",
+    reasons={"text.citations": "this format has no citations", "document.cite": "this format has no such request"},
+)
 
 
 def _has_no_unknown_fields(value: Any) -> bool:

@@ -25,6 +25,7 @@ from dragoman.message import ProviderRaw
 from dragoman.wire.faults import HEAD_BYTES, early_end, stream_error
 from dragoman.wire.frames import Frame, FramingError, json_line, make_splitter, sse_frame
 from dragoman.wire.residue import apply_diff, diff, get_notes
+from dragoman.wire.support import Support, drop_unsupported, reply_losses, shared_losses
 from dragoman.wire.tool_definitions import MAX_BRACKETS
 
 if TYPE_CHECKING:
@@ -53,8 +54,12 @@ class DerivedDialect:
         *,
         family: str | None = None,
         prepare: Callable[[Request, list[Loss]], Request] | None = None,
+        prepare_reply: Callable[[Reply, list[Loss]], Reply] | None = None,
+        support: Support | None = None,
     ) -> None:
         self.name = name
+        self._prepare_reply = prepare_reply
+        self._support = support
         self.base = base
         self.family = family
         self._request = request
@@ -73,13 +78,16 @@ class DerivedDialect:
     ) -> Written:
         """Write a request and report losses."""
         losses: list[Loss] = []
+        if self._support is not None:
+            losses.extend(shared_losses(request, self.name, self._support))
+            request = drop_unsupported(request, self._support)
         if self._prepare is not None:
             request = self._prepare(request, losses)
         outer = get_notes(request.provider_raw, self.name).get(_OUTER)
         request = request.replace(provider_raw=self.to_base_raw(request.provider_raw))
         written = self.base.write_request(request, quirks, model, fit=fit)
         wire = apply_diff(self._request.from_base(written.wire), outer)
-        return Written(wire, self._own_losses((*losses, *written.losses)), self._own_losses(written.notes))
+        return Written(wire, self._own_losses((*losses, *written.losses, *written.notes)))
 
     def _read_reply(self, body: Wire) -> Reply:
         reply: Reply = self.base.read_reply(self._reply.to_base(body))
@@ -89,9 +97,15 @@ class DerivedDialect:
 
     def write_reply(self, reply: Reply) -> Written:
         """Write a reply and report losses."""
+        losses: list[Loss] = []
+        if self._support is not None:
+            losses.extend(reply_losses(reply, self.name, self._support))
+        if self._prepare_reply is not None:
+            reply = self._prepare_reply(reply, losses)
         outer = get_notes(reply.provider_raw, self.name).get(_OUTER)
         written = self.base.write_reply(reply.replace(provider_raw=self.to_base_raw(reply.provider_raw)))
-        return Written(apply_diff(self._reply.from_base(written.wire), outer), self._own_losses(written.losses))
+        wire = apply_diff(self._reply.from_base(written.wire), outer)
+        return Written(wire, self._own_losses((*losses, *written.losses, *written.notes)))
 
     def add_residue(self, raw: ProviderRaw | None, default: Wire, wire: Wire) -> ProviderRaw:
         """Return the notes of the base dialect as ours, with what the arrangement cannot represent."""
@@ -119,7 +133,13 @@ class DerivedDialect:
         return fault.replace(provider=self.name) if fault is not None and fault.provider == self.base.NAME else fault
 
     def _own_losses(self, losses: Iterable[Loss]) -> tuple[Loss, ...]:
-        return tuple(loss.replace(adapter=self.name) for loss in losses)
+        """Return the losses of the base dialect as losses of this one, each name of a message once."""
+        own: dict[tuple[str, str, str], Loss] = {}
+        for number, loss in enumerate(losses):
+            is_field = "." in loss.block_type or not loss.message_id
+            key = (loss.message_id, loss.block_type, "" if is_field and loss.block_type != "tool" else str(number))
+            own.setdefault(key, loss.replace(adapter=self.name))
+        return tuple(own.values())
 
 
 # --- streams ---------------------------------------------------------------------------------------------------------
@@ -279,6 +299,11 @@ class DerivedStreamWriter:
     def from_base_event(self, wire: Wire, name: str | None) -> bytes:
         """Return the bytes for one event of the base dialect."""
         raise NotImplementedError
+
+    @property
+    def losses(self) -> tuple[Loss, ...]:
+        """What the wire cannot carry of the events so far."""
+        return self.dialect.write_reply(self.accumulator.reply()).losses
 
     def feed(self, event: StreamEvent) -> bytes:
         """Return the bytes that the wire has for one event."""

@@ -12,7 +12,7 @@ Invariant: everything that is left out is in ``losses``, once, with its message.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import msgspec
 
@@ -92,7 +92,10 @@ REFUSALS: Final = {
     "no_penalties": ("presence_penalty", "frequency_penalty"),
     "no_service_tier": ("service_tier",),
     "no_user": ("user",),
+    "no_openai_options": ("store", "metadata", "verbosity", "safety_identifier", "prompt_cache_key", "modalities"),
 }
+_EMPTY_OPTIONS: Final = ("stop_sequences", "modalities")  # whose value for none is an empty tuple
+_HINTS: Final = ("prompt_cache_key",)
 
 
 def drop_refused_options(options: Options, quirks: Collection[str], dialect: str, losses: list[Loss]) -> Options:
@@ -101,6 +104,8 @@ def drop_refused_options(options: Options, quirks: Collection[str], dialect: str
     for quirk in quirks:
         for name in REFUSALS.get(quirk, ()):
             if getattr(options, name) not in (None, ()):
-                changes[name] = () if name == "stop_sequences" else None
-                losses.append(Loss("", "", name, dialect, "this provider has no such option"))
+                changes[name] = () if name in _EMPTY_OPTIONS else None
+                if (name, getattr(options, name)) != ("store", False):  # which every other provider does anyway
+                    kind: Literal["hint", "loss"] = "hint" if name in _HINTS else "loss"
+                    losses.append(Loss("", "", name, dialect, "this provider has no such option", kind))
     return options.replace(**changes) if changes else options

@@ -17,6 +17,7 @@ from dragoman.message import (
     Message,
     MessageMetadata,
     MessageStatus,
+    OpaqueBlock,
     ProviderRaw,
     RedactedThinkingBlock,
     Role,
@@ -156,6 +157,12 @@ def drop_failed_turns(
         if content:
             messages.append(msgspec.structs.replace(message, content=content))
     return msgspec.structs.replace(request, messages=tuple(messages)) if is_changed else request
+
+
+def foreign_block_reason(block: OpaqueBlock) -> str:
+    """Return why a block of another dialect is lost."""
+    kind = {None: "a block", "file": "a file id"}.get(block.kind, f"a {block.kind} block")
+    return f"{kind} of {block.dialect}"
 
 
 def fault_loss(reply: Reply, dialect: str) -> tuple[Loss, ...]:

@@ -26,6 +26,12 @@ def to_prompt(
     messages = [message for message, before in zip(messages, request.messages, strict=True) if _stays(message, before)]
     first = [message for message in messages[:1] if message.role is Role.SYSTEM and keeps_system]
     rest = messages[len(first) :]
+    for message in rest:
+        if message.role is Role.SYSTEM:
+            reason = "part of the prompt"
+            losses.extend(
+                Loss(message.session_id, message.id, block.type, dialect, reason) for block in message.content
+            )
     request = request.replace(tools=(), options=_drop_options(request, dialect, losses).options)
     if len(rest) == 1 and rest[0].role is Role.USER and _is_one_text(rest[0]):
         return request.replace(messages=tuple(messages))

@@ -13,9 +13,10 @@
         write_failure(error)                the message failed
 
 Each returns bytes. With ``set_text_template`` a dialect sets the bytes around the next deltas of a block; the base then
-writes these deltas itself. ``identity`` has the fields of the reply that events do not carry: its id and its time. The
-base checks the order of events as ``fold`` does, joins surrogate pairs that two deltas
-split, and writes the end when the usage is known.
+writes these deltas itself. ``identity`` has the fields of the reply that events do not carry: its id and its time. With
+``support``, ``details`` and ``find_loss`` a dialect declares what the wire has; the base records the rest in
+``losses``. The base checks the order of events as ``fold`` does, joins surrogate pairs that two deltas split, and
+writes the end when the usage is known.
 
 Invariant: events that do not fold to a finished reply never yield a stream that looks finished.
 """
@@ -39,11 +40,13 @@ from dragoman.event import (
     ToolUseStart,
     UsageUpdate,
 )
-from dragoman.exchange import Loss, StopReason
+from dragoman.exchange import Loss, Reply, StopReason
 from dragoman.jsontext import has_lone_surrogate, join_surrogates
-from dragoman.message import Alternative, ContentBlock, ProviderRaw, TokenUsage
+from dragoman.message import Alternative, ContentBlock, ProviderRaw, ThinkingBlock, TokenUsage
 from dragoman.wire.faults import early_end, stream_error
 from dragoman.wire.frames import json_text
+from dragoman.wire.losses import SupportedDetails, detail_losses
+from dragoman.wire.support import Support, field_reason
 
 _CLOSED: Final = "closed call"
 
@@ -53,6 +56,9 @@ class BaseStreamWriter:
 
     open_call_stop_reasons: ClassVar[Collection[StopReason]] = ()  # with which the wire can end while a call is open
     starts_before_failure: ClassVar[bool] = True  # whether a failure is written after the start of a message
+    support: ClassVar[Support | None] = None  # the shared fields of the API
+    details: ClassVar[SupportedDetails | None] = None  # the details of an end that the wire has fields for
+    find_loss: ClassVar[Any] = None  # a function that returns why the wire cannot carry a block; ``None`` if it can
 
     def __init__(self, dialect: str) -> None:
         self._dialect = dialect
@@ -65,6 +71,8 @@ class BaseStreamWriter:
         self._usage: TokenUsage | None = None
         self._end: MessageComplete | None = None
         self._losses: dict[Loss, None] = {}
+        self._model_name: str | None = None
+        self._seen_thinking: set[int] = set()
         self._is_over = False
         self.identity: dict[str, Any] = {}  # top-level fields of the reply, in place of the dialect's placeholders
 
@@ -80,10 +88,6 @@ class BaseStreamWriter:
 
     def write_text_delta(self, delta: TextDelta, text: str) -> bytes:
         """Write more text, on a wire with citations or probabilities: the delta, and its text with pairs joined."""
-        if delta.citations:
-            self.add_loss("citations", "this API has no citations")
-        if delta.token_logprobs:
-            self.add_loss("token_logprobs", "this API has no token probabilities")
         return self.write_text(delta.index, text, delta.provider_raw)
 
     def write_thinking(self, index: int, text: str, raw: ProviderRaw | None) -> bytes:
@@ -112,7 +116,6 @@ class BaseStreamWriter:
 
     def write_alternative(self, alternative: Alternative) -> bytes:  # noqa: ARG002
         """Write a further answer, on a wire that has several."""
-        self.add_loss("alternatives", "this API returns one answer")
         return b""
 
     def write_end(self, end: MessageComplete, usage: TokenUsage | None) -> bytes:
@@ -187,6 +190,7 @@ class BaseStreamWriter:
             return self._fail(event)
         if isinstance(event, MessageStart) and not self._is_started:
             self._is_started = True
+            self._model_name = event.model
             return self.write_start(event)
         start = b"" if self._is_started else self._write_event(MessageStart())
         problem = self._order_problem(event)
@@ -194,7 +198,48 @@ class BaseStreamWriter:
             return start + self._fail(stream_error(self._dialect, "protocol_violation", problem))
         return start + self._write_in_order(event)
 
+    def _record_losses(self, event: StreamEvent) -> None:
+        """Record what the wire cannot carry of an event."""
+        match event:
+            case TextDelta(citations=citations, token_logprobs=logprobs):
+                if citations:
+                    self._record_field("text.citations")
+                if logprobs:
+                    self._record_field("text.token_logprobs")
+            case ThinkingDelta(index, _, signature, raw) if index not in self._seen_thinking:
+                self._seen_thinking.add(index)
+                self._record_block(ThinkingBlock("", signature, raw))
+            case BlockComplete(block=block):
+                self._record_block(block)
+            case AlternativeComplete():
+                self._record_field("alternatives")
+            case MessageComplete(stop_details=stop_details) if stop_details is not None:
+                self._record_field("stop_details")
+
+    def _record_field(self, name: str) -> None:
+        if self.support is not None and name not in self.support.reply:
+            self.add_loss(name, field_reason(name, self.support))
+
+    def _record_block(self, block: ContentBlock) -> None:
+        reason = self.find_loss(block) if self.find_loss is not None else None
+        if reason is not None:
+            self.add_loss(block.type, reason)
+
+    def _record_details(self, end: MessageComplete) -> None:
+        """Record the details of the end that the wire has no field for."""
+        if self.details is not None:
+            reply = Reply(
+                stop_reason=end.stop_reason,
+                stop_sequence=end.stop_sequence,
+                usage=self._usage,
+                model=self._model_name,
+                provider_raw=end.provider_raw,
+            )
+            for loss in detail_losses(reply, self._dialect, self.details):
+                self._losses.setdefault(loss)
+
     def _write_in_order(self, event: StreamEvent) -> bytes:
+        self._record_losses(event)
         match event:
             case TextDelta(index, text):
                 return self.write_text_delta(event, self._join_text(index, text))
@@ -221,6 +266,7 @@ class BaseStreamWriter:
         if self._end is None or problem is not None:
             return self._fail(problem or early_end(self._dialect, None, b""))
         self._is_over = True
+        self._record_details(self._end)
         return self.write_end(self._end, self._usage)
 
     def _fail(self, error: StreamError) -> bytes:

@@ -20,20 +20,24 @@ from typing import Any, Final
 import msgspec
 
 from dragoman.errors import JsonError
-from dragoman.exchange import Loss, OpaqueTool, Reply, SideEffects, StopReason, ToolDefinition
-from dragoman.jsontext import OWN, read_json
+from dragoman.exchange import Loss, OpaqueTool, Reply, Request, SideEffects, StopReason, ToolDefinition
+from dragoman.jsontext import OWN, flag_or_none, read_json
 from dragoman.message import ContentBlock, InvalidToolUseBlock, ToolUseBlock
 from dragoman.wire.residue import apply_diff, get_notes, make_notes
 
 Tool = ToolDefinition | OpaqueTool
 ToolWriter = Callable[[ToolDefinition], dict[str, Any]]
+ServerToolWriter = Callable[[OpaqueTool], dict[str, Any] | None]
 UNUSABLE: Final = ("tool_input_invalid", "tool_input_truncated", "empty_response")  # what only we find wrong
 MAX_BRACKETS: Final = 64  # in JSON that is shallow for certain
 EMPTY_SCHEMA: Final[dict[str, Any]] = {"type": "object", "properties": {}}  # the schema of a tool that came without one
 
 
-def read_tool(wire: dict[str, Any], dialect: str) -> Tool:
-    """Return the tool definition with its residue; an opaque tool if it is not a function."""
+def read_tool(wire: dict[str, Any], dialect: str, default: ToolWriter | None = None) -> Tool:
+    """Return the tool definition with its residue; an opaque tool if it is not a function.
+
+    ``default`` returns the wire of a tool without notes, for an API with strict tools.
+    """
     function = wire.get("function")
     if wire.get("type", "function") != "function" or not isinstance(function, dict):
         return OpaqueTool(dialect, wire)
@@ -42,8 +46,9 @@ def read_tool(wire: dict[str, Any], dialect: str) -> Tool:
         return OpaqueTool(dialect, wire)
     text = description if isinstance(description, str) else ""
     schema = schema if isinstance(schema, dict) else dict(EMPTY_SCHEMA)
-    tool = ToolDefinition(name, text, schema, SideEffects.EXECUTE)
-    return tool.replace(provider_raw=make_notes(dialect, default_tool(tool), wire))
+    strict = flag_or_none(function.get("strict")) if default is not None else None
+    tool = ToolDefinition(name, text, schema, SideEffects.EXECUTE, strict=strict)
+    return tool.replace(provider_raw=make_notes(dialect, (default or default_tool)(tool), wire))
 
 
 def default_tool(tool: ToolDefinition) -> dict[str, Any]:
@@ -52,24 +57,70 @@ def default_tool(tool: ToolDefinition) -> dict[str, Any]:
     return {"type": "function", "function": {"name": tool.name, **description, "parameters": tool.input_schema}}
 
 
-def write_tools(tools: Iterable[Tool], default: ToolWriter, dialect: str, losses: list[Loss]) -> list[dict[str, Any]]:
-    """Return the tools on the wire. ``default`` returns the wire of a tool without notes."""
-    wires = (write_tool(tool, dialect, losses, default) for tool in tools)
+def allowed_tools(request: Request, dialect: str, losses: list[Loss]) -> tuple[Tool, ...]:
+    """Return the tools that the model may call, for an API that has no list of allowed tools.
+
+    Leaving out the others has the same effect; it is noted as an adjustment. Tools that the provider runs stay.
+    """
+    choice = request.options.tool_choice
+    if choice is None or not choice.allowed:
+        return request.tools
+    tools = tuple(tool for tool in request.tools if isinstance(tool, OpaqueTool) or tool.name in choice.allowed)
+    reason = f"{len(request.tools) - len(tools)} other tools are left out"
+    losses.append(Loss("", "", "tool_choice.allowed", dialect, reason, "adjusted"))
+    return tools
+
+
+def write_tools(
+    tools: Iterable[Tool],
+    default: ToolWriter,
+    dialect: str,
+    losses: list[Loss],
+    server_tool: ServerToolWriter | None = None,
+) -> list[dict[str, Any]]:
+    """Return the tools on the wire.
+
+    ``default`` returns the wire of a tool without notes, ``server_tool`` that of a tool of the same kind as another
+    provider's.
+    """
+    wires = (write_tool(tool, dialect, losses, default, server_tool) for tool in tools)
     return [wire for wire in wires if wire is not None]
 
 
 def write_tool(
-    tool: Tool, dialect: str, losses: list[Loss], default: ToolWriter = default_tool
+    tool: Tool,
+    dialect: str,
+    losses: list[Loss],
+    default: ToolWriter = default_tool,
+    server_tool: ServerToolWriter | None = None,
 ) -> dict[str, Any] | None:
     """Return the tool on the wire."""
     if isinstance(tool, OpaqueTool):
-        if tool.dialect == dialect:
-            return tool.wire
-        losses.append(Loss("", "", "tool", dialect, f"a tool of {tool.dialect}"))
-        return None
+        return write_opaque_tool(tool, dialect, losses, server_tool)
     wire, notes = default(tool), get_notes(tool.provider_raw, dialect)
     if "residue" in notes:
         wire = apply_diff(wire, notes["residue"])
+    return wire
+
+
+def write_opaque_tool(
+    tool: OpaqueTool, dialect: str, losses: list[Loss], server_tool: ServerToolWriter | None
+) -> dict[str, Any] | None:
+    """Return a tool that the provider runs: as it was, or this API's tool of the same kind, which is noted."""
+    if tool.dialect == dialect:
+        return tool.wire
+    if tool.kind == "cache_point":
+        losses.append(Loss("", "", "tool.cache_hint", dialect, "this API has no such hint", "hint"))
+        return None
+    wire = server_tool(tool) if server_tool is not None else None
+    if wire is None:
+        name = f"a {tool.kind} tool" if tool.kind is not None else "a tool"
+        losses.append(Loss("", "", "tool", dialect, f"{name} of {tool.dialect}"))
+        return None
+    text = str(wire)
+    lost = [key for key, value in (tool.settings or {}).items() if str(value) not in text]
+    reason = f"the {tool.kind} tool of this API" + (f", without {', '.join(lost)}" if lost else "")
+    losses.append(Loss("", "", "server_tool", dialect, reason, "adjusted"))
     return wire
 
 

@@ -17,6 +17,7 @@ from dragoman.dialects.anthropic.request import read_request as read_request
 from dragoman.dialects.anthropic.request import write_request as write_request
 from dragoman.dialects.anthropic.stream_reader import stream_reader as stream_reader
 from dragoman.dialects.anthropic.stream_writer import stream_writer as stream_writer
+from dragoman.dialects.anthropic.support import SUPPORT as SUPPORT
 from dragoman.wire.http_endpoint import HttpEndpoint
 
 HTTP: Final = HttpEndpoint("/v1/messages", key_header="x-api-key", headers=(("anthropic-version", "2023-06-01"),))

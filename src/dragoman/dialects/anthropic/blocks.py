@@ -13,9 +13,10 @@ import base64
 import binascii
 from typing import Any, Final
 
+from dragoman.dialects.anthropic.citations import read_cache_hint, read_citations, write_cache_hint, write_citations
 from dragoman.exchange import Loss
 from dragoman.ids import format_default_id
-from dragoman.jsontext import expect_list, expect_object, text_or_none
+from dragoman.jsontext import expect_list, expect_object, flag_or_none, text_or_none
 from dragoman.message import (
     ContentBlock,
     DocumentBlock,
@@ -26,12 +27,13 @@ from dragoman.message import (
     OpaqueBlock,
     ProviderRaw,
     RedactedThinkingBlock,
+    Role,
     TextBlock,
     ThinkingBlock,
     ToolResultBlock,
     ToolUseBlock,
 )
-from dragoman.wire.message_builder import MessageBuilder
+from dragoman.wire.message_builder import MessageBuilder, foreign_block_reason
 from dragoman.wire.residue import apply_diff, get_notes, make_notes
 
 NAME: Final = "anthropic"
@@ -42,7 +44,7 @@ def read_block(wire: dict[str, Any], builder: MessageBuilder) -> ContentBlock:
     """Read a block with its residue; a block of an unknown type is opaque."""
     block = _read_known_block(wire, builder)
     if block is None:
-        return OpaqueBlock(NAME, wire)
+        return OpaqueBlock(NAME, wire, kind=_opaque_kind(wire))
     raw = block_notes(block, wire)
     return block if raw is None else block.replace(provider_raw=raw)
 
@@ -59,9 +61,11 @@ def block_notes(block: ContentBlock, wire: dict[str, Any]) -> ProviderRaw | None
 def _read_known_block(wire: dict[str, Any], builder: MessageBuilder) -> ContentBlock | None:
     match wire:
         case {"type": "text", "text": str(text)}:
-            return TextBlock(text)
+            hint = read_cache_hint(wire.get("cache_control"))
+            return TextBlock(text, citations=read_citations(wire.get("citations")), cache_hint=hint)
         case {"type": "tool_use", "id": str(provider_id), "name": str(name), "input": dict(value)}:
-            return ToolUseBlock(builder.call_id(provider_id), name, value)
+            hint = read_cache_hint(wire.get("cache_control"))
+            return ToolUseBlock(builder.call_id(provider_id), name, value, cache_hint=hint)
         case {"type": "thinking", "thinking": str(text)}:
             return ThinkingBlock(text, text_or_none(wire.get("signature")))
         case {"type": "redacted_thinking", "data": str(data)}:
@@ -83,9 +87,43 @@ def _read_media(kind: str, source: dict[str, Any], wire: dict[str, Any]) -> Cont
             image_source = ImageSource("base64", base64.b64encode(text.encode("utf-8", "surrogatepass")).decode())
         case _:
             return None
+    hint = read_cache_hint(wire.get("cache_control"))
     if kind == "image":
-        return ImageBlock(image_source, media_type)
-    return DocumentBlock(image_source, media_type, text_or_none(wire.get("title")))
+        return ImageBlock(image_source, media_type, cache_hint=hint)
+    citations = wire.get("citations")
+    return DocumentBlock(
+        image_source,
+        media_type,
+        text_or_none(wire.get("title")),
+        cache_hint=hint,
+        context=text_or_none(wire.get("context")),
+        cite=flag_or_none(citations.get("enabled")) if isinstance(citations, dict) else None,
+    )
+
+
+_SERVER_RESULT: Final = "_tool_result"
+
+
+def _opaque_kind(wire: dict[str, Any]) -> str | None:
+    """Return one word for a block that only this API has: the tool that the provider ran, or a file."""
+    kind = wire.get("type")
+    match kind:
+        case "server_tool_use":
+            return _tool_kind(str(wire.get("name")))
+        case "mcp_tool_use" | "mcp_tool_result":
+            return "mcp"
+        case "image" | "document" | "container_upload":
+            return "file"
+        case str() if kind.endswith(_SERVER_RESULT):
+            return _tool_kind(kind.removesuffix(_SERVER_RESULT))
+        case _:
+            return kind if isinstance(kind, str) else None
+
+
+def _tool_kind(name: str) -> str:
+    if name.endswith("code_execution"):
+        return "code_execution"
+    return "tool_search" if name.startswith("tool_search") else name
 
 
 def read_result(wire: dict[str, Any], builder: MessageBuilder) -> ToolResultBlock:
@@ -96,7 +134,8 @@ def read_result(wire: dict[str, Any], builder: MessageBuilder) -> ToolResultBloc
     blocks = [read_block(expect_object(item, "$.content"), builder) for item in expect_list(items, "$.content")]
     provider_id = wire["tool_use_id"]
     tool_use_id = builder.result_id(provider_id)
-    result = ToolResultBlock(tool_use_id, tuple(blocks), wire.get("is_error") is True)
+    hint = read_cache_hint(wire.get("cache_control"))
+    result = ToolResultBlock(tool_use_id, tuple(blocks), wire.get("is_error") is True, cache_hint=hint)
     noted_id = provider_id if provider_id != tool_use_id else None
     default = _default_result(result, noted_id, form)
     return result.replace(provider_raw=make_notes(NAME, default, wire, id=noted_id, form=form))
@@ -111,7 +150,7 @@ def _default_result(result: ToolResultBlock, provider_id: str | None, form: str 
         wire["content"] = content
     if result.is_error:
         wire["is_error"] = True
-    return wire
+    return {**wire, **write_cache_hint(result.cache_hint)} if result.cache_hint is not None else wire
 
 
 def write_blocks(message: Message, losses: list[Loss]) -> list[dict[str, Any]]:
@@ -122,18 +161,26 @@ def write_blocks(message: Message, losses: list[Loss]) -> list[dict[str, Any]]:
 def _add_losses(block: ContentBlock, message: Message, losses: list[Loss]) -> bool:
     """Add the losses of a block and its parts; whether the whole block is lost."""
     inside = block.content if isinstance(block, ToolResultBlock) else ()
+    is_answer = message.role is Role.ASSISTANT
     for part in (block, *inside):
-        reason = unsupported_reason(part)
+        reason = unsupported_in_answer(part) if is_answer else unsupported_reason(part)
         if reason is not None:
             losses.append(Loss(message.session_id, message.id, part.type, NAME, reason))
-    return unsupported_reason(block) is not None
+    return (unsupported_in_answer(block) if is_answer else unsupported_reason(block)) is not None
+
+
+def unsupported_in_answer(block: ContentBlock) -> str | None:
+    """Return why a message of the model cannot carry a block; ``None`` if it can."""
+    if isinstance(block, ImageBlock) and not get_notes(block.provider_raw, NAME):
+        return "a message of the model holds no images here"
+    return unsupported_reason(block)
 
 
 def unsupported_reason(block: ContentBlock) -> str | None:
     """Return why this wire cannot carry a block; ``None`` if it can."""
     match block:
         case OpaqueBlock(dialect=dialect) if dialect != NAME:
-            return f"a block of {dialect}"
+            return foreign_block_reason(block)
         case ThinkingBlock(provider_raw=raw) | RedactedThinkingBlock(provider_raw=raw):
             return None if get_notes(raw, NAME) else "reasoning of another provider"
         case DocumentBlock(media_type=media_type, provider_raw=raw) if media_type not in _DOCUMENT_TYPES:
@@ -161,9 +208,11 @@ def _default_block(block: ContentBlock, provider_id: str | None = None, form: st
     """Return the wire of a block without notes."""
     match block:
         case TextBlock(text):
-            return {"type": "text", "text": text}
+            citations = {"citations": write_citations(block.citations)} if block.citations else {}
+            return {"type": "text", "text": text, **citations, **write_cache_hint(block.cache_hint)}
         case ToolUseBlock(call_id, name, value):
-            return {"type": "tool_use", "id": provider_id or format_default_id(call_id), "name": name, "input": value}
+            wire = {"type": "tool_use", "id": provider_id or format_default_id(call_id), "name": name, "input": value}
+            return {**wire, **write_cache_hint(block.cache_hint)}
         case InvalidToolUseBlock(call_id, name, input_text):
             value = {"invalid_input": input_text}
             return {"type": "tool_use", "id": provider_id or format_default_id(call_id), "name": name, "input": value}
@@ -172,16 +221,23 @@ def _default_block(block: ContentBlock, provider_id: str | None = None, form: st
         case RedactedThinkingBlock(data):
             return {"type": "redacted_thinking", "data": data}
         case ImageBlock(source, media_type):
-            return {"type": "image", "source": _write_source(source, media_type)}
-        case DocumentBlock(source, media_type, name):
+            wire = {"type": "image", "source": _write_source(source, media_type)}
+            return {**wire, **write_cache_hint(block.cache_hint)}
+        case DocumentBlock(source, media_type):
             wire = {"type": "document", "source": _write_source(source, media_type)}
-            return {**wire, "title": name} if name is not None else wire
+            return {**wire, **_document_fields(block), **write_cache_hint(block.cache_hint)}
         case ToolResultBlock():
             return _default_result(block, provider_id, form)
         case OpaqueBlock(wire=wire):
             return wire
         case _:
             return {"type": "text", "text": f"[{block.type}]"}
+
+
+def _document_fields(block: DocumentBlock) -> dict[str, Any]:
+    fields: dict[str, Any] = {"title": block.name, "context": block.context}
+    fields["citations"] = None if block.cite is None else {"enabled": block.cite}
+    return {key: value for key, value in fields.items() if value is not None}
 
 
 def _write_source(source: ImageSource, media_type: str) -> dict[str, Any]:

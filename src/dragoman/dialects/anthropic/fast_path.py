@@ -60,7 +60,10 @@ def write_blocks(message: Message) -> list[dict[str, Any]] | None:
 def _write_block(block: ContentBlock) -> dict[str, Any] | None:
     kind = type(block)
     if kind is TextBlock:
-        return {"type": "text", "text": block.text} if _is_foreign(block.provider_raw) else None  # type: ignore[union-attr]
+        is_plain = _is_plain_text(block)  # type: ignore[arg-type]
+        return {"type": "text", "text": block.text} if is_plain else None  # type: ignore[union-attr]
+    if getattr(block, "cache_hint", None) is not None:
+        return None
     if kind is ToolUseBlock:
         provider_id = _call_id(block.provider_raw, block.id)  # type: ignore[union-attr]
         if provider_id is not None:
@@ -70,6 +73,10 @@ def _write_block(block: ContentBlock) -> dict[str, Any] | None:
         if provider_id is not None:
             return _write_result(block, provider_id)  # type: ignore[arg-type]
     return None
+
+
+def _is_plain_text(block: TextBlock) -> bool:
+    return block.cache_hint is None and not block.citations and _is_foreign(block.provider_raw)
 
 
 def _is_foreign(raw: ProviderRaw | None) -> bool:
@@ -86,7 +93,7 @@ def _call_id(raw: ProviderRaw | None, tool_use_id: str) -> str | None:
 def _write_result(result: ToolResultBlock, provider_id: str) -> dict[str, Any] | None:
     content = []
     for part in result.content:
-        if type(part) is not TextBlock or not _is_foreign(part.provider_raw):
+        if type(part) is not TextBlock or not _is_plain_text(part):
             return None
         content.append({"type": "text", "text": part.text})
     wire: dict[str, Any] = {"type": "tool_result", "tool_use_id": provider_id, "content": content}

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from dragoman.dialects.anthropic.blocks import NAME, block_notes, read_block, unsupported_reason, write_block
+from dragoman.dialects.anthropic.blocks import NAME, block_notes, read_block, unsupported_in_answer, write_block
+from dragoman.dialects.anthropic.support import SUPPORT
 from dragoman.event import mark_unusable
 from dragoman.exchange import Loss, Reply, StopReason, Written
 from dragoman.jsontext import accepts_json_text, count_or_zero, expect_list, expect_object, text_or_none
-from dragoman.message import ContentBlock, InvalidToolUseBlock, TokenUsage, ToolUseBlock
+from dragoman.message import ContentBlock, InvalidToolUseBlock, StopDetails, TokenUsage, ToolUseBlock
 from dragoman.wire.counts import Counts
 from dragoman.wire.losses import SupportedDetails, detail_losses, supported_blocks
 from dragoman.wire.message_builder import MessageBuilder, fault_loss
 from dragoman.wire.residue import apply_diff, get_notes, make_notes
+from dragoman.wire.support import reply_losses
 
 STOP_REASONS: Final = {
     "end_turn": StopReason.END_TURN,
@@ -60,12 +62,20 @@ def make_reply(body: dict[str, Any], content: tuple[ContentBlock, ...]) -> Reply
         stop_sequence=text_or_none(body.get("stop_sequence")),
         usage=read_usage(usage) if isinstance(usage, dict) else None,
         model=text_or_none(body.get("model")),
+        stop_details=_read_details(body.get("stop_details")),
     )
     rest = {key: value for key, value in body.items() if key != "content"}
     return reply.replace(provider_raw=make_notes(NAME, default_reply(mark_unusable(reply)), rest))
 
 
-_SUPPORTED: Final = SupportedDetails(
+def _read_details(wire: Any) -> StopDetails | None:
+    if not isinstance(wire, dict):
+        return None
+    category, explanation = text_or_none(wire.get("category")), text_or_none(wire.get("explanation"))
+    return StopDetails(category=category, explanation=explanation) if category or explanation else None
+
+
+DETAILS: Final = SupportedDetails(
     stop_reasons=("end_turn", "max_tokens", "stop_sequence", "tool_use", "refusal", "paused"),
     usage_fields=("cached_input_tokens", "cache_creation_input_tokens", "service_tier"),
     service_tiers=_TIERS,
@@ -76,10 +86,11 @@ _SUPPORTED: Final = SupportedDetails(
 def write_reply(reply: Reply) -> Written:
     """Write a message of the Messages API, with losses."""
     losses: list[Loss] = []
-    content = [write_block(block) for block in supported_blocks(reply.content, unsupported_reason, NAME, losses)]
+    content = [write_block(block) for block in supported_blocks(reply.content, unsupported_in_answer, NAME, losses)]
     losses.extend(fault_loss(reply, NAME))
     rest = apply_diff(default_reply(reply), get_notes(reply.provider_raw, NAME).get("residue"))
-    losses.extend(detail_losses(reply, NAME, _SUPPORTED))
+    losses.extend(detail_losses(reply, NAME, DETAILS))
+    losses.extend(reply_losses(reply, NAME, SUPPORT))
     return Written({**rest, "content": content}, tuple(losses))
 
 
@@ -89,6 +100,9 @@ def default_reply(reply: Reply) -> dict[str, Any]:
     has_failed = reply.fault is not None and reply.fault.code != "empty_response"  # which ends like any other
     wire["stop_reason"] = None if has_failed else _STOP_WORDS.get(reply.stop_reason, "end_turn")
     wire["stop_sequence"] = reply.stop_sequence
+    if reply.stop_details is not None:
+        details = {"category": reply.stop_details.category, "explanation": reply.stop_details.explanation}
+        wire["stop_details"] = {"type": "refusal", **details}
     wire["usage"] = _write_usage(reply.usage or TokenUsage(input_tokens=0, output_tokens=0))
     return wire
 

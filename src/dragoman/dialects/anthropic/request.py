@@ -10,7 +10,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 from dragoman.dialects.anthropic import fast_path
 from dragoman.dialects.anthropic.blocks import NAME, read_block, read_result, unsupported_reason, write_blocks
+from dragoman.dialects.anthropic.citations import read_cache_hint, write_cache_hint
 from dragoman.dialects.anthropic.limits import TABLE
+from dragoman.dialects.anthropic.server_tools import read_server_tool, write_server_tool
+from dragoman.dialects.anthropic.support import SUPPORT
 from dragoman.errors import FormatError
 from dragoman.exchange import (
     Loss,
@@ -28,6 +31,7 @@ from dragoman.jsontext import (
     accepts_json_text,
     expect_list,
     expect_object,
+    flag_or_none,
     integer_or_none,
     number_or_none,
     text_or_none,
@@ -36,8 +40,9 @@ from dragoman.jsontext import (
 from dragoman.message import ContentBlock, Message, ProviderRaw, Role, TextBlock
 from dragoman.wire.limits import fit_request
 from dragoman.wire.message_builder import MessageBuilder, drop_failed_turns, fill_result_ids
-from dragoman.wire.residue import apply_diff, foreign_option_losses, get_notes, make_notes
-from dragoman.wire.tool_definitions import write_tools
+from dragoman.wire.residue import apply_diff, get_notes, make_notes
+from dragoman.wire.support import request_losses
+from dragoman.wire.tool_definitions import allowed_tools, write_tools
 
 if TYPE_CHECKING:
     from dragoman.catalog import Model
@@ -48,6 +53,8 @@ _TOOL, _SYSTEM = Role.TOOL, Role.SYSTEM
 _NO_NOTES: Final[Mapping[str, Any]] = {}
 _TIERS: Final = ("auto", "standard_only")
 _EFFORTS: Final = ("low", "medium", "high", "xhigh", "max")
+_SUMMARIES: Final = {"summarized": "auto", "omitted": "none"}
+_DISPLAYS: Final = {"none": "omitted", "auto": "summarized", "concise": "summarized", "detailed": "summarized"}
 _BETA_FORMAT_KEY: Final = "output_format"  # where the format of the answer stood while it was in beta
 _SEPARATE_KEYS: Final = ("messages", "system", "tools")  # parts of a request that are read one by one
 _DEFAULT_MAX_TOKENS: Final = 4096  # the wire demands one; nobody asked for any
@@ -103,9 +110,14 @@ def write_request(
         losses.append(Loss("", "", "reasoning", NAME, "what another model began cannot be continued with reasoning"))
     if system:
         wire["system"] = _write_system(system, losses)
-    if request.tools and (tools := write_tools(request.tools, _default_tool, NAME, losses)):
+    if request.tools and (tools := _write_tools(request, losses)):
         wire["tools"] = tools
-    losses.extend(foreign_option_losses(request, NAME))
+    if request.options.safety_identifier is not None and request.options.user is None:
+        losses.append(Loss("", "", "safety_identifier", NAME, "as the id of the user", "adjusted"))
+    summary = request.options.reasoning.summary if request.options.reasoning is not None else None
+    if summary not in (None, "none") and not notes and "display" not in options.get("thinking", {}):
+        losses.append(Loss("", "", "reasoning.summary", NAME, "without thinking there is nothing to show"))
+    losses.extend(request_losses(request, NAME, SUPPORT))
     return Written({**notes.get("empty", {}), **wire, **options}, tuple(losses), tuple(adjustments))
 
 
@@ -279,13 +291,23 @@ def _to_block_list(content: Any) -> list[Any]:
     return [{"type": "text", "text": content}] if isinstance(content, str) else content
 
 
+def _write_tools(request: Request, losses: list[Loss]) -> list[dict[str, Any]]:
+    return write_tools(allowed_tools(request, NAME, losses), _default_tool, NAME, losses, write_server_tool)
+
+
 def _read_tool(wire: dict[str, Any]) -> ToolDefinition | OpaqueTool:
     schema = wire.get("input_schema")
     if wire.get("type", "custom") != "custom" or not isinstance(schema, dict) or not isinstance(wire.get("name"), str):
-        return OpaqueTool(NAME, wire)
+        return read_server_tool(wire, NAME)
     description = wire.get("description")
     tool = ToolDefinition(
-        wire["name"], description if isinstance(description, str) else "", schema, SideEffects.EXECUTE
+        wire["name"],
+        description if isinstance(description, str) else "",
+        schema,
+        SideEffects.EXECUTE,
+        strict=flag_or_none(wire.get("strict")),
+        cache_hint=read_cache_hint(wire.get("cache_control")),
+        defer_loading=flag_or_none(wire.get("defer_loading")),
     )
     return tool.replace(provider_raw=make_notes(NAME, _default_tool(tool), wire))
 
@@ -294,7 +316,10 @@ def _default_tool(tool: ToolDefinition) -> dict[str, Any]:
     wire: dict[str, Any] = {"name": tool.name}
     if tool.description:
         wire["description"] = tool.description
-    return {**wire, "input_schema": tool.input_schema}
+    wire["input_schema"] = tool.input_schema
+    flags = {"strict": tool.strict, "defer_loading": tool.defer_loading}
+    wire.update((key, value) for key, value in flags.items() if value is not None)
+    return {**wire, **write_cache_hint(tool.cache_hint)}
 
 
 def _read_options(body: dict[str, Any]) -> Options:
@@ -316,6 +341,7 @@ def _read_options(body: dict[str, Any]) -> Options:
         service_tier=text_or_none(body.get("service_tier")),
         user=text_or_none(metadata.get("user_id")) if isinstance(metadata, dict) else None,
         stream=body["stream"] if isinstance(body.get("stream"), bool) else None,
+        cache_hint=read_cache_hint(body.get("cache_control")),
     )
 
 
@@ -346,7 +372,10 @@ def _read_reasoning(body: dict[str, Any]) -> Reasoning | None:
         kind = thinking.get("type")
         is_enabled = {"enabled": True, "adaptive": True, "disabled": False}.get(str(kind))
         return Reasoning(
-            enabled=is_enabled, effort=effort, budget_tokens=integer_or_none(thinking.get("budget_tokens"))
+            enabled=is_enabled,
+            effort=effort,
+            budget_tokens=integer_or_none(thinking.get("budget_tokens")),
+            summary=_SUMMARIES.get(str(thinking.get("display"))),
         )
     return Reasoning(effort=effort) if effort else None
 
@@ -366,8 +395,10 @@ def _write_options(request: Request, form: str | None = None) -> dict[str, Any]:
             wire[key] = value
     if options.stop_sequences:
         wire["stop_sequences"] = list(options.stop_sequences)
-    if options.user is not None:
-        wire["metadata"] = {"user_id": options.user}
+    user = options.user if options.user is not None else options.safety_identifier
+    if user is not None:
+        wire["metadata"] = {"user_id": user}
+    wire.update(write_cache_hint(options.cache_hint))
     wire.update(_write_choice(options))
     config: dict[str, Any] = {}
     if options.response_format is not None and options.response_format.kind == "json_schema":
@@ -385,9 +416,10 @@ def _write_options(request: Request, form: str | None = None) -> dict[str, Any]:
 def _write_thinking(reasoning: Reasoning) -> dict[str, Any] | None:
     if reasoning.enabled is False or (reasoning.enabled is None and reasoning.effort == "none"):
         return {"type": "disabled"}
+    display = {"display": _DISPLAYS[reasoning.summary]} if reasoning.summary in _DISPLAYS else {}
     if reasoning.budget_tokens is not None:
-        return {"type": "enabled", "budget_tokens": reasoning.budget_tokens}
-    return {"type": "adaptive"} if reasoning.enabled else None
+        return {"type": "enabled", "budget_tokens": reasoning.budget_tokens, **display}
+    return {"type": "adaptive", **display} if reasoning.enabled else None
 
 
 def _write_choice(options: Options) -> dict[str, Any]:

@@ -172,7 +172,8 @@ class StreamReader(BaseStreamReader):
             raise EventOrderError("the message ended while a block was open")
         has_content = any(block.kind != "text" or block.has_text for block in self._blocks)
         reply = make_reply(self._message, _PLACEHOLDER if has_content else ())
-        events.append(MessageComplete(reply.stop_reason, reply.stop_sequence, reply.provider_raw))
+        end = MessageComplete(reply.stop_reason, reply.stop_sequence, reply.provider_raw, reply.stop_details)
+        events.append(end)
 
     def _read_error(self, wire: dict[str, Any], events: list[StreamEvent]) -> None:
         events.append(StreamError(read_error(None, {}, wire)))
@@ -266,8 +267,9 @@ class StreamReader(BaseStreamReader):
             case "text":
                 if block.fragments:
                     block.wire["citations"] = _extend_list(block.wire.get("citations"), block.fragments["citations"])
-                raw = block_notes(TextBlock(""), {**block.wire, "text": ""})
-                events.append(TextDelta(block.index, "", raw))
+                text = read_block({**block.wire, "text": ""}, MessageBuilder())
+                citations = text.citations if isinstance(text, TextBlock) else ()
+                events.append(TextDelta(block.index, "", getattr(text, "provider_raw", None), citations))
             case "thinking":
                 signature = text_or_none(block.wire.get("signature"))
                 raw = block_notes(ThinkingBlock("", signature), {**block.wire, "thinking": ""})

@@ -11,9 +11,10 @@ from typing import Any, Final
 
 import msgspec
 
-from dragoman.dialects.anthropic.blocks import NAME, unsupported_reason, write_block
+from dragoman.dialects.anthropic.blocks import NAME, unsupported_in_answer, write_block
 from dragoman.dialects.anthropic.error import write_error
-from dragoman.dialects.anthropic.reply import default_reply
+from dragoman.dialects.anthropic.reply import DETAILS, default_reply
+from dragoman.dialects.anthropic.support import SUPPORT
 from dragoman.event import (
     MessageComplete,
     MessageStart,
@@ -27,6 +28,7 @@ from dragoman.event import (
 )
 from dragoman.exchange import Reply, StopReason
 from dragoman.message import (
+    Citation,
     ContentBlock,
     InvalidToolUseBlock,
     ProviderRaw,
@@ -55,7 +57,8 @@ class _Block:
         self.kind = kind
         self.index = index
         self.signature = begin.get("signature")
-        self.citations = 0
+        self.citations = 0  # how many are written
+        self.cited: tuple[Citation, ...] = ()  # all that are known
         self.inputs: list[str] = []  # of a call, to see whether it is over when another block begins
         self.is_open = True
         name, key = _DELTA_KEYS[kind]
@@ -91,6 +94,10 @@ def _can_close(block: _Block) -> bool:
 class StreamWriter(BaseStreamWriter):
     """Events in, bytes out, in the order that the official SDKs expect."""
 
+    support = SUPPORT
+    details = DETAILS
+    find_loss = staticmethod(unsupported_in_answer)
+
     def __init__(self, framing: str | None = None) -> None:
         if framing not in (None, "sse"):
             raise LookupError(f"{NAME} streams are server-sent events, not {framing!r}")
@@ -125,6 +132,7 @@ class StreamWriter(BaseStreamWriter):
             stop_sequence=end.stop_sequence,
             usage=usage,
             model=self._model,
+            stop_details=end.stop_details,
         )
         residue = get_notes(end.provider_raw, NAME).get("residue")
         message = {**apply_diff(default_reply(mark_unusable(reply)), residue), **self.identity}
@@ -152,19 +160,23 @@ class StreamWriter(BaseStreamWriter):
 
     # --- blocks
 
-    def write_text(self, index: int, text: str, raw: ProviderRaw | None) -> bytes:
-        """Write more text. An empty text closes an open block after its notes."""
+    def write_text_delta(self, delta: TextDelta, text: str) -> bytes:
+        """Write more text and its citations. An empty text closes an open block after its notes."""
+        return self._write_text(delta.index, text, delta.provider_raw, delta.citations)
+
+    def _write_text(self, index: int, text: str, raw: ProviderRaw | None, cited: tuple[Citation, ...]) -> bytes:
         out, block = b"", self._open_block(index)
         is_end = block is not None and not text
         if block is None:
             is_foreign = raw is not None and not get_notes(raw, NAME)
-            if not text and (is_foreign or index in self._wire_blocks):
+            if not text and not cited and (is_foreign or index in self._wire_blocks):
                 return b""
-            start = write_block(TextBlock("", raw))
+            start = write_block(TextBlock("", raw, cited))
             out, block = self._open(index, TextDelta, {**start, "citations": []} if _get_citations(start) else start)
         out += block.write_text(text)
-        if raw is not None:
-            citations = _get_citations(write_block(TextBlock("", raw)))
+        block.cited = (*block.cited, *cited)
+        if raw is not None or cited:
+            citations = _get_citations(write_block(TextBlock("", raw, block.cited)))
             out += b"".join(
                 block.write_delta(type="citations_delta", citation=one) for one in citations[block.citations :]
             )
@@ -183,7 +195,7 @@ class StreamWriter(BaseStreamWriter):
         is_end = block is not None and not text
         if block is None:
             opening = ThinkingBlock("", signature, raw)
-            if unsupported_reason(opening) is not None or (not text and index in self._wire_blocks):
+            if unsupported_in_answer(opening) is not None or (not text and index in self._wire_blocks):
                 return b""
             start = write_block(opening)
             out, block = self._open(index, ThinkingDelta, {**start, "signature": ""} if "signature" in start else start)
@@ -216,11 +228,11 @@ class StreamWriter(BaseStreamWriter):
 
     def write_block(self, index: int, block: ContentBlock) -> bytes:
         """Write a whole block: start, content and stop."""
-        if unsupported_reason(block) is not None:
+        if unsupported_in_answer(block) is not None:
             return b""
         match block:
-            case TextBlock(text, raw):
-                out = self.write_text(index, text, raw)
+            case TextBlock(text, raw, citations):
+                out = self._write_text(index, text, raw, citations)
             case ThinkingBlock(text, signature, raw):
                 out = self.write_thinking_delta(ThinkingDelta(index, text, signature, raw), text)
             case _:

@@ -19,6 +19,7 @@ from dragoman.dialects.bedrock_converse.request import read_request as read_requ
 from dragoman.dialects.bedrock_converse.request import write_request as write_request
 from dragoman.dialects.bedrock_converse.stream_reader import stream_reader as stream_reader
 from dragoman.dialects.bedrock_converse.stream_writer import stream_writer as stream_writer
+from dragoman.dialects.bedrock_converse.support import SUPPORT as SUPPORT
 from dragoman.wire.http_endpoint import HttpEndpoint
 
 HTTP: Final = HttpEndpoint(

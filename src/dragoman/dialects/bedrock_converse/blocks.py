@@ -16,13 +16,20 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
+from dragoman.dialects.bedrock_converse.citations import (
+    read_citations,
+    split_cache_points,
+    write_cache_point,
+    write_citations,
+)
 from dragoman.dialects.bedrock_converse.mappings import FORMAT_ALIASES, FORMAT_NAMES, FORMATS, NAME
 from dragoman.errors import JsonError
 from dragoman.exchange import Loss
 from dragoman.ids import DEFAULT_ID_FORMAT, format_id
-from dragoman.jsontext import OWN, expect_object, read_json, text_or_none
+from dragoman.jsontext import OWN, expect_object, flag_or_none, read_json, text_or_none
 from dragoman.message import (
     AudioBlock,
+    CacheHint,
     ContentBlock,
     DocumentBlock,
     ImageBlock,
@@ -38,7 +45,7 @@ from dragoman.message import (
     ToolUseBlock,
     VideoBlock,
 )
-from dragoman.wire.message_builder import MessageBuilder
+from dragoman.wire.message_builder import MessageBuilder, foreign_block_reason
 from dragoman.wire.residue import apply_diff, get_notes, make_notes
 
 RecordLoss = Callable[[str, str], None]  # called with the block type or option that is lost, and the reason
@@ -89,10 +96,42 @@ def read_block(wire: dict[str, Any], builder: MessageBuilder, place: str = "mess
     """Return the block with its residue, or an opaque block if its type is unknown."""
     matched = _match_block({key: wire[key] for key in _PLACES[place] if key in wire}, builder)
     if matched is None:
-        return OpaqueBlock(NAME, wire)
+        return OpaqueBlock(NAME, wire, kind=_opaque_kind(wire))
     block, notes = matched
     default = default_block(block, notes, place=place)
     return block.replace(provider_raw=make_notes(NAME, default, wire, **notes))
+
+
+SYSTEM_TOOLS: Final = {"nova_grounding": "web_search", "nova_code_interpreter": "code_execution"}
+
+
+def _opaque_kind(wire: dict[str, Any]) -> str | None:
+    """Return one word for a block that only this API has."""
+    match wire:
+        case {"toolUse": {"name": str(name)}}:
+            return SYSTEM_TOOLS.get(name, name)
+        case {"toolResult": dict()}:
+            return "server_tool"
+        case {"cachePoint": dict()}:
+            return "cache_point"
+        case {"guardContent": dict()}:
+            return "guard"
+        case _:
+            return None
+
+
+def read_hinted_blocks(items: list[dict[str, Any]], builder: MessageBuilder, place: str) -> list[ContentBlock]:
+    """Read blocks; a cache point is a hint of the block before it."""
+    blocks: list[ContentBlock] = []
+    for item, hint in split_cache_points(items):
+        block = read_block(item, builder, place)
+        if hint is None:
+            blocks.append(block)
+        elif isinstance(block, OpaqueBlock):
+            blocks += (block, read_block(write_cache_point(hint), builder, place))
+        else:
+            blocks.append(block.replace(cache_hint=hint))
+    return blocks
 
 
 def _match_block(wire: dict[str, Any], builder: MessageBuilder) -> tuple[ContentBlock, dict[str, Any]] | None:
@@ -100,8 +139,8 @@ def _match_block(wire: dict[str, Any], builder: MessageBuilder) -> tuple[Content
     match wire:
         case {"text": str(text)}:
             return TextBlock(text), {} if text else {"form": "empty"}
-        case {"citationsContent": {"content": [{"text": str(text)}]}}:
-            return TextBlock(text), {"form": "citations"}
+        case {"citationsContent": {"content": [{"text": str(text)}]} as content}:
+            return TextBlock(text, citations=read_citations(content.get("citations"))), {"form": "citations"}
         case {"json": value}:
             return TextBlock(to_compact_json(value)), {"form": "json"}
         case {"toolUse": {"type": "server_tool_use"}}:
@@ -146,7 +185,15 @@ def _read_media(wire: dict[str, Any]) -> tuple[ContentBlock, dict[str, Any]] | N
         case "audio":
             return AudioBlock(source, media_type), notes
         case _:
-            return DocumentBlock(source, media_type, text_or_none(media.get("name"))), notes
+            citations = media.get("citations")
+            document = DocumentBlock(
+                source,
+                media_type,
+                text_or_none(media.get("name")),
+                context=text_or_none(media.get("context")),
+                cite=flag_or_none(citations.get("enabled")) if isinstance(citations, dict) else None,
+            )
+            return document, notes
 
 
 def _read_source(kind: str, source: Any) -> tuple[ImageSource | None, dict[str, Any]]:
@@ -189,7 +236,18 @@ def write_blocks(blocks: Iterable[ContentBlock], place: str, record_loss: Record
             record_loss(block.type, reason)
         elif not _is_blank(block):
             wire.append(_write_block(block, place, record_loss))
+            hint = _find_hint(block) if place != "result" else None
+            if hint is not None:
+                wire.append(write_cache_point(hint))
     return wire
+
+
+def _find_hint(block: ContentBlock) -> CacheHint | None:
+    """Return the cache hint of a block; inside a result there is no cache point, so it follows the result."""
+    hint: CacheHint | None = getattr(block, "cache_hint", None)
+    if hint is None and type(block) is ToolResultBlock:
+        return next((part_hint for part in block.content if (part_hint := _find_hint(part)) is not None), None)
+    return hint
 
 
 def _is_blank(block: ContentBlock) -> bool:
@@ -201,7 +259,7 @@ def unsupported_reason(block: ContentBlock, place: str) -> str | None:
     """Return why the wire format cannot carry a block at a place; ``None`` if it can."""
     match block:
         case OpaqueBlock(dialect=dialect):
-            return None if dialect == NAME else f"a block of {dialect}"
+            return None if dialect == NAME else foreign_block_reason(block)
         case TextBlock():
             return None
         case _ if place == "system":
@@ -248,6 +306,9 @@ def default_block(
     """
     match block:
         case TextBlock(text):
+            if block.citations:
+                cited = {"content": [{"text": text}], "citations": write_citations(block.citations)}
+                return {"citationsContent": cited}
             return _default_text(text, notes.get("form"))
         case ToolUseBlock(call_id, name, value):
             return {
@@ -279,6 +340,10 @@ def default_block(
             media: dict[str, Any] = {"format": _format_name(block), "source": _default_source(block.source, notes)}
             if isinstance(block, DocumentBlock):
                 media["name"] = _document_name(block)
+                if block.context is not None:
+                    media["context"] = block.context
+                if block.cite is not None:
+                    media["citations"] = {"enabled": block.cite}
             return {block.type: media}
         case OpaqueBlock(wire=wire):
             return wire

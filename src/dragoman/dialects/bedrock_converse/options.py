@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final
 
 from dragoman.dialects.bedrock_converse.blocks import RecordLoss, to_compact_json, try_parse_object
 from dragoman.dialects.bedrock_converse.mappings import CHOICE_NAMES, NAME, TIERS
 from dragoman.exchange import OpaqueTool, Options, Reasoning, Request, ResponseFormat, ToolChoice
-from dragoman.jsontext import integer_or_none, number_or_none, text_or_none, text_tuple
+from dragoman.jsontext import integer_or_none, number_or_none, text_map_or_none, text_or_none, text_tuple
 
 
 def model_fields(body: Mapping[str, Any]) -> dict[str, Any]:
@@ -37,6 +37,7 @@ def read_options(body: dict[str, Any]) -> Options:
         response_format=_read_format(body.get("outputConfig")),
         reasoning=_read_reasoning(fields) or _read_effort(body.get("outputConfig")),
         service_tier=text_or_none(_object_or_empty(body.get("serviceTier")).get("type")),
+        metadata=text_map_or_none(body.get("requestMetadata")),
     )
 
 
@@ -55,10 +56,10 @@ def _read_choice(config: Any) -> ToolChoice | None:
 def _read_format(config: Any) -> ResponseFormat | None:
     match config:
         case {"textFormat": {"type": "json_schema", "structure": {"jsonSchema": {"schema": str(text)} as json_schema}}}:
-            schema = try_parse_object(text)
-            return (
-                None if schema is None else ResponseFormat("json_schema", schema, text_or_none(json_schema.get("name")))
-            )
+            schema, name = try_parse_object(text), text_or_none(json_schema.get("name"))
+            if schema is None:
+                return None
+            return ResponseFormat("json_schema", schema, name, None, text_or_none(json_schema.get("description")))
         case _:
             return None
 
@@ -97,6 +98,7 @@ def _read_reasoning(fields: dict[str, Any]) -> Reasoning | None:
                 enabled=switches.get(str(thinking.get("type"))),
                 effort=text_or_none(config.get("effort")) if isinstance(config, dict) else None,
                 budget_tokens=integer_or_none(thinking.get("budget_tokens")),
+                summary={"summarized": "auto", "omitted": "none"}.get(str(thinking.get("display"))),
             )
         case {"output_config": {"effort": str(effort)}} | {"reasoning_effort": str(effort)}:
             return Reasoning(effort=effort)
@@ -136,11 +138,14 @@ def default_top(request: Request, notes: Mapping[str, Any]) -> dict[str, Any]:
         schema = {
             "schema": to_compact_json(response_format.json_schema),
             **({"name": response_format.name} if response_format.name is not None else {}),
+            **({"description": response_format.description} if response_format.description is not None else {}),
         }
         wire["outputConfig"] = {"textFormat": {"type": "json_schema", "structure": {"jsonSchema": schema}}}
     family = notes.get("family") or _model_family(request.model)
     if family == "every" and options.reasoning is not None and options.reasoning.effort is not None:
         wire["outputConfig"] = {**wire.get("outputConfig", {}), "effort": options.reasoning.effort}
+    if options.metadata is not None:
+        wire["requestMetadata"] = options.metadata
     if options.service_tier in TIERS:
         wire["serviceTier"] = {"type": options.service_tier}
     fields = _default_fields(options, family)
@@ -185,9 +190,13 @@ def _default_fields(options: Options, family: str | None) -> dict[str, Any]:
 def _default_thinking(reasoning: Reasoning) -> dict[str, Any]:
     if reasoning.enabled is False:
         return {"type": "disabled"}
+    display = {} if reasoning.summary is None else {"display": _DISPLAYS.get(reasoning.summary, "summarized")}
     if reasoning.budget_tokens is not None:
-        return {"type": "enabled", "budget_tokens": reasoning.budget_tokens}
-    return {"type": "adaptive"}
+        return {"type": "enabled", "budget_tokens": reasoning.budget_tokens, **display}
+    return {"type": "adaptive", **display}
+
+
+_DISPLAYS: Final = {"none": "omitted"}  # every other summary is "summarized"
 
 
 def record_option_losses(request: Request, wire: dict[str, Any], record_loss: RecordLoss) -> None:

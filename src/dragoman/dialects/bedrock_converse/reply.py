@@ -16,6 +16,7 @@ from dragoman.dialects.bedrock_converse.mappings import (
     TIERS,
     UNUSABLE,
 )
+from dragoman.dialects.bedrock_converse.support import SUPPORT
 from dragoman.event import mark_unusable
 from dragoman.exchange import ErrorClass, Fault, Loss, Reply, StopReason, Written
 from dragoman.jsontext import accepts_json_text, expect_list, expect_object, text_or_none
@@ -24,6 +25,7 @@ from dragoman.wire.counts import Counts
 from dragoman.wire.losses import SupportedDetails, detail_losses
 from dragoman.wire.message_builder import MessageBuilder
 from dragoman.wire.residue import apply_diff, get_notes, make_notes
+from dragoman.wire.support import reply_losses
 
 
 @accepts_json_text
@@ -58,7 +60,7 @@ def _read_end(body: dict[str, Any]) -> Reply:
     )
 
 
-_SUPPORTED: Final = SupportedDetails(
+DETAILS: Final = SupportedDetails(
     stop_reasons=("end_turn", "max_tokens", "stop_sequence", "tool_use", "refusal"),
     usage_fields=(
         "cached_input_tokens",
@@ -78,7 +80,8 @@ def write_reply(reply: Reply) -> Written:
     content = write_blocks(reply.content, "reply", loss_recorder(losses))
     wire = write_end(reply)
     wire["output"]["message"]["content"] = content
-    losses.extend(detail_losses(reply, NAME, _SUPPORTED))
+    losses.extend(detail_losses(reply, NAME, DETAILS))
+    losses.extend(reply_losses(reply, NAME, SUPPORT))
     return Written(wire, tuple(losses))
 
 

@@ -10,23 +10,27 @@ from collections.abc import Collection, Iterable
 from typing import TYPE_CHECKING, Any, Final
 
 from dragoman.dialects.bedrock_converse.blocks import (
+    SYSTEM_TOOLS,
     loss_recorder,
-    read_block,
+    read_hinted_blocks,
     read_result,
     unsupported_reason,
     write_blocks,
 )
+from dragoman.dialects.bedrock_converse.citations import read_cache_point, split_cache_points, write_cache_point
 from dragoman.dialects.bedrock_converse.limits import TABLE
 from dragoman.dialects.bedrock_converse.mappings import NAME
 from dragoman.dialects.bedrock_converse.options import default_top, detect_family, read_options, record_option_losses
+from dragoman.dialects.bedrock_converse.support import SUPPORT
 from dragoman.errors import FormatError
 from dragoman.exchange import Loss, OpaqueTool, Request, SideEffects, ToolDefinition, Written
-from dragoman.jsontext import accepts_json_text, expect_list, expect_object, text_or_none
+from dragoman.jsontext import accepts_json_text, expect_list, expect_object, flag_or_none, text_or_none
 from dragoman.message import ContentBlock, InvalidToolUseBlock, Message, Role, ToolUseBlock
 from dragoman.wire.limits import fit_request
 from dragoman.wire.message_builder import MessageBuilder, drop_failed_turns, fill_result_ids
-from dragoman.wire.residue import apply_diff, foreign_option_losses, get_notes, make_notes
-from dragoman.wire.tool_definitions import write_tools
+from dragoman.wire.residue import apply_diff, get_notes, make_notes
+from dragoman.wire.support import request_losses
+from dragoman.wire.tool_definitions import allowed_tools, write_tools
 
 if TYPE_CHECKING:
     from dragoman.catalog import Model
@@ -40,8 +44,8 @@ def read_request(body: dict[str, Any]) -> Request:
     builder = MessageBuilder()
     system = expect_list(body.get("system", []), "$.system")
     if system:
-        items = (expect_object(item, f"$.system[{index}]") for index, item in enumerate(system))
-        builder.add(Role.SYSTEM, [read_block(item, builder, "system") for item in items])
+        items = [expect_object(item, f"$.system[{index}]") for index, item in enumerate(system)]
+        builder.add(Role.SYSTEM, read_hinted_blocks(items, builder, "system"))
     for index, message in enumerate(expect_list(body.get("messages", []), "$.messages")):
         _read_message(expect_object(message, f"$.messages[{index}]"), f"$.messages[{index}]", builder)
     config = expect_object(body.get("toolConfig", {}), "$.toolConfig")
@@ -49,9 +53,7 @@ def read_request(body: dict[str, Any]) -> Request:
     request = Request(
         model=text_or_none(body.get("modelId")),
         messages=tuple(builder.messages),
-        tools=tuple(
-            _read_tool(expect_object(tool, f"$.toolConfig.tools[{index}]")) for index, tool in enumerate(tools)
-        ),
+        tools=_read_tools([expect_object(tool, f"$.toolConfig.tools[{index}]") for index, tool in enumerate(tools)]),
         options=read_options(body),
     )
     notes = {
@@ -83,7 +85,7 @@ def write_request(
     messages = _write_messages(request.messages, losses)
     if not notes:
         _complete_documents(messages)
-    tools = write_tools(request.tools, _default_tool, NAME, losses)
+    tools = _write_tools(request, losses)
     if not tools and not notes:
         tools = _declare_tools(request.messages)
     empty = notes.get("empty", ())
@@ -95,8 +97,14 @@ def write_request(
     wire.update(top)
     if tools or (notes.get("no_tools") and "toolConfig" in top):
         wire["toolConfig"] = {"tools": tools, **top.get("toolConfig", {})}
+    if request.options.cache_hint is not None and messages:
+        messages[-1]["content"].append(write_cache_point(request.options.cache_hint))
+        losses.append(Loss("", "", "cache_hint", NAME, "a cache point at the end of the last message", "adjusted"))
     record_option_losses(request, wire, loss_recorder(losses))
-    losses.extend(foreign_option_losses(request, NAME))
+    losses.extend(request_losses(request, NAME, SUPPORT))
+    summary = request.options.reasoning.summary if request.options.reasoning is not None else None
+    if summary not in (None, "none") and "display" not in str(top.get("additionalModelRequestFields")):
+        losses.append(Loss("", "", "reasoning.summary", NAME, "the models of this family have no such option"))
     return Written(wire, tuple(losses), tuple(adjustments))
 
 
@@ -157,19 +165,23 @@ def _read_message(wire: dict[str, Any], where: str, builder: MessageBuilder) -> 
         notes = {}
         if kind == "tool":
             result = read_result(group[0]["toolResult"], group[0], builder)
+            hint = read_cache_point(group[1]) if len(group) > 1 else None
+            result = result if hint is None else result.replace(cache_hint=hint)
             builder.add(Role.TOOL, [result], raw, parent_id=result.tool_use_id)
         else:
             place = "system" if role == "system" else "message"
-            builder.add(Role(role), [read_block(item, builder, place) for item in group], raw)
+            builder.add(Role(role), read_hinted_blocks(group, builder, place), raw)
 
 
 def _group_items(items: list[dict[str, Any]], role: str) -> list[tuple[str, list[dict[str, Any]]]]:
-    """Split a user message at its results; each result is a group."""
+    """Split a user message at its results; each result is a group, with the cache point that follows it."""
     groups: list[tuple[str, list[dict[str, Any]]]] = []
     for item in items:
         match item:
             case {"toolResult": {"toolUseId": str(), "content": list()}} if role == "user":
                 groups.append(("tool", [item]))
+            case _ if groups and groups[-1][0] == "tool" and len(groups[-1][1]) == 1 and read_cache_point(item):
+                groups[-1][1].append(item)
             case _ if groups and groups[-1][0] != "tool":
                 groups[-1][1].append(item)
             case _:
@@ -202,17 +214,55 @@ def _write_messages(messages: Iterable[Message], losses: list[Loss]) -> list[dic
     return wire
 
 
+def _read_tools(wires: list[dict[str, Any]]) -> tuple[ToolDefinition | OpaqueTool, ...]:
+    """Read tools; a cache point is a hint of the tool before it."""
+    tools: list[ToolDefinition | OpaqueTool] = []
+    for wire, hint in split_cache_points(wires):
+        tool = _read_tool(wire)
+        if hint is None:
+            tools.append(tool)
+        elif isinstance(tool, OpaqueTool):
+            tools += (tool, OpaqueTool(NAME, write_cache_point(hint), "cache_point"))
+        else:
+            tools.append(tool.replace(cache_hint=hint))
+    return tuple(tools)
+
+
+def _write_tools(request: Request, losses: list[Loss]) -> list[dict[str, Any]]:
+    tools: list[dict[str, Any]] = []
+    for tool in allowed_tools(request, NAME, losses):
+        tools.extend(write_tools((tool,), _default_tool, NAME, losses, _write_server_tool))
+        if isinstance(tool, ToolDefinition) and tool.cache_hint is not None:
+            tools.append(write_cache_point(tool.cache_hint))
+    return tools
+
+
+def _write_server_tool(tool: OpaqueTool) -> dict[str, Any] | None:
+    """Return this API's tool of the same kind, if it has one."""
+    name = next((name for name, kind in SYSTEM_TOOLS.items() if kind == tool.kind), None)
+    return None if name is None else {"systemTool": {"name": name}}
+
+
 def _read_tool(wire: dict[str, Any]) -> ToolDefinition | OpaqueTool:
     match wire:
         case {"toolSpec": {"name": str(name), "inputSchema": {"json": dict(schema)}} as spec}:
-            tool = ToolDefinition(name, text_or_none(spec.get("description")) or "", schema, SideEffects.EXECUTE)
+            tool = ToolDefinition(
+                name,
+                text_or_none(spec.get("description")) or "",
+                schema,
+                SideEffects.EXECUTE,
+                strict=flag_or_none(spec.get("strict")),
+            )
             return tool.replace(provider_raw=make_notes(NAME, _default_tool(tool), wire))
+        case {"systemTool": {"name": str(name)}}:
+            return OpaqueTool(NAME, wire, SYSTEM_TOOLS.get(name, name))
         case _:
-            return OpaqueTool(NAME, wire)
+            return OpaqueTool(NAME, wire, "cache_point" if "cachePoint" in wire else None)
 
 
 def _default_tool(tool: ToolDefinition) -> dict[str, Any]:
     spec: dict[str, Any] = {"name": tool.name}
     if tool.description:
         spec["description"] = tool.description
-    return {"toolSpec": {**spec, "inputSchema": {"json": tool.input_schema}}}
+    spec["inputSchema"] = {"json": tool.input_schema}
+    return {"toolSpec": spec if tool.strict is None else {**spec, "strict": tool.strict}}

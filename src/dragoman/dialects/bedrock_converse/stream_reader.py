@@ -271,9 +271,9 @@ class StreamReader(BaseStreamReader):
     def _end_block(self, index: int, wire: dict[str, Any], events: list[StreamEvent]) -> None:
         block = read_block(wire, MessageBuilder(), "reply")
         match block:
-            case TextBlock(provider_raw=raw):
-                if raw is not None:
-                    events.append(TextDelta(index, "", raw))
+            case TextBlock(provider_raw=raw, citations=citations):
+                if raw is not None or citations:
+                    events.append(TextDelta(index, "", raw, citations))
             case ThinkingBlock(signature=signature, provider_raw=raw):
                 if signature is not None or raw != _NATIVE:
                     events.append(ThinkingDelta(index, "", signature, raw))

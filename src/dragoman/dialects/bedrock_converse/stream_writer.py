@@ -9,6 +9,7 @@ Invariant: reasoning is written only if its first event marks it as native.
 from __future__ import annotations
 
 import re
+from functools import partial
 from typing import Any, Final
 
 from dragoman.dialects.bedrock_converse.blocks import (
@@ -16,23 +17,27 @@ from dragoman.dialects.bedrock_converse.blocks import (
     ignore_loss,
     to_compact_json,
     try_parse_object,
+    unsupported_reason,
     write_blocks,
 )
+from dragoman.dialects.bedrock_converse.citations import write_citations
 from dragoman.dialects.bedrock_converse.mappings import MALFORMED, NAME
-from dragoman.dialects.bedrock_converse.reply import fault_stop_reason, write_end
+from dragoman.dialects.bedrock_converse.reply import DETAILS, fault_stop_reason, write_end
 from dragoman.dialects.bedrock_converse.stream_reader import FRAMINGS
+from dragoman.dialects.bedrock_converse.support import SUPPORT
 from dragoman.event import (
     MessageComplete,
     MessageStart,
     StreamError,
     StreamEvent,
+    TextDelta,
     ThinkingDelta,
     ToolUseEnd,
     ToolUseStart,
 )
 from dragoman.exchange import ErrorClass, Fault, Reply, StopReason
 from dragoman.jsontext import list_or_empty
-from dragoman.message import ContentBlock, InvalidToolUseBlock, ProviderRaw, TokenUsage, ToolUseBlock
+from dragoman.message import Citation, ContentBlock, InvalidToolUseBlock, ProviderRaw, TokenUsage, ToolUseBlock
 from dragoman.wire.faults import stream_error
 from dragoman.wire.frames import aws_event_line, aws_frame, aws_frame_as_json
 from dragoman.wire.residue import apply_diff, get_notes
@@ -87,6 +92,10 @@ class _OpenCall:
 class StreamWriter(BaseStreamWriter):
     """Convert events to the bytes of a stream."""
 
+    support = SUPPORT
+    details = DETAILS
+    find_loss = staticmethod(partial(unsupported_reason, place="reply"))
+
     def __init__(self, framing: str | None = None) -> None:
         if framing not in (None, *FRAMINGS):
             raise LookupError(f"{NAME} streams are AWS event streams, not {framing!r}")
@@ -110,12 +119,13 @@ class StreamWriter(BaseStreamWriter):
         reply = Reply(stop_reason=StopReason.UNKNOWN, provider_raw=start.provider_raw)
         return self._frame(write_end(reply)["output"]["message"], "messageStart")
 
-    def write_text(self, index: int, text: str, raw: ProviderRaw | None) -> bytes:
+    def write_text_delta(self, delta: TextDelta, text: str) -> bytes:
         """Write text, followed by its citations."""
-        notes = get_notes(raw, NAME)
+        notes = get_notes(delta.provider_raw, NAME)
         was_empty = notes.get("form") == "empty" and not text
-        deltas = [{"text": text}] if text or was_empty else []
-        return self._write_deltas(index, [*deltas, *({"citation": citation} for citation in _get_citations(notes))])
+        deltas: list[dict[str, Any]] = [{"text": text}] if text or was_empty else []
+        deltas.extend({"citation": citation} for citation in _get_citations(notes, delta.citations))
+        return self._write_deltas(delta.index, deltas)
 
     def write_thinking(self, index: int, text: str, raw: ProviderRaw | None) -> bytes:
         """Write native reasoning, followed by its signature."""
@@ -231,11 +241,12 @@ class StreamWriter(BaseStreamWriter):
         return started + b"".join(self._write_delta(position, delta) for delta in deltas) + stop
 
 
-def _get_citations(notes: ProviderRaw) -> list[Any]:
+def _get_citations(notes: ProviderRaw, citations: tuple[Citation, ...]) -> list[Any]:
     """Return the citations of a text."""
-    if notes.get("form") != "citations":
+    if notes.get("form") != "citations" and not citations:
         return []
-    cited = apply_diff({"citationsContent": {"content": [{"text": ""}]}}, notes.get("residue"))["citationsContent"]
+    wire = {"content": [{"text": ""}], **({"citations": write_citations(citations)} if citations else {})}
+    cited = apply_diff({"citationsContent": wire}, notes.get("residue"))["citationsContent"]
     return list_or_empty(cited.get("citations")) if isinstance(cited, dict) else []
 
 

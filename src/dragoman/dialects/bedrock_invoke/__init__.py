@@ -18,12 +18,17 @@ from dragoman.dialects.bedrock_invoke.stream import stream_reader as stream_read
 from dragoman.dialects.bedrock_invoke.stream import stream_writer as stream_writer
 from dragoman.exchange import Fault, Reply, Request, Written
 from dragoman.jsontext import accepts_json_text
+from dragoman.wire.support import Support
 
 if TYPE_CHECKING:
     from dragoman.catalog import Model
 
 # Options without a field in the request body, and why nothing is lost.
 IMPLIED_OPTIONS: Final = bedrock_converse.IMPLIED_OPTIONS
+# The fields of a request depend on the family of its model; each family reports its own losses.
+SUPPORT: Final = Support(
+    documentation="https://docs.aws.amazon.com/bedrock/latest/APIReference/API_runtime_InvokeModel.html"
+)
 _OWN_FIELDS: Final = ("anthropic_version", "schemaVersion", "inputText")
 _LIMITS: Final = ("max_gen_len", "max_tokens_to_sample", "maxTokens", "max_tokens")  # beside a prompt
 

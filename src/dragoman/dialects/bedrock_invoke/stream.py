@@ -23,7 +23,7 @@ from dragoman.dialects.bedrock_invoke.families import (
 )
 from dragoman.dialects.bedrock_invoke.text_families import TEXT_FAMILIES, TextFamily
 from dragoman.event import MessageComplete, MessageStart, StreamEvent
-from dragoman.exchange import Fault
+from dragoman.exchange import Fault, Loss
 from dragoman.message import ProviderRaw
 from dragoman.wire.derived import DerivedDialect, DerivedStreamReader, DerivedStreamWriter, Wire
 from dragoman.wire.frames import Frame, FramingError, aws_frame, aws_frame_as_json, json_line
@@ -152,6 +152,11 @@ class StreamWriter:
             raise LookupError(f"{NAME} streams are AWS event streams, not {framing!r}")
         self._framing = framing or FRAMINGS[0]
         self._writer: _FamilyWriter | None = None
+
+    @property
+    def losses(self) -> tuple[Loss, ...]:
+        """What the wire cannot carry of the events so far."""
+        return self._writer.losses if self._writer is not None else ()
 
     def feed(self, event: StreamEvent) -> bytes:
         """Return the bytes for one event."""

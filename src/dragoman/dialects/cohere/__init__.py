@@ -19,6 +19,7 @@ from dragoman.dialects.cohere.request import read_request as read_request
 from dragoman.dialects.cohere.request import write_request as write_request
 from dragoman.dialects.cohere.stream_reader import stream_reader as stream_reader
 from dragoman.dialects.cohere.stream_writer import stream_writer as stream_writer
+from dragoman.dialects.cohere.support import SUPPORT as SUPPORT
 from dragoman.wire.http_endpoint import HttpEndpoint
 
 HTTP: Final = HttpEndpoint("/v2/chat")

@@ -27,7 +27,7 @@ from dragoman.message import (
     ThinkingBlock,
     ToolUseBlock,
 )
-from dragoman.wire.message_builder import MessageBuilder
+from dragoman.wire.message_builder import MessageBuilder, foreign_block_reason
 from dragoman.wire.residue import apply_diff, get_notes, make_notes
 from dragoman.wire.tool_definitions import read_arguments
 
@@ -221,7 +221,7 @@ def unsupported_reason(block: ContentBlock, role: Role = Role.ASSISTANT) -> str 
         case ImageBlock(source):
             return None if source.kind != "file_ref" else "a workspace file that the provider cannot read"
         case OpaqueBlock(dialect=dialect):
-            return None if dialect == NAME else f"a block of {dialect}"
+            return None if dialect == NAME else foreign_block_reason(block)
         case _:
             return "this API does not support this block"
 

@@ -6,19 +6,22 @@ Invariant: a failed reply is written with an error finish reason, unless it was 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any, Final
+from typing import Any, Final, TypeGuard
 
 from dragoman.dialects.cohere.blocks import NAME, default_message, has_no_input, read_content, unsupported_reason
+from dragoman.dialects.cohere.citations import read_citations, write_citations
 from dragoman.dialects.cohere.error import read_error, write_error
+from dragoman.dialects.cohere.support import SUPPORT
 from dragoman.event import mark_unusable
 from dragoman.exchange import ErrorClass, Fault, Loss, Reply, StopReason, Written
 from dragoman.jsontext import accepts_json_text, expect_object, text_or_none
-from dragoman.message import ContentBlock, TokenUsage
+from dragoman.message import Citation, ContentBlock, TextBlock, TokenUsage
 from dragoman.wire.counts import Counts
 from dragoman.wire.faults import make_fault
 from dragoman.wire.losses import SupportedDetails, detail_losses, supported_blocks
 from dragoman.wire.message_builder import MessageBuilder
 from dragoman.wire.residue import apply_diff, get_notes, make_notes
+from dragoman.wire.support import reply_losses
 from dragoman.wire.tool_definitions import is_unusable, mark_cut_calls
 
 STOP_REASONS: Final = {
@@ -58,7 +61,9 @@ def read_reply(body: dict[str, Any]) -> Reply:
 
 def reply_from(body: dict[str, Any]) -> Reply:
     """Read a reply without marking unusable calls; for a stream, the event fold marks them."""
-    content, form = read_content(expect_object(body.get("message"), "$.message"), "$.message", MessageBuilder())
+    message = expect_object(body.get("message"), "$.message")
+    content, form = read_content(message, "$.message", MessageBuilder())
+    content = _add_citations(content, read_citations(message.get("citations")))
     reason = STOP_REASONS.get(str(body.get("finish_reason")), StopReason.UNKNOWN)
     reply = Reply(
         content=tuple(content),
@@ -69,6 +74,19 @@ def reply_from(body: dict[str, Any]) -> Reply:
     )
     marked = _mark_unusable(reply)
     return reply.replace(provider_raw=make_notes(NAME, default_reply(marked, marked.content, form), body, form=form))
+
+
+def _add_citations(content: list[ContentBlock], citations: tuple[Citation, ...]) -> list[ContentBlock]:
+    """Return the content with the citations at its first text, which their places refer to."""
+    at = next((at for at, block in enumerate(content) if is_cited_text(block)), None) if citations else None
+    if at is None:
+        return content
+    return [*content[:at], content[at].replace(citations=citations), *content[at + 1 :]]
+
+
+def is_cited_text(block: ContentBlock) -> TypeGuard[TextBlock]:
+    """Return whether citations refer to this block: a text of the content, not the plan."""
+    return isinstance(block, TextBlock) and get_notes(block.provider_raw, NAME).get("form") != "tool_plan"
 
 
 def _mark_unusable(reply: Reply) -> Reply:
@@ -83,7 +101,7 @@ def _read_fault(body: dict[str, Any]) -> Fault:
     return make_fault(NAME, (code, error_class), message, None, {}, provider_code=finish_reason)
 
 
-_SUPPORTED: Final = SupportedDetails(
+DETAILS: Final = SupportedDetails(
     stop_reasons=("end_turn", "max_tokens", "stop_sequence", "tool_use", "refusal", "cancelled"),
     usage_fields=("cached_input_tokens", "reasoning_tokens"),
     model=False,
@@ -97,13 +115,20 @@ def write_reply(reply: Reply) -> Written:
     if notes.get("form") == "error" and reply.fault is not None and not reply.content:
         return Written(apply_diff(write_error(reply.fault).wire, notes.get("residue")))
     content = supported_blocks(reply.content, unsupported_reason, NAME, losses)
-    losses.extend(detail_losses(reply, NAME, _SUPPORTED))
+    losses.extend(detail_losses(reply, NAME, DETAILS))
+    losses.extend(reply_losses(reply, NAME, SUPPORT))
     return Written(apply_diff(default_reply(reply, content, notes.get("form")), notes.get("residue")), tuple(losses))
 
 
 def default_reply(reply: Reply, content: Iterable[ContentBlock], form: str | None) -> dict[str, Any]:
     """Write a reply without its residue."""
-    wire: dict[str, Any] = {"id": PLACEHOLDER_ID, "message": default_message("assistant", content, form)}
+    blocks = tuple(content)
+    wire: dict[str, Any] = {"id": PLACEHOLDER_ID, "message": default_message("assistant", blocks, form)}
+    cited = [block for block in blocks if is_cited_text(block) and block.citations]
+    if cited:
+        wire["message"]["citations"] = [
+            citation for block in cited for citation in write_citations(block.text, block.citations)
+        ]
     if reply.fault is None:
         wire["finish_reason"] = _FINISH_REASONS.get(reply.stop_reason, "COMPLETE")
     elif is_unusable(reply, NAME):

@@ -19,6 +19,7 @@ from dragoman.dialects.cohere.blocks import (
     write_part,
 )
 from dragoman.dialects.cohere.limits import TABLE
+from dragoman.dialects.cohere.support import SUPPORT
 from dragoman.errors import FormatError
 from dragoman.exchange import (
     Loss,
@@ -27,6 +28,7 @@ from dragoman.exchange import (
     Request,
     ResponseFormat,
     ToolChoice,
+    ToolDefinition,
     Written,
 )
 from dragoman.ids import DEFAULT_ID_FORMAT, format_id
@@ -34,6 +36,7 @@ from dragoman.jsontext import (
     accepts_json_text,
     expect_list,
     expect_object,
+    flag_or_none,
     integer_or_none,
     number_or_none,
     text_or_none,
@@ -43,8 +46,9 @@ from dragoman.message import ContentBlock, Message, Role, TextBlock, ToolResultB
 from dragoman.wire.limits import fit_request
 from dragoman.wire.losses import error_flag_losses, option_losses, supported_blocks
 from dragoman.wire.message_builder import MessageBuilder, drop_failed_turns, fill_result_ids
-from dragoman.wire.residue import apply_diff, foreign_option_losses, get_notes, make_notes
-from dragoman.wire.tool_definitions import default_tool, read_tool, write_tools
+from dragoman.wire.residue import apply_diff, get_notes, make_notes
+from dragoman.wire.support import request_losses
+from dragoman.wire.tool_definitions import Tool, allowed_tools, default_tool, read_tool, write_tools
 
 if TYPE_CHECKING:
     from dragoman.catalog import Model
@@ -64,7 +68,10 @@ def read_request(body: dict[str, Any]) -> Request:
     request = Request(
         model=text_or_none(body.get("model")),
         messages=tuple(builder.messages),
-        tools=tuple(read_tool(expect_object(tool, f"$.tools[{index}]"), NAME) for index, tool in enumerate(tools)),
+        tools=tuple(
+            _mark_strict(read_tool(expect_object(tool, f"$.tools[{index}]"), NAME), body)
+            for index, tool in enumerate(tools)
+        ),
         options=_read_options(body),
     )
     rest = {key: value for key, value in body.items() if key not in _SEPARATE_FIELDS}
@@ -88,18 +95,23 @@ def write_request(
     top = apply_diff(_write_options(request), notes.get("residue"))
     wire = {key: top[key] for key in ("model",) if key in top}
     wire["messages"] = _write_messages(request.messages, losses)
-    tools = write_tools(request.tools, default_tool, NAME, losses)
+    tools = write_tools(allowed_tools(request, NAME, losses), default_tool, NAME, losses)
     if tools:
         wire["tools"] = tools
     elif "empty" in notes:
         wire.update(notes["empty"])
     wire.update(top)
-    losses.extend(foreign_option_losses(request, NAME))
+    losses.extend(request_losses(request, NAME, SUPPORT))
     return Written(wire, tuple(losses), tuple(adjustments))
 
 
 def _carries(block: ContentBlock, role: Role) -> bool:
     return isinstance(block, ToolResultBlock) or unsupported_reason(block, role) is None
+
+
+def _mark_strict(tool: Tool, body: dict[str, Any]) -> Tool:
+    is_strict = body.get("strict_tools") is True and isinstance(tool, ToolDefinition)
+    return tool.replace(strict=True) if is_strict else tool
 
 
 def _read_message(wire: dict[str, Any], where: str, builder: MessageBuilder) -> None:
@@ -179,6 +191,7 @@ def _read_options(body: dict[str, Any]) -> Options:
         response_format=_read_format(body.get("response_format")),
         reasoning=_read_reasoning(body.get("thinking")),
         stream=body["stream"] if isinstance(body.get("stream"), bool) else None,
+        logprobs=flag_or_none(body.get("logprobs")),
     )
 
 
@@ -217,6 +230,8 @@ def _write_options(request: Request) -> dict[str, Any]:
             ("frequency_penalty", options.frequency_penalty),
             ("thinking", _write_thinking(options.reasoning)),
             ("stream", options.stream),
+            ("logprobs", options.logprobs),
+            ("strict_tools", _write_strict(request)),
         )
         if value is not None
     }
@@ -230,6 +245,11 @@ def _write_options(request: Request) -> dict[str, Any]:
         case ResponseFormat():
             wire["response_format"] = {"type": "json_object"}
     return wire
+
+
+def _write_strict(request: Request) -> bool | None:
+    """Return whether all tools are strict: the API has one switch for all of them."""
+    return True if any(isinstance(tool, ToolDefinition) and tool.strict for tool in request.tools) else None
 
 
 def _write_thinking(reasoning: Reasoning | None) -> dict[str, Any] | None:

@@ -21,7 +21,7 @@ from dragoman.dialects.cohere.blocks import (
     read_part,
 )
 from dragoman.dialects.cohere.error import read_error
-from dragoman.dialects.cohere.reply import default_start, reply_from
+from dragoman.dialects.cohere.reply import default_start, is_cited_text, reply_from
 from dragoman.errors import FormatError
 from dragoman.event import (
     BlockComplete,
@@ -91,6 +91,7 @@ class StreamReader(BaseStreamReader):
         self._parts: dict[int, dict[str, Any]] = {}
         self._calls: dict[int, dict[str, Any]] = {}
         self._citations: list[Any] = []
+        self._text_index: int | None = None  # of the text that citations refer to
         self._open_parts: dict[int, int] = {}  # wire index to block index
         self._open_calls: dict[int, _OpenCall] = {}
         self._started_blocks: set[int] = set()  # blocks with an emitted event
@@ -232,6 +233,9 @@ class StreamReader(BaseStreamReader):
             events.append(stream_error(NAME, "stream_incomplete", "the message ended without a finish reason"))
             return
         reply = reply_from({**self._reply, "message": self._join_message(), **delta})
+        cited = next((block for block in reply.content if is_cited_text(block) and block.citations), None)
+        if cited is not None and self._text_index is not None:
+            events.append(TextDelta(self._text_index, "", None, cited.citations))
         if reply.usage is not None:
             events.append(UsageUpdate(reply.usage))
         if reply.fault is not None:
@@ -253,6 +257,9 @@ class StreamReader(BaseStreamReader):
 
     def _emit(self, delta: TextDelta | ThinkingDelta, events: list[StreamEvent]) -> None:
         self._started_blocks.add(delta.index)
+        is_plan = (delta.provider_raw or {}).get("form") == "tool_plan"
+        if self._text_index is None and type(delta) is TextDelta and not is_plan:
+            self._text_index = delta.index
         events.append(delta)
 
     def _next_block_index(self) -> int:

@@ -12,18 +12,20 @@ from dragoman.dialects.cohere.blocks import (
     write_call,
     write_part,
 )
-from dragoman.dialects.cohere.reply import default_reply, default_start
+from dragoman.dialects.cohere.reply import DETAILS, default_reply, default_start
+from dragoman.dialects.cohere.support import SUPPORT
 from dragoman.event import (
     MessageComplete,
     MessageStart,
     StreamError,
+    StreamEvent,
     TextDelta,
     ThinkingDelta,
     ToolUseEnd,
     ToolUseStart,
 )
 from dragoman.exchange import Reply, StopReason
-from dragoman.jsontext import list_or_empty
+from dragoman.jsontext import join_surrogates, list_or_empty
 from dragoman.message import (
     CallBlock,
     ContentBlock,
@@ -44,6 +46,10 @@ _STREAMED_FIELDS: Final = ("content", "tool_plan", "tool_calls", "citations")
 class StreamWriter(BaseStreamWriter):
     """Convert events to the bytes of a stream. A part is open until another block starts; citations come last."""
 
+    support = SUPPORT
+    details = DETAILS
+    find_loss = staticmethod(unsupported_reason)
+
     open_call_stop_reasons = (StopReason.MAX_TOKENS,)
 
     def __init__(self, framing: str | None = None) -> None:
@@ -55,6 +61,7 @@ class StreamWriter(BaseStreamWriter):
         self._open_part: int | None = None  # its block index
         self._calls: dict[int, int] = {}
         self._plan_index: int | None = None
+        self._texts: dict[int, list[TextDelta]] = {}
 
     def write_start(self, start: MessageStart) -> bytes:
         """Write the empty message."""
@@ -68,6 +75,26 @@ class StreamWriter(BaseStreamWriter):
             empty["content"] = []
         id_field = {"id": fields["id"]} if "id" in fields else {}
         return _write_event({**id_field, "type": "message-start", "delta": {"message": {**message, **empty}}})
+
+    def feed(self, event: StreamEvent) -> bytes:
+        """Return the bytes for one event."""
+        if type(event) is TextDelta:
+            self._texts.setdefault(event.index, []).append(event)
+        return super().feed(event)
+
+    def write_text_delta(self, delta: TextDelta, text: str) -> bytes:
+        """Write text; its citations come last."""
+        return self.write_text(delta.index, text, delta.provider_raw)
+
+    def _cited_texts(self) -> list[TextBlock]:
+        """Return the texts with citations."""
+        blocks = []
+        for deltas in self._texts.values():
+            citations = tuple(citation for delta in deltas for citation in delta.citations)
+            if citations:
+                text = join_surrogates("".join(delta.text for delta in deltas))
+                blocks.append(TextBlock(text, citations=citations))
+        return blocks
 
     def write_text(self, index: int, text: str, raw: ProviderRaw | None) -> bytes:
         """Write text of the plan or of a part."""
@@ -124,7 +151,7 @@ class StreamWriter(BaseStreamWriter):
 
     def _write_message_end(self, reply: Reply, raw: ProviderRaw | None) -> bytes:
         notes = get_notes(raw, NAME)
-        wire = apply_diff(default_reply(reply, (), notes.get("form")), notes.get("residue"))
+        wire = apply_diff(default_reply(reply, self._cited_texts(), notes.get("form")), notes.get("residue"))
         frames = [self._end_part()]
         for index, citation in enumerate(list_or_empty(wire["message"].get("citations"))):
             frames.append(_write_delta("citation-start", index, "citations", citation))

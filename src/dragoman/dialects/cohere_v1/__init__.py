@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from dragoman.dialects import cohere
 from dragoman.dialects.cohere_v1.body import NAME as NAME
+from dragoman.dialects.cohere_v1.body import SUPPORT as SUPPORT
 from dragoman.dialects.cohere_v1.body import read_reply as read_reply
 from dragoman.dialects.cohere_v1.body import read_request as read_request
 from dragoman.dialects.cohere_v1.body import write_reply as write_reply

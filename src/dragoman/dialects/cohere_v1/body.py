@@ -20,8 +20,10 @@ from dragoman.jsontext import expect_list, expect_object
 from dragoman.message import ContentBlock, InvalidToolUseBlock, Message, TextBlock, ToolResultBlock, ToolUseBlock
 from dragoman.wire.derived import Arrangement, DerivedDialect, Wire
 from dragoman.wire.losses import supported_blocks
+from dragoman.wire.support import Support
 
 NAME: Final = "cohere_v1"
+SUPPORT: Final = Support(documentation="https://docs.cohere.com/v1/reference/chat")
 _ROLES: Final = {"USER": "user", "CHATBOT": "assistant", "SYSTEM": "system"}
 _ROLE_WORDS: Final = {role: word for word, role in _ROLES.items()}
 _SEPARATE: Final = ("message", "chat_history", "preamble", "tools", "tool_results", "response_format")
@@ -259,6 +261,7 @@ DIALECT: Final = DerivedDialect(
     Arrangement(_request_to_base, _request_from_base),
     Arrangement(_reply_to_base, _reply_from_base),
     prepare=_prepare,
+    support=SUPPORT,
 )
 read_request = DIALECT.read_request
 read_reply = DIALECT.read_reply

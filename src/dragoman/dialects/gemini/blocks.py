@@ -32,7 +32,7 @@ from dragoman.message import (
     ToolUseBlock,
     VideoBlock,
 )
-from dragoman.wire.message_builder import MessageBuilder
+from dragoman.wire.message_builder import MessageBuilder, foreign_block_reason
 from dragoman.wire.residue import apply_diff, get_notes, make_notes
 
 _TO_URLSAFE: Final = str.maketrans("+/", "-_")
@@ -91,8 +91,19 @@ def read_part(item: Any, role: str, builder: GeminiMessageBuilder, where: str) -
     notes: dict[str, Any] = {"snake": snake or None}
     block = _match_part(part, role, builder, notes)
     if block is None:
-        return OpaqueBlock(NAME, item)
+        return OpaqueBlock(NAME, item, kind=_opaque_kind(part))
     return block.replace(provider_raw=make_notes(NAME, default_part(block, notes), part, **notes))
+
+
+_KINDS: Final = {"executableCode": "code_execution", "codeExecutionResult": "code_execution", "inlineData": "file"}
+
+
+def _opaque_kind(part: dict[str, Any]) -> str | None:
+    """Return one word for a part that only this API has: the tool that the provider ran."""
+    call = part.get("toolCall", part.get("toolResponse"))
+    if isinstance(call, dict):
+        return str(call.get("toolType", "server_tool")).lower()
+    return next((kind for key, kind in _KINDS.items() if key in part), None)
 
 
 def _match_part(
@@ -104,13 +115,16 @@ def _match_part(
             return _read_call(name, call, builder, notes)
         case {"text": str(text)} if is_thought and role == "model":
             notes["form"] = "thought"  # marks native reasoning
-            return ThinkingBlock(text, text_or_none(part.get("thoughtSignature")))
+            return ThinkingBlock(text, text_or_none(part.get("thoughtSignature")), is_summary=bool(text))
         case {"thoughtSignature": str(signature), "thought": True} if role == "model" and len(part) == 2:
             notes["form"] = "absent"
             return ThinkingBlock("", signature)
         case {"text": str(text)} if not is_thought:
             return TextBlock(text)
         case {"inlineData": dict()} | {"fileData": dict()} if role != "model":
+            return _read_media(part, notes)
+        case {"inlineData": {"mimeType": str(media_type)}} if media_type.startswith("image/"):
+            notes["form"] = "generated"
             return _read_media(part, notes)
         case _:
             return None
@@ -262,7 +276,7 @@ def unsupported_reason(block: ContentBlock) -> str | None:
     """Return why the wire format cannot carry a block; ``None`` if it can."""
     match block:
         case OpaqueBlock(dialect=dialect):
-            return f"a block of {dialect}" if dialect != NAME else None
+            return foreign_block_reason(block) if dialect != NAME else None
         case ThinkingBlock(provider_raw=raw):
             return None if get_notes(raw, NAME) else "reasoning of another provider"
         case ImageBlock(source) | DocumentBlock(source) | AudioBlock(source) | VideoBlock(source):

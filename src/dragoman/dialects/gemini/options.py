@@ -11,7 +11,7 @@ from typing import Any, Final
 from dragoman.dialects.gemini.key_case import NAME
 from dragoman.dialects.gemini.tool_definitions import from_json_schema, to_json_schema
 from dragoman.exchange import Loss, Options, Reasoning, ResponseFormat, ToolChoice
-from dragoman.jsontext import integer_or_none, number_or_none, text_or_none, text_tuple
+from dragoman.jsontext import flag_or_none, integer_or_none, number_or_none, text_or_none, text_tuple
 
 _CHOICES: Final = {"AUTO": "auto", "ANY": "required", "NONE": "none", "VALIDATED": "auto"}
 _MODES: Final = {"auto": "AUTO", "required": "ANY", "none": "NONE", "tool": "ANY"}
@@ -31,14 +31,11 @@ def read_options(config: dict[str, Any], choice: dict[str, Any], body: dict[str,
         response_format=_read_format(config),
         reasoning=_read_reasoning(config.get("thinkingConfig")),
         service_tier=text_or_none(body.get("serviceTier")),
+        n=integer_or_none(config.get("candidateCount")),
+        logprobs=flag_or_none(config.get("responseLogprobs")),
+        top_logprobs=integer_or_none(config.get("logprobs")),
+        modalities=tuple(word.lower() for word in text_tuple(config.get("responseModalities"))),
     )
-
-
-def allowed_functions(choice: dict[str, Any]) -> dict[str, Any] | None:
-    """Return several allowed functions in the form of a residue, so that other dialects report them as lost."""
-    config = choice.get("functionCallingConfig")
-    names = list(text_tuple(config.get("allowedFunctionNames"))) if isinstance(config, dict) else []
-    return {"set": {"allowedFunctionNames": names}} if len(names) > 1 else None
 
 
 def _read_choice(choice: dict[str, Any]) -> ToolChoice | None:
@@ -52,17 +49,22 @@ def _read_choice(choice: dict[str, Any]) -> ToolChoice | None:
         return None
     if mode == "required" and len(names) == 1:
         return ToolChoice("tool", names[0])
-    return ToolChoice(mode)  # type: ignore[arg-type]
+    return ToolChoice(mode, allowed=names)  # type: ignore[arg-type]
 
 
-def default_choice(options: Options, notes: Mapping[str, Any]) -> dict[str, Any]:
-    if options.tool_choice is None:
-        return {}
-    config: dict[str, Any] = {"mode": _MODES[options.tool_choice.mode]}
-    if options.tool_choice.name is not None:
-        config["allowedFunctionNames"] = [options.tool_choice.name]
-    elif options.tool_choice.mode == "required" and notes.get("allowed"):
-        config.update(notes["allowed"]["set"])
+def default_choice(options: Options, *, has_strict_tools: bool = False) -> dict[str, Any]:
+    """Write the tool choice. Names are allowed beside ANY and VALIDATED; the latter makes calls match their schema."""
+    choice = options.tool_choice
+    if choice is None:
+        return {"functionCallingConfig": {"mode": "VALIDATED"}} if has_strict_tools else {}
+    mode = _MODES[choice.mode]
+    if mode == "AUTO" and (choice.allowed or has_strict_tools):
+        mode = "VALIDATED"
+    config: dict[str, Any] = {"mode": mode}
+    if choice.name is not None:
+        config["allowedFunctionNames"] = [choice.name]
+    elif choice.allowed:
+        config["allowedFunctionNames"] = list(choice.allowed)
     return {"functionCallingConfig": config}
 
 
@@ -96,11 +98,13 @@ def _read_reasoning(config: Any) -> Reasoning | None:
     if not isinstance(config, dict):
         return None
     budget, level = integer_or_none(config.get("thinkingBudget")), text_or_none(config.get("thinkingLevel"))
-    enabled = True if budget or config.get("includeThoughts") is True else None
+    shown = config.get("includeThoughts")
+    enabled = True if budget or shown is True else None
     return Reasoning(
         enabled=False if budget == 0 else enabled,
         effort=level.lower() if level else None,
         budget_tokens=budget if budget is not None and budget > 0 else None,
+        summary={True: "auto", False: "none"}.get(shown) if isinstance(shown, bool) else None,
     )
 
 
@@ -114,7 +118,9 @@ _LEVELS: Final = {
 def _default_thinking(reasoning: Reasoning) -> dict[str, Any]:
     if reasoning.enabled is False or reasoning.effort == "none":
         return {"thinkingBudget": 0}
-    wire: dict[str, Any] = {"includeThoughts": True} if reasoning.enabled else {}
+    wire: dict[str, Any] = {}
+    if reasoning.summary is not None or reasoning.enabled:
+        wire["includeThoughts"] = reasoning.summary != "none"
     if reasoning.budget_tokens is not None:  # never both: the API rejects a level beside a budget
         wire["thinkingBudget"] = reasoning.budget_tokens
     elif reasoning.effort in _LEVELS:
@@ -133,6 +139,10 @@ def default_config(options: Options, notes: Mapping[str, Any]) -> dict[str, Any]
         ("seed", options.seed),
         ("presencePenalty", options.presence_penalty),
         ("frequencyPenalty", options.frequency_penalty),
+        ("candidateCount", options.n),
+        ("responseLogprobs", options.logprobs),
+        ("logprobs", options.top_logprobs),
+        ("responseModalities", [word.upper() for word in options.modalities] or None),
     ):
         if value is not None:
             wire[key] = value

@@ -9,15 +9,26 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from dragoman.dialects.gemini.blocks import GeminiMessageBuilder, read_part, unsupported_reason, write_part
+from dragoman.dialects.gemini.grounding import read_citations, read_logprobs, write_grounding, write_logprobs
 from dragoman.dialects.gemini.key_case import NAME
+from dragoman.dialects.gemini.support import SUPPORT
 from dragoman.event import mark_unusable
 from dragoman.exchange import ErrorClass, Fault, Loss, Reply, StopReason, Written
 from dragoman.jsontext import accepts_json_text, count_or_zero, expect_list, expect_object, text_or_none
-from dragoman.message import InvalidToolUseBlock, TokenUsage, ToolUseBlock
+from dragoman.message import (
+    Alternative,
+    ContentBlock,
+    InvalidToolUseBlock,
+    StopDetails,
+    TextBlock,
+    TokenUsage,
+    ToolUseBlock,
+)
 from dragoman.wire.counts import Counts
 from dragoman.wire.losses import SupportedDetails, detail_losses
 from dragoman.wire.message_builder import fault_loss
 from dragoman.wire.residue import apply_diff, get_notes, make_notes
+from dragoman.wire.support import reply_losses
 
 FINISH_REASONS: Final = {
     "STOP": StopReason.END_TURN,
@@ -61,16 +72,84 @@ _FINISH_REASONS: Final = {
 @accepts_json_text
 def read_reply(body: dict[str, Any]) -> Reply:
     """Read a response of generateContent. Its first candidate is the reply."""
-    rest, parts, notes = _split_reply(body)
+    rest, parts, others, notes = _split_reply(body)
     builder = GeminiMessageBuilder(str(body.get("responseId", "")))
     content = tuple(read_part(part, "model", builder, "$.candidates[0].content.parts") for part in parts)
+    content = add_details(content, (rest.get("candidates") or [{}])[0])
     has_calls = any(isinstance(block, ToolUseBlock | InvalidToolUseBlock) for block in content)
-    reply = mark_unusable(
-        read_rest(rest, text_or_none(body.get("modelVersion")), has_calls=has_calls).replace(content=content)
-    )
+    reply = read_rest(rest, text_or_none(body.get("modelVersion")), has_calls=has_calls)
+    alternatives = tuple(read_alternative(other, at, builder) for at, other in enumerate(others, 1))
+    reply = mark_unusable(reply.replace(content=content, alternatives=alternatives))
     if reply.fault is not None and reply.fault.code in _UNUSABLE:
         notes["ended"] = get_finish_reason(rest)
     return reply.replace(provider_raw=make_notes(NAME, default_rest(reply, notes), rest, **notes))
+
+
+def add_details(content: tuple[ContentBlock, ...], candidate: dict[str, Any]) -> tuple[ContentBlock, ...]:
+    """Return the blocks with the citations and token probabilities of the candidate."""
+    numbers = [at for at, block in enumerate(content) if isinstance(block, TextBlock)]
+    logprobs = read_logprobs(candidate)
+    if not numbers or ("groundingMetadata" not in candidate and not logprobs):
+        return content
+    blocks = list(content)
+    cited = read_citations(candidate, [blocks[at].text for at in numbers])  # type: ignore[union-attr]
+    for at, citations in zip(numbers, cited, strict=True):
+        own = logprobs if at == numbers[0] else ()
+        if citations or own:
+            blocks[at] = blocks[at].replace(citations=citations, token_logprobs=own)
+    return tuple(blocks)
+
+
+def read_alternative(candidate: dict[str, Any], number: int, builder: GeminiMessageBuilder) -> Alternative:
+    """Read a further candidate."""
+    content = candidate.get("content")
+    parts = content.get("parts") if isinstance(content, dict) else None
+    items = parts if isinstance(parts, list) else []
+    blocks = add_details(
+        tuple(read_part(part, "model", builder, f"$.candidates[{number}].content.parts") for part in items), candidate
+    )
+    has_calls = any(isinstance(block, ToolUseBlock | InvalidToolUseBlock) for block in blocks)
+    stop_reason, _ = _read_end(candidate, None, has_calls=has_calls)
+    alternative = Alternative(content=blocks, stop_reason=stop_reason, stop_details=_read_details(candidate))
+    form = None if isinstance(parts, list) else "absent"
+    raw = make_notes(NAME, _default_alternative(alternative, number, form), candidate, form=form)
+    return alternative.replace(provider_raw=raw)
+
+
+def write_alternative(alternative: Alternative, number: int) -> dict[str, Any]:
+    """Write a further candidate; blocks that the wire cannot carry are left out."""
+    notes = get_notes(alternative.provider_raw, NAME)
+    wire: dict[str, Any] = apply_diff(
+        _default_alternative(alternative, number, notes.get("form")), notes.get("residue")
+    )
+    return wire
+
+
+def _default_alternative(alternative: Alternative, number: int, form: str | None) -> dict[str, Any]:
+    parts = [write_part(block) for block in alternative.content if unsupported_reason(block) is None]
+    content = {} if form == "absent" else {"parts": parts}
+    reason = _FINISH_REASONS.get(alternative.stop_reason, "STOP")
+    reply = Reply(content=alternative.content, stop_reason=StopReason.UNKNOWN, stop_details=alternative.stop_details)
+    wire = {"content": {**content, "role": "model"}, "finishReason": reason, **_default_details(reply)}
+    return {**wire, "index": number}
+
+
+def _read_details(candidate: dict[str, Any]) -> StopDetails | None:
+    explanation = text_or_none(candidate.get("finishMessage"))
+    return StopDetails(explanation=explanation) if explanation else None
+
+
+def _default_details(reply: Reply) -> dict[str, Any]:
+    """Write citations, token probabilities and the explanation of the end."""
+    texts = [block for block in reply.content if type(block) is TextBlock]
+    wire: dict[str, Any] = {}
+    if (grounding := write_grounding(texts)) is not None:
+        wire["groundingMetadata"] = grounding
+    if (logprobs := write_logprobs(item for block in texts for item in block.token_logprobs)) is not None:
+        wire["logprobsResult"] = logprobs
+    if reply.stop_details is not None and reply.stop_details.explanation is not None:
+        wire["finishMessage"] = reply.stop_details.explanation
+    return wire
 
 
 def get_finish_reason(rest: dict[str, Any]) -> Any:
@@ -79,19 +158,20 @@ def get_finish_reason(rest: dict[str, Any]) -> Any:
     return candidates[0].get("finishReason")
 
 
-def _split_reply(body: dict[str, Any]) -> tuple[dict[str, Any], list[Any], dict[str, Any]]:
-    """Return the response without parts and further candidates, the parts, and the notes."""
+def _split_reply(body: dict[str, Any]) -> tuple[dict[str, Any], list[Any], list[dict[str, Any]], dict[str, Any]]:
+    """Return the response without parts and further candidates, the parts, these candidates, and the notes."""
     candidates = expect_list(body.get("candidates") or [], "$.candidates")
     if not candidates:
-        return body, [], {"form": "none", **rest_notes(body)}
+        return body, [], [], {"form": "none", **rest_notes(body)}
     first = expect_object(candidates[0], "$.candidates[0]")
     content = first.get("content")
     parts = content.get("parts") if isinstance(content, dict) else None
-    notes = {"form": None if isinstance(parts, list) else "absent", "others": candidates[1:] or None}
+    others = [expect_object(other, f"$.candidates[{at}]") for at, other in enumerate(candidates[1:], 1)]
+    notes = {"form": None if isinstance(parts, list) else "absent"}
     if isinstance(content, dict) and isinstance(parts, list):
         first = {**first, "content": {key: value for key, value in content.items() if key != "parts"}}
     rest = {**body, "candidates": [first]}
-    return rest, parts if isinstance(parts, list) else [], {**notes, **rest_notes(rest)}
+    return rest, parts if isinstance(parts, list) else [], others, {**notes, **rest_notes(rest)}
 
 
 def rest_notes(rest: dict[str, Any]) -> dict[str, Any]:
@@ -107,7 +187,13 @@ def read_rest(rest: dict[str, Any], model: str | None, *, has_calls: bool) -> Re
     """Read everything but the content of a reply."""
     candidates = rest.get("candidates") or [{}]
     stop_reason, fault = _read_end(candidates[0], rest.get("promptFeedback"), has_calls=has_calls)
-    return Reply(stop_reason=stop_reason, usage=read_usage(rest.get("usageMetadata")), model=model, fault=fault)
+    return Reply(
+        stop_reason=stop_reason,
+        usage=read_usage(rest.get("usageMetadata")),
+        model=model,
+        fault=fault,
+        stop_details=_read_details(candidates[0]) if fault is None else None,
+    )
 
 
 def _read_end(candidate: dict[str, Any], feedback: Any, *, has_calls: bool) -> tuple[StopReason, Fault | None]:
@@ -130,7 +216,7 @@ def _read_end(candidate: dict[str, Any], feedback: Any, *, has_calls: bool) -> t
     return FINISH_REASONS.get(reason, StopReason.UNKNOWN), None
 
 
-_SUPPORTED: Final = SupportedDetails(
+DETAILS: Final = SupportedDetails(
     stop_reasons=("end_turn", "max_tokens", "tool_use", "refusal"),
     usage_fields=("cached_input_tokens", "reasoning_tokens", "service_tier"),
 )
@@ -151,7 +237,10 @@ def write_reply(reply: Reply) -> Written:
             losses.append(Loss("", "", block.type, NAME, reason))
     if write_finish_reason(reply, get_notes(reply.provider_raw, NAME)) is None:
         losses.extend(fault_loss(reply, NAME))
-    losses.extend(detail_losses(reply, NAME, _SUPPORTED))
+    losses.extend(detail_losses(reply, NAME, DETAILS))
+    losses.extend(reply_losses(reply, NAME, SUPPORT))
+    if reply.stop_details is not None and reply.stop_details.category is not None:
+        losses.append(Loss("", "", "stop_details.category", NAME, "this API explains an end in a sentence"))
     if reply.usage is not None and reply.usage.reasoning_tokens > reply.usage.output_tokens:
         losses.append(Loss("", "", "usage.reasoning_tokens", NAME, "more than the output tokens"))
     return Written(write_with_parts(reply, parts), tuple(losses))
@@ -173,8 +262,9 @@ def write_with_parts(reply: Reply, parts: list[dict[str, Any]]) -> dict[str, Any
         content = candidates[0].get("content")
         content = content if isinstance(content, dict) else {"role": "model"}
         candidates[0] = {**candidates[0], "content": {"parts": parts, **content}}
-    if candidates and notes.get("others"):
-        candidates.extend(notes["others"])
+    if candidates:
+        candidates.extend(notes.get("others", ()))
+        candidates.extend(write_alternative(each, at) for at, each in enumerate(reply.alternatives, 1))
     return wire
 
 
@@ -187,7 +277,7 @@ def default_rest(reply: Reply, notes: Mapping[str, Any]) -> dict[str, Any]:
             first["finishReason"] = reason
         if isinstance(reason, str) and reason in _FAILURES and reply.fault is not None:
             first["finishMessage"] = reply.fault.message
-        wire["candidates"] = [{**first, "index": 0}]
+        wire["candidates"] = [{**first, **_default_details(reply), "index": 0}]
     if reply.usage is not None:
         wire["usageMetadata"] = default_usage(reply.usage, notes.get("tool_use") or 0)
     if reply.model is not None:

@@ -20,21 +20,22 @@ from dragoman.dialects.gemini.blocks import (
 from dragoman.dialects.gemini.key_case import NAME, as_list, restore_case, to_camel
 from dragoman.dialects.gemini.limits import TABLE
 from dragoman.dialects.gemini.options import (
-    allowed_functions,
     default_choice,
     default_config,
     option_losses,
     read_options,
     service_tier,
 )
+from dragoman.dialects.gemini.support import SUPPORT
 from dragoman.dialects.gemini.tool_definitions import read_tools, write_tools
 from dragoman.errors import FormatError
-from dragoman.exchange import Loss, Request, Written
+from dragoman.exchange import Loss, Request, ToolDefinition, Written
 from dragoman.jsontext import accepts_json_text, expect_list, expect_object, text_or_none
 from dragoman.message import ContentBlock, InvalidToolUseBlock, Message, Role, TextBlock, ToolUseBlock
 from dragoman.wire.limits import fit_request
 from dragoman.wire.message_builder import drop_failed_turns
-from dragoman.wire.residue import apply_diff, diff, foreign_option_losses, get_notes, make_notes
+from dragoman.wire.residue import apply_diff, diff, get_notes, make_notes
+from dragoman.wire.support import request_losses
 
 if TYPE_CHECKING:
     from dragoman.catalog import Model
@@ -73,10 +74,9 @@ def read_request(wire: dict[str, Any]) -> Request:
         "objects": [key for key in ("contents", "tools") if type(body.get(key)) is dict] or None,
         "empty": {key: body[key] for key in _SEPARATE_FIELDS if key in body and not body[key]} or None,
         "schema": "responseSchema" if isinstance(config.get("responseSchema"), dict) else None,
-        "allowed": allowed_functions(choice),
     }
     notes["config"] = diff(default_config(request.options, notes), config)
-    notes["choice"] = diff(default_choice(request.options, notes), choice)
+    notes["choice"] = diff(default_choice(request.options), choice)
     rest = {key: value for key, value in body.items() if key not in _SEPARATE_FIELDS}
     raw = make_notes(NAME, _default_top(request, notes), rest, **notes)
     return request.replace(provider_raw=raw or {"dialect": NAME})
@@ -101,7 +101,10 @@ def write_request(
     tools = write_tools(request.tools, losses)
     if tools:
         wire["tools"] = tools
-    choice = apply_diff(default_choice(request.options, notes), notes.get("choice"))
+    strict = any(isinstance(tool, ToolDefinition) and tool.strict for tool in request.tools)
+    choice = apply_diff(default_choice(request.options, has_strict_tools=strict), notes.get("choice"))
+    if strict:
+        losses.append(Loss("", "", "tool.strict", NAME, "the tool mode VALIDATED applies to all tools", "adjusted"))
     if choice:
         wire["toolConfig"] = choice
     config = apply_diff(default_config(request.options, notes), notes.get("config"))
@@ -115,7 +118,7 @@ def write_request(
     losses.extend(option_losses(request.options, config))
     if request.options.service_tier is not None and "serviceTier" not in wire:
         losses.append(Loss("", "", "service_tier", NAME, "this API has no such tier"))
-    losses.extend(foreign_option_losses(request, NAME))
+    losses.extend(request_losses(request, NAME, SUPPORT))
     return Written(restore_case(wire, notes.get("snake")), tuple(losses), tuple(adjustments))
 
 

@@ -18,9 +18,18 @@ from dragoman.dialects.gemini.blocks import GeminiMessageBuilder, default_part, 
 from dragoman.dialects.gemini.error import read_error
 from dragoman.dialects.gemini.key_case import NAME, to_camel
 from dragoman.dialects.gemini.partial_calls import PartialCall, raw_arguments
-from dragoman.dialects.gemini.reply import default_rest, get_finish_reason, read_rest, read_usage, rest_notes
+from dragoman.dialects.gemini.reply import (
+    add_details,
+    default_rest,
+    get_finish_reason,
+    read_alternative,
+    read_rest,
+    read_usage,
+    rest_notes,
+)
 from dragoman.errors import FormatError, JsonError
 from dragoman.event import (
+    AlternativeComplete,
     BlockComplete,
     MessageComplete,
     MessageStart,
@@ -35,7 +44,7 @@ from dragoman.event import (
 )
 from dragoman.exchange import Reply, StopReason
 from dragoman.jsontext import JsonLimits, expect_list, expect_object, read_json, text_or_none
-from dragoman.message import InvalidToolUseBlock, ProviderRaw, TextBlock, ThinkingBlock, ToolUseBlock
+from dragoman.message import ContentBlock, InvalidToolUseBlock, ProviderRaw, TextBlock, ThinkingBlock, ToolUseBlock
 from dragoman.wire.faults import BYTE_ORDER_MARK, early_end, redact, stream_error
 from dragoman.wire.frames import Frame, make_splitter
 from dragoman.wire.residue import make_notes
@@ -68,6 +77,7 @@ class StreamReader(BaseStreamReader):
         self._open_call: PartialCall | None = None  # call whose arguments are incomplete
         self._arguments: list[str] = []  # raw arguments of the calls in this chunk
         self._block_count = 0
+        self._texts: dict[int, list[str]] = {}  # by block, for places of citations
         self._has_started = False
         self._has_parts = False
         self._has_content = False
@@ -235,7 +245,7 @@ class StreamReader(BaseStreamReader):
             case InvalidToolUseBlock(call_id, name, input_text, _, raw):
                 self._emit_call(ToolUseStart(index, call_id, name, raw), arguments or input_text, events)
             case ThinkingBlock(text, signature, raw):
-                events.append(ThinkingDelta(index, text, signature, raw))
+                events.append(ThinkingDelta(index, text, signature, raw, block.is_summary))
             case _:
                 events.append(BlockComplete(index, block))
 
@@ -256,11 +266,12 @@ class StreamReader(BaseStreamReader):
             return
         self._has_content = True
         if not is_thought:
+            self._texts.setdefault(self._block_count, []).append(text)
             events.append(TextDelta(self._block_count, text))
         elif self._open_text.has_origin:
             events.append(ThinkingDelta(self._block_count, text))
         else:
-            events.append(ThinkingDelta(self._block_count, text, None, NATIVE_THINKING))
+            events.append(ThinkingDelta(self._block_count, text, None, NATIVE_THINKING, is_summary=True))
             self._open_text.has_origin = True
 
     def _close_text(self, events: list[StreamEvent]) -> None:
@@ -296,6 +307,7 @@ class StreamReader(BaseStreamReader):
 
     def _emit_end(self, events: list[StreamEvent]) -> None:
         self._close_text(events)
+        content = self._emit_details(events)
         rest = dict(self._top)
         form: str | None = "none"
         if self._first:
@@ -303,18 +315,31 @@ class StreamReader(BaseStreamReader):
             rest["candidates"] = [self._first]
         notes = {
             "form": form,
-            "others": [self._others[index] for index in sorted(self._others)] or None,
             "ended": get_finish_reason(rest) if self._has_calls or not self._has_content else None,
             **rest_notes(rest),
         }
         if trailing := getattr(self._splitter, "trailing", b""):
             self._trailing.add(trailing.decode("utf-8", "backslashreplace"))
-        reply = read_rest(rest, self._model, has_calls=self._has_calls)
+        reply = read_rest(rest, self._model, has_calls=self._has_calls).replace(content=content)
+        others = [self._others[index] for index in sorted(self._others)]
+        alternatives = [read_alternative(other, at, self._builder) for at, other in enumerate(others, 1)]
+        events.extend(AlternativeComplete(alternative) for alternative in alternatives)
         raw = make_notes(NAME, default_rest(reply, notes), rest, **notes)
         if reply.fault is not None:
             events.append(StreamError(reply.fault, self._trailing.add_to(raw)))
         else:
-            events.append(MessageComplete(reply.stop_reason, None, raw))
+            events.append(MessageComplete(reply.stop_reason, None, raw, reply.stop_details))
+
+    def _emit_details(self, events: list[StreamEvent]) -> tuple[ContentBlock, ...]:
+        """Emit citations and token probabilities, and return the texts that they belong to."""
+        if not self._first.keys() & {"groundingMetadata", "logprobsResult"}:
+            return ()
+        blocks = {index: TextBlock("".join(pieces)) for index, pieces in sorted(self._texts.items())}
+        content = add_details(tuple(blocks.values()), self._first)
+        for index, block in zip(blocks, content, strict=True):
+            if isinstance(block, TextBlock) and (block.citations or block.token_logprobs):
+                events.append(TextDelta(index, "", None, block.citations, block.token_logprobs))
+        return content
 
 
 class _OpenText:

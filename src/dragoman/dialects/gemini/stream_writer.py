@@ -15,6 +15,7 @@ from dragoman.dialects.gemini.blocks import unsupported_reason, write_part
 from dragoman.dialects.gemini.error import write_error
 from dragoman.dialects.gemini.key_case import NAME
 from dragoman.dialects.gemini.reply import (
+    DETAILS,
     default_rest,
     default_usage,
     drop_finish_reason,
@@ -22,12 +23,14 @@ from dragoman.dialects.gemini.reply import (
     write_with_parts,
 )
 from dragoman.dialects.gemini.stream_reader import NATIVE_THINKING, REPEATED_FIELDS
+from dragoman.dialects.gemini.support import SUPPORT
 from dragoman.event import (
     BlockComplete,
     MessageComplete,
     MessageStart,
     StreamError,
     StreamEvent,
+    TextDelta,
     ThinkingDelta,
     ToolUseEnd,
     ToolUseInputDelta,
@@ -36,10 +39,11 @@ from dragoman.event import (
     fold,
 )
 from dragoman.exchange import Fault, Reply, StopReason
+from dragoman.jsontext import join_surrogates
 from dragoman.message import (
+    Alternative,
     ContentBlock,
     InvalidToolUseBlock,
-    ProviderRaw,
     TextBlock,
     ThinkingBlock,
     TokenUsage,
@@ -72,6 +76,10 @@ class _OpenCall:
 class StreamWriter(BaseStreamWriter):
     """Convert events to the bytes of a stream."""
 
+    support = SUPPORT
+    details = DETAILS
+    find_loss = staticmethod(unsupported_reason)
+
     def __init__(self, framing: str | None = None) -> None:
         if framing not in (None, "sse", "json-array"):
             raise LookupError(f"{NAME} streams are server-sent events or one JSON array, not {framing!r}")
@@ -87,6 +95,8 @@ class StreamWriter(BaseStreamWriter):
         self._pending_parts: dict[int, list[_Part]] = {}  # parts that wait for an earlier call
         self._native_thinking: set[int] = set()  # reasoning blocks of this dialect
         self._has_content = False
+        self._texts: dict[int, list[TextDelta]] = {}
+        self._alternatives: list[Alternative] = []
         self._fault: Fault | None = None  # of an invalid call
         self._last_reply: Reply | None = None
 
@@ -119,9 +129,27 @@ class StreamWriter(BaseStreamWriter):
         self._candidate = {"index": first["index"]} if "index" in first else {}
         return b""
 
-    def write_text(self, index: int, text: str, raw: ProviderRaw | None) -> bytes:
-        """Write text."""
-        return self._add_text(index, TextBlock(text, raw))
+    def write_text_delta(self, delta: TextDelta, text: str) -> bytes:
+        """Write text; citations and token probabilities are in the last chunk."""
+        self._texts.setdefault(delta.index, []).append(delta)
+        return self._add_text(delta.index, TextBlock(text, delta.provider_raw))
+
+    def write_alternative(self, alternative: Alternative) -> bytes:
+        """Keep a further answer for the last chunk."""
+        self._alternatives.append(alternative)
+        return b""
+
+    def _details(self) -> tuple[ContentBlock, ...]:
+        """Return the texts with citations or probabilities, as far as the last chunk needs them."""
+        if not any(delta.citations or delta.token_logprobs for deltas in self._texts.values() for delta in deltas):
+            return ()
+        blocks = []
+        for _, deltas in sorted(self._texts.items()):
+            citations = tuple(citation for delta in deltas for citation in delta.citations)
+            logprobs = tuple(item for delta in deltas for item in delta.token_logprobs)
+            text = join_surrogates("".join(delta.text for delta in deltas))
+            blocks.append(TextBlock(text, citations=citations, token_logprobs=logprobs))
+        return tuple(blocks)
 
     def write_thinking_delta(self, delta: ThinkingDelta, text: str) -> bytes:
         """Write native reasoning."""
@@ -165,7 +193,15 @@ class StreamWriter(BaseStreamWriter):
         calls, self._calls = self._calls, {}
         data = b"".join([self.write_block(index, calls[index].to_block()) for index in sorted(calls)])
         raw = {name: note for name, note in (end.provider_raw or {}).items() if name != "unsaid"}  # required here
-        reply = Reply(stop_reason=end.stop_reason, usage=usage, model=self._model, provider_raw=raw or None)
+        reply = Reply(
+            content=self._details(),
+            stop_reason=end.stop_reason,
+            usage=usage,
+            model=self._model,
+            provider_raw=raw or None,
+            stop_details=end.stop_details,
+            alternatives=tuple(self._alternatives),
+        )
         return data + self._write_last(reply)
 
     def write_failure(self, error: StreamError) -> bytes:

@@ -10,10 +10,11 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from dragoman.dialects.gemini.key_case import NAME, restore_case, to_camel
+from dragoman.dialects.gemini.server_tools import read_server_tool, write_server_tool
 from dragoman.exchange import Loss, OpaqueTool, SideEffects, ToolDefinition
 from dragoman.jsontext import expect_object
 from dragoman.wire.residue import apply_diff, get_notes, make_notes
-from dragoman.wire.tool_definitions import EMPTY_SCHEMA
+from dragoman.wire.tool_definitions import EMPTY_SCHEMA, write_opaque_tool
 
 _TYPES: Final = {1: "string", 2: "number", 3: "integer", 4: "boolean", 5: "array", 6: "object", 7: "null"}
 _OPENAPI_FORMATS: Final = frozenset({"enum", "int32", "int64", "float", "double"})
@@ -33,7 +34,7 @@ def read_tools(items: list[Any]) -> tuple[ToolDefinition | OpaqueTool, ...]:
         wire, snake = to_camel(expect_object(item, f"$.tools[{index}]"))
         functions = wire.get("functionDeclarations")
         if not isinstance(functions, list) or not functions or not all(_is_function(item) for item in functions):
-            tools.append(OpaqueTool(NAME, item))
+            tools.append(read_server_tool(item, NAME))
             continue
         other_fields = {key: value for key, value in wire.items() if key != "functionDeclarations"}
         group = {
@@ -47,7 +48,7 @@ def read_tools(items: list[Any]) -> tuple[ToolDefinition | OpaqueTool, ...]:
         tools.append(_read_tool(functions[0], group))
         tools.extend(_read_tool(function, {}) for function in functions[1:])
         if provider_tools:
-            tools.append(OpaqueTool(NAME, provider_tools))
+            tools.append(read_server_tool(provider_tools, NAME))
     return tuple(tools)
 
 
@@ -92,7 +93,9 @@ def write_tools(tools: tuple[ToolDefinition | OpaqueTool, ...], losses: list[Los
     for tool in tools:
         if isinstance(tool, OpaqueTool):
             if tool.dialect != NAME:
-                losses.append(Loss("", "", "tool", NAME, f"a tool of {tool.dialect}"))
+                server_tool = write_opaque_tool(tool, NAME, losses, write_server_tool)
+                wire.extend([server_tool] if server_tool is not None else ())
+                group = None
             elif group is not None and group_notes.get("absorbs"):
                 group.update(tool.wire)
                 group = None

@@ -18,6 +18,7 @@ from dragoman.dialects.gemini_interactions.request import write_request as write
 from dragoman.dialects.gemini_interactions.steps import NAME as NAME
 from dragoman.dialects.gemini_interactions.stream_reader import stream_reader as stream_reader
 from dragoman.dialects.gemini_interactions.stream_writer import stream_writer as stream_writer
+from dragoman.dialects.gemini_interactions.support import SUPPORT as SUPPORT
 from dragoman.exchange import Fault, Written
 
 # Options without a field in the request, and why nothing is lost.

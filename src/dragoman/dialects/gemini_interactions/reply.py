@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from dragoman.dialects import gemini
 from dragoman.dialects.gemini_interactions.steps import NAME, Wire, default_steps, read_step, unsupported_reason
+from dragoman.dialects.gemini_interactions.support import SUPPORT
 from dragoman.event import mark_unusable
 from dragoman.exchange import Fault, Loss, Reply, StopReason, Written
 from dragoman.jsontext import accepts_json_text, expect_list, expect_object, text_or_none
@@ -18,6 +19,7 @@ from dragoman.wire.counts import Counts
 from dragoman.wire.losses import SupportedDetails, detail_losses, supported_blocks
 from dragoman.wire.message_builder import MessageBuilder
 from dragoman.wire.residue import apply_diff, get_notes, make_notes
+from dragoman.wire.support import reply_losses
 from dragoman.wire.tool_definitions import is_unusable
 
 STATUSES: Final = {
@@ -79,7 +81,7 @@ def read_fault(body: Wire) -> Fault:
     return gemini.read_error(500, {}, {"error": error}).replace(provider=NAME, status=None)
 
 
-_SUPPORTED: Final = SupportedDetails(
+DETAILS: Final = SupportedDetails(
     stop_reasons=("end_turn", "max_tokens", "tool_use", "cancelled", "paused"),
     usage_fields=("cached_input_tokens", "reasoning_tokens"),
 )
@@ -92,7 +94,8 @@ def write_reply(reply: Reply) -> Written:
     if notes.get("form") == "error" and reply.fault is not None and not reply.content:
         return Written(apply_diff(gemini.write_error(reply.fault).wire, notes.get("residue")))
     content = supported_blocks(reply.content, unsupported_reason, NAME, losses)
-    losses.extend(detail_losses(reply, NAME, _SUPPORTED))
+    losses.extend(detail_losses(reply, NAME, DETAILS))
+    losses.extend(reply_losses(reply, NAME, SUPPORT))
     return Written(apply_diff(default_reply(reply, content), notes.get("residue")), tuple(losses))
 
 

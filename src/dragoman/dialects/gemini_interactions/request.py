@@ -22,6 +22,7 @@ from dragoman.dialects.gemini_interactions.steps import (
     write_item,
     write_result,
 )
+from dragoman.dialects.gemini_interactions.support import SUPPORT
 from dragoman.errors import FormatError
 from dragoman.exchange import (
     Loss,
@@ -58,7 +59,8 @@ from dragoman.message import (
 from dragoman.wire.limits import fit_request
 from dragoman.wire.losses import option_losses, supported_blocks
 from dragoman.wire.message_builder import MessageBuilder, drop_failed_turns, fill_result_ids
-from dragoman.wire.residue import apply_diff, foreign_option_losses, get_notes, make_notes
+from dragoman.wire.residue import apply_diff, get_notes, make_notes
+from dragoman.wire.support import request_losses
 from dragoman.wire.tool_definitions import EMPTY_SCHEMA, write_tools
 
 if TYPE_CHECKING:
@@ -101,7 +103,7 @@ def write_request(
     request = fill_result_ids(request, NAME)
     losses.extend(_option_losses(request.options))
     wire = apply_diff(_default_request(request, losses), get_notes(request.provider_raw, NAME).get("residue"))
-    losses.extend(foreign_option_losses(request, NAME))
+    losses.extend(request_losses(request, NAME, SUPPORT))
     return Written(wire, tuple(losses), tuple(adjustments))
 
 
@@ -258,6 +260,7 @@ def _read_options(body: Wire) -> Options:
         reasoning=Reasoning(effort=level) if level is not None else None,
         service_tier=text_or_none(body.get("service_tier")),
         stream=flag_or_none(body.get("stream")),
+        store=flag_or_none(body.get("store")),
     )
 
 
@@ -267,6 +270,8 @@ def _read_choice(choice: Any) -> ToolChoice | None:
             return ToolChoice(_CHOICES[choice])  # type: ignore[arg-type]
         case {"allowed_tools": {"mode": "any", "tools": [str(name)]}}:
             return ToolChoice("tool", name)
+        case {"allowed_tools": {"mode": "any" | "auto" as mode, "tools": [*names]}} if text_tuple(names):
+            return ToolChoice("required" if mode == "any" else "auto", allowed=text_tuple(names))
         case _:
             return None
 
@@ -308,6 +313,7 @@ def _write_options(options: Options) -> Wire:
         wire["response_format"] = {**format_wire, "schema": schema} if schema is not None else format_wire
     wire.update({"service_tier": options.service_tier} if options.service_tier is not None else {})
     wire.update({"stream": options.stream} if options.stream is not None else {})
+    wire.update({"store": options.store} if options.store is not None else {})
     return wire
 
 
@@ -316,6 +322,10 @@ def _write_choice(choice: ToolChoice | None) -> Any:
         return None
     if choice.mode == "tool":
         return {"allowed_tools": {"mode": "any", "tools": [choice.name]}}
+    if choice.allowed:
+        return {
+            "allowed_tools": {"mode": "any" if choice.mode == "required" else "auto", "tools": list(choice.allowed)}
+        }
     return _CHOICE_WORDS[choice.mode]
 
 
@@ -329,7 +339,7 @@ def _option_losses(options: Options) -> list[Loss]:
         "response_format.name": options.response_format is not None and options.response_format.name is not None,
         "reasoning.effort": reasoning.effort not in (None, *_LEVELS),
         "reasoning.budget_tokens": reasoning.budget_tokens is not None,
-        "reasoning.enabled": reasoning.enabled is not None and reasoning.effort is None,
+        "reasoning": reasoning.enabled is not None and reasoning.effort is None,
         "user": options.user is not None,
     }
     return option_losses(conditions, NAME)

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import msgspec
 
-from dragoman.dialects.gemini_interactions.reply import write_reply
+from dragoman.dialects.gemini_interactions.reply import DETAILS, write_reply
 from dragoman.dialects.gemini_interactions.steps import (
     NAME,
     Wire,
@@ -19,6 +19,7 @@ from dragoman.dialects.gemini_interactions.steps import (
     write_item,
     write_step,
 )
+from dragoman.dialects.gemini_interactions.support import SUPPORT
 from dragoman.event import (
     Accumulator,
     MessageComplete,
@@ -52,6 +53,9 @@ class StreamWriter(BaseStreamWriter):
     """Convert events to the bytes of a stream."""
 
     open_call_stop_reasons = (StopReason.MAX_TOKENS,)
+    support = SUPPORT
+    details = DETAILS
+    find_loss = staticmethod(unsupported_reason)
 
     def __init__(self, framing: str | None = None) -> None:
         if framing not in (None, "sse"):

@@ -18,6 +18,7 @@ from dragoman.dialects.ollama.request import read_request as read_request
 from dragoman.dialects.ollama.request import write_request as write_request
 from dragoman.dialects.ollama.stream_reader import stream_reader as stream_reader
 from dragoman.dialects.ollama.stream_writer import stream_writer as stream_writer
+from dragoman.dialects.ollama.support import SUPPORT as SUPPORT
 from dragoman.wire.http_endpoint import HttpEndpoint
 
 HTTP: Final = HttpEndpoint("/api/chat", stream_type="application/x-ndjson")

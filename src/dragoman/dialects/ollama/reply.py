@@ -17,15 +17,25 @@ from dragoman.dialects.ollama.blocks import (
     unsupported_reply_reason,
 )
 from dragoman.dialects.ollama.error import read_error, write_error
+from dragoman.dialects.ollama.support import SUPPORT
 from dragoman.event import mark_unusable
 from dragoman.exchange import Loss, Reply, StopReason, Written
 from dragoman.jsontext import accepts_json_text, expect_object, text_or_none
-from dragoman.message import ContentBlock, InvalidToolUseBlock, TokenUsage, ToolUseBlock
+from dragoman.message import (
+    ContentBlock,
+    InvalidToolUseBlock,
+    TextBlock,
+    TokenLogprob,
+    TokenUsage,
+    ToolUseBlock,
+)
 from dragoman.wire.counts import Counts
 from dragoman.wire.faults import stream_error
+from dragoman.wire.logprobs import read_logprobs, write_logprobs
 from dragoman.wire.losses import SupportedDetails, detail_losses, supported_blocks
 from dragoman.wire.message_builder import MessageBuilder
 from dragoman.wire.residue import apply_diff, get_notes, make_notes
+from dragoman.wire.support import reply_losses
 from dragoman.wire.tool_definitions import is_unusable, mark_cut_calls
 
 STOP_REASONS: Final = {"stop": StopReason.END_TURN, "length": StopReason.MAX_TOKENS}
@@ -52,6 +62,7 @@ def reply_from(body: dict[str, Any]) -> Reply:
     """Read a reply without marking unusable calls; for a stream, the event fold marks them."""
     message = expect_object(body.get("message"), "$.message")
     content = read_blocks(message, "$.message", MessageBuilder(), f"{body.get('created_at')}#")
+    content = _add_logprobs(content, read_logprobs(body.get("logprobs")))
     is_cut = body.get("done") is False
     fault = stream_error(NAME, "stream_incomplete", "the reply is not done").fault
     reply = Reply(
@@ -65,6 +76,13 @@ def reply_from(body: dict[str, Any]) -> Reply:
     return reply.replace(provider_raw=make_notes(NAME, default_reply(marked, marked.content, form), body, form=form))
 
 
+def _add_logprobs(content: list[ContentBlock], logprobs: tuple[TokenLogprob, ...]) -> list[ContentBlock]:
+    at = next((at for at, block in enumerate(content) if isinstance(block, TextBlock)), None) if logprobs else None
+    if at is None:
+        return content
+    return [*content[:at], content[at].replace(token_logprobs=logprobs), *content[at + 1 :]]
+
+
 def _mark_unusable(reply: Reply) -> Reply:
     return mark_unusable(mark_cut_calls(reply, has_no_input))
 
@@ -76,7 +94,7 @@ def _read_stop_reason(reason: Any, content: Iterable[ContentBlock]) -> StopReaso
     return StopReason.TOOL_USE if calls and stop_reason is not StopReason.MAX_TOKENS else stop_reason
 
 
-_SUPPORTED: Final = SupportedDetails(stop_reasons=("end_turn", "max_tokens", "tool_use"), usage_fields=())
+DETAILS: Final = SupportedDetails(stop_reasons=("end_turn", "max_tokens", "tool_use"), usage_fields=())
 
 
 def write_reply(reply: Reply) -> Written:
@@ -86,7 +104,8 @@ def write_reply(reply: Reply) -> Written:
     if notes.get("form") == "error" and reply.fault is not None and not reply.content:
         return Written(apply_diff(write_error(reply.fault).wire, notes.get("residue")))
     content = supported_blocks(reply.content, unsupported_reply_reason, NAME, losses)
-    losses.extend(detail_losses(reply, NAME, _SUPPORTED))
+    losses.extend(detail_losses(reply, NAME, DETAILS))
+    losses.extend(reply_losses(reply, NAME, SUPPORT))
     return Written(apply_diff(default_reply(reply, content, notes.get("form")), notes.get("residue")), tuple(losses))
 
 
@@ -94,7 +113,11 @@ def default_reply(reply: Reply, content: Iterable[ContentBlock], form: str | Non
     """Write a reply without its residue."""
     wire: dict[str, Any] = {"model": reply.model} if reply.model is not None else {}
     wire["created_at"] = PLACEHOLDER_TIME
-    wire["message"] = default_message("assistant", content, form)
+    blocks = tuple(content)
+    wire["message"] = default_message("assistant", blocks, form)
+    logprobs = [item for block in blocks if isinstance(block, TextBlock) for item in block.token_logprobs]
+    if logprobs:
+        wire["logprobs"] = write_logprobs(logprobs)
     wire["done"] = reply.fault is None or is_unusable(reply, NAME)
     done_reason = _default_done_reason(reply)
     if done_reason is not None:

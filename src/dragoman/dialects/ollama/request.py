@@ -18,6 +18,7 @@ from dragoman.dialects.ollama.blocks import (
     write_call,
 )
 from dragoman.dialects.ollama.limits import TABLE
+from dragoman.dialects.ollama.support import SUPPORT
 from dragoman.errors import FormatError
 from dragoman.exchange import (
     Loss,
@@ -32,6 +33,7 @@ from dragoman.jsontext import (
     accepts_json_text,
     expect_list,
     expect_object,
+    flag_or_none,
     integer_or_none,
     number_or_none,
     text_or_none,
@@ -41,8 +43,9 @@ from dragoman.message import ContentBlock, InvalidToolUseBlock, Message, Role, T
 from dragoman.wire.limits import fit_request
 from dragoman.wire.losses import error_flag_losses, option_losses, supported_blocks
 from dragoman.wire.message_builder import MessageBuilder, drop_failed_turns
-from dragoman.wire.residue import apply_diff, foreign_option_losses, get_notes, make_notes
-from dragoman.wire.tool_definitions import default_tool, read_tool, write_tools
+from dragoman.wire.residue import apply_diff, get_notes, make_notes
+from dragoman.wire.support import request_losses
+from dragoman.wire.tool_definitions import allowed_tools, default_tool, read_tool, write_tools
 
 if TYPE_CHECKING:
     from dragoman.catalog import Model
@@ -89,14 +92,14 @@ def write_request(
     top = apply_diff(_write_options(request, notes.get("form")), notes.get("residue"))
     wire = {key: top[key] for key in ("model",) if key in top}
     wire["messages"] = _write_messages(request.messages, losses)
-    tools = write_tools(request.tools, default_tool, NAME, losses)
+    tools = write_tools(allowed_tools(request, NAME, losses), default_tool, NAME, losses)
     if tools:
         wire["tools"] = tools
     wire.update((key, value) for key, value in notes.get("empty", {}).items() if not wire.get(key))
     wire.update(top)
     if wire.get("think") is True and request.options.reasoning is not None and request.options.reasoning.effort:
         losses.append(Loss("", "", "reasoning.effort", NAME, "this API has no such level; thinking is enabled"))
-    losses.extend(foreign_option_losses(request, NAME))
+    losses.extend(request_losses(request, NAME, SUPPORT))
     return Written(wire, tuple(losses), tuple(adjustments))
 
 
@@ -217,6 +220,8 @@ def _read_options(body: dict[str, Any]) -> Options:
         response_format=_read_format(body.get("format")),
         reasoning=_read_reasoning(body.get("think")),
         stream=body.get("stream") is not False,  # the API streams by default
+        logprobs=flag_or_none(body.get("logprobs")),
+        top_logprobs=integer_or_none(body.get("top_logprobs")),
     )
 
 
@@ -256,6 +261,10 @@ def _write_options(request: Request, form: str | None) -> dict[str, Any]:
     think = _write_think(options.reasoning)
     if think is not None:
         wire["think"] = think
+    if options.logprobs is not None:
+        wire["logprobs"] = options.logprobs
+    if options.top_logprobs is not None:
+        wire["top_logprobs"] = options.top_logprobs
     if form != "implicit" or options.stream is not True:
         wire["stream"] = options.stream is True
     return wire

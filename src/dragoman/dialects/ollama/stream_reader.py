@@ -36,9 +36,8 @@ from dragoman.event import (
     UsageUpdate,
 )
 from dragoman.jsontext import OWN, expect_list, expect_object, read_json, text_or_none
-from dragoman.message import (
-    ProviderRaw,
-)
+from dragoman.message import ProviderRaw, TokenLogprob
+from dragoman.wire.logprobs import read_logprobs
 from dragoman.wire.message_builder import MessageBuilder
 from dragoman.wire.residue import make_notes
 from dragoman.wire.stream_reader import BaseStreamReader
@@ -71,6 +70,7 @@ class StreamReader(BaseStreamReader):
         self._seed: str | None = None  # the start time, from which ids of calls are derived
         self._indexes: dict[str, int] = {}
         self._builder = MessageBuilder()
+        self._logprobs: tuple[TokenLogprob, ...] = ()  # of the text of the current line
 
     def read_delta(self, delta: _TextLine) -> StreamEvent | None:
         """Return the event for more text of a block that already has some."""
@@ -105,6 +105,7 @@ class StreamReader(BaseStreamReader):
         if self._seed is None:
             self._seed = f"{wire.get('created_at')}#"
             events.append(MessageStart(text_or_none(wire.get("model")), _start_notes(wire)))
+        self._logprobs = read_logprobs(wire.get("logprobs"))
         if wire.get("message") is not None:
             self._read_message(expect_object(wire["message"], "message"), events)
             self.expects_delta = bool(self._message.get("content") or self._message.get("thinking"))
@@ -135,7 +136,8 @@ class StreamReader(BaseStreamReader):
         if text and key == "thinking":
             events.append(ThinkingDelta(self._block_index(key), text, None, dict(NATIVE)))
         elif text:
-            events.append(TextDelta(self._block_index(key), text))
+            logprobs, self._logprobs = self._logprobs, ()
+            events.append(TextDelta(self._block_index(key), text, None, (), logprobs))
 
     def _read_images(self, images: Any, events: list[StreamEvent]) -> None:
         blocks = read_blocks({"role": "assistant", "images": images}, "message", self._builder, "")

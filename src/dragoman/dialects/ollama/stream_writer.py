@@ -11,7 +11,14 @@ from dragoman.dialects.ollama.blocks import (
     write_call,
 )
 from dragoman.dialects.ollama.error import write_error
-from dragoman.dialects.ollama.reply import PLACEHOLDER_TIME, REPEATED_FIELDS, default_reply, default_start
+from dragoman.dialects.ollama.reply import (
+    DETAILS,
+    PLACEHOLDER_TIME,
+    REPEATED_FIELDS,
+    default_reply,
+    default_start,
+)
+from dragoman.dialects.ollama.support import SUPPORT
 from dragoman.event import (
     MessageComplete,
     MessageStart,
@@ -34,6 +41,7 @@ from dragoman.message import (
 )
 from dragoman.wire.faults import stream_error
 from dragoman.wire.frames import json_line, json_text, sse_frame
+from dragoman.wire.logprobs import write_logprobs
 from dragoman.wire.residue import apply_diff, get_notes
 from dragoman.wire.stream_writer import BaseStreamWriter
 from dragoman.wire.tool_definitions import read_arguments
@@ -43,6 +51,10 @@ _TEXT_MARKER: Final = "\0text\0"
 
 class StreamWriter(BaseStreamWriter):
     """Convert events to lines, each with a message."""
+
+    support = SUPPORT
+    details = DETAILS
+    find_loss = staticmethod(unsupported_reply_reason)
 
     def __init__(self, framing: str | None = None) -> None:
         if framing not in (None, "ndjson", "sse"):
@@ -71,6 +83,16 @@ class StreamWriter(BaseStreamWriter):
         self._message = {**{key: start_fields["message"][key] for key in role}, **content}
         self._text_templates = {key: self._make_template(key) for key in ("content", "thinking")}
         return b""
+
+    def write_text_delta(self, delta: TextDelta, text: str) -> bytes:
+        """Write text and the probabilities of its tokens."""
+        if not delta.token_logprobs:
+            return self.write_text(delta.index, text, delta.provider_raw)
+        fields, self._repeated_fields = self._repeated_fields, {**self._repeated_fields}
+        self._repeated_fields["logprobs"] = write_logprobs(delta.token_logprobs)
+        line = self._write_line_text("content", delta.index, text) or self._write_line({})
+        self._repeated_fields = fields
+        return line
 
     def write_text(self, index: int, text: str, raw: ProviderRaw | None) -> bytes:
         """Write text. A message has one text; a second block continues it."""

@@ -10,14 +10,23 @@ from collections.abc import Collection, Iterable, Mapping
 from typing import Any, Final
 
 from dragoman.dialects import ollama
-from dragoman.exchange import Fault, Loss, Request, Written
+from dragoman.exchange import Fault, Loss, Reply, Request, StopReason, Written
+from dragoman.message import CallBlock
 from dragoman.wire.derived import Arrangement, DerivedDialect, DerivedStreamReader, DerivedStreamWriter, Wire
 from dragoman.wire.frames import json_line, sse_frame
 from dragoman.wire.prompt import to_prompt
+from dragoman.wire.support import Support
 
 NAME: Final = "ollama_generate"
 TAKES_PROMPT: Final = True  # one prompt instead of a conversation with calls
 _TEXTS: Final = (("response", "content"), ("thinking", "thinking"))  # keys of a reply, and of a message in a chat
+
+SUPPORT: Final = Support(
+    documentation="https://docs.ollama.com/api/generate",
+    request=frozenset({"logprobs", "top_logprobs"}),
+    reply=frozenset({"text.token_logprobs"}),
+    reasons=ollama.SUPPORT.reasons,
+)
 
 # Options without a field in the request, and why nothing is lost.
 IMPLIED_OPTIONS: Final = ollama.IMPLIED_OPTIONS
@@ -69,12 +78,27 @@ def _prepare(request: Request, losses: list[Loss]) -> Request:
     return to_prompt(request, NAME, losses, keeps_images=True)
 
 
+def _prepare_reply(reply: Reply, losses: list[Loss]) -> Reply:
+    """Remove calls, which this API does not have."""
+    calls = [block for block in reply.content if isinstance(block, CallBlock)]
+    if not calls:
+        return reply
+    losses.extend(Loss("", "", block.type, NAME, "this API has no tools") for block in calls)
+    content = tuple(block for block in reply.content if not isinstance(block, CallBlock))
+    if reply.stop_reason is not StopReason.TOOL_USE:
+        return reply.replace(content=content)
+    losses.append(Loss("", "", "stop_reason", NAME, "this API has no tools"))
+    return reply.replace(content=content, stop_reason=StopReason.END_TURN)
+
+
 _DIALECT: Final = DerivedDialect(
     NAME,
     ollama,
     Arrangement(_request_to_base, _request_from_base),
     Arrangement(_reply_to_base, _reply_from_base),
     prepare=_prepare,
+    prepare_reply=_prepare_reply,
+    support=SUPPORT,
 )
 read_request = _DIALECT.read_request
 read_reply = _DIALECT.read_reply

@@ -20,6 +20,7 @@ from dragoman.dialects.openai_chat.request import read_request as read_request
 from dragoman.dialects.openai_chat.request import write_request as write_request
 from dragoman.dialects.openai_chat.stream_reader import stream_reader as stream_reader
 from dragoman.dialects.openai_chat.stream_writer import stream_writer as stream_writer
+from dragoman.dialects.openai_chat.support import SUPPORT as SUPPORT
 from dragoman.wire.http_endpoint import HttpEndpoint
 
 HTTP: Final = HttpEndpoint("/chat/completions")

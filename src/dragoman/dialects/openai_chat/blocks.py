@@ -19,11 +19,14 @@ from typing import Any, Final
 import msgspec
 
 from dragoman.dialects.openai_chat.chunks import THINKING_FIELDS, Place, detail_text, find_thinking_key, thinking_texts
+from dragoman.dialects.openai_chat.custom_tools import default_custom_call, read_custom_call
 from dragoman.errors import JsonError
 from dragoman.ids import DEFAULT_ID_FORMAT, format_id
 from dragoman.jsontext import OWN, expect_list, expect_object, read_json, text_or_none
 from dragoman.message import (
     AudioBlock,
+    CacheHint,
+    Citation,
     ContentBlock,
     DocumentBlock,
     ImageBlock,
@@ -37,7 +40,8 @@ from dragoman.message import (
     ToolUseBlock,
     VideoBlock,
 )
-from dragoman.wire.message_builder import MessageBuilder
+from dragoman.wire.annotations import read_url_citation, write_url_citation
+from dragoman.wire.message_builder import MessageBuilder, foreign_block_reason
 from dragoman.wire.residue import apply_diff, get_notes, make_notes, wrap_residue
 from dragoman.wire.tool_definitions import read_arguments
 
@@ -80,7 +84,8 @@ def _is_plain_text(role: Role, blocks: list[ContentBlock], wire: dict[str, Any])
     if len(blocks) != 1 or wire.get("role") != role.value:
         return False
     (block,) = blocks
-    return type(block) is TextBlock and block.provider_raw is None and wire.get("content") == block.text != ""
+    is_text = type(block) is TextBlock and block.provider_raw is None and not block.citations
+    return is_text and wire.get("content") == block.text != ""  # type: ignore[union-attr]
 
 
 def _repeated_keys(blocks: list[ContentBlock], wire: dict[str, Any]) -> list[str]:
@@ -187,11 +192,14 @@ def _read_part(wire: dict[str, Any]) -> ContentBlock:
 def _read_known_part(wire: dict[str, Any]) -> tuple[ContentBlock | None, dict[str, Any]]:
     match wire:
         case {"type": "text", "text": str(text)}:
-            return TextBlock(text), {}
+            hint = _read_cache_hint(wire.get("cache_control"))
+            return TextBlock(text, cache_hint=hint), {"hint": "cache_control"} if hint is not None else {}
         case {"type": "refusal", "refusal": str(text)}:
             return TextBlock(text), {"form": "refusal"}
         case {"type": "image_url", "image_url": {"url": str(url)}}:
-            return ImageBlock(*_source(url, "image/*")), {}
+            detail, hint = text_or_none(wire["image_url"].get("detail")), _read_cache_hint(wire.get("cache_control"))
+            image = ImageBlock(*_source(url, "image/*"), detail=detail, cache_hint=hint)
+            return image, {"hint": "cache_control"} if hint is not None else {}
         case {"type": "image_url", "image_url": str(url)}:
             return ImageBlock(*_source(url, "image/*")), {"form": "string"}
         case {"type": "input_audio", "input_audio": {"data": str(data), "format": str(word)}}:
@@ -219,6 +227,19 @@ def _read_known_part(wire: dict[str, Any]) -> tuple[ContentBlock | None, dict[st
             return None, {}
 
 
+def _read_cache_hint(wire: Any) -> CacheHint | None:
+    """Read the mark of OpenRouter and other providers that pass it on; the API itself has none."""
+    is_hint = isinstance(wire, dict) and wire.get("type") == "ephemeral"
+    return CacheHint(text_or_none(wire.get("ttl"))) if is_hint else None
+
+
+def _write_cache_hint(block: ContentBlock, notes: Mapping[str, Any]) -> dict[str, Any]:
+    hint: CacheHint | None = getattr(block, "cache_hint", None)
+    if hint is None or notes.get("hint") != "cache_control":
+        return {}
+    return {"cache_control": {"type": "ephemeral", **({"ttl": hint.ttl} if hint.ttl is not None else {})}}
+
+
 def _source(url: str, media_type: str) -> tuple[ImageSource, str]:
     inline = _DATA_URI.fullmatch(url)
     return (ImageSource("base64", inline[2]), inline[1]) if inline else (ImageSource("url", url), media_type)
@@ -227,6 +248,11 @@ def _source(url: str, media_type: str) -> tuple[ImageSource, str]:
 def read_call(wire: dict[str, Any], builder: MessageBuilder) -> ContentBlock:
     """Read a tool call."""
     function, provider_id = wire.get("function"), text_or_none(wire.get("id"))
+    if wire.get("type") == "custom" and read_custom_call(wire, "") is not None:
+        call_id = builder.call_id(provider_id or "")
+        custom, note = read_custom_call(wire, call_id), provider_id if provider_id != call_id else None
+        assert custom is not None
+        return custom.replace(provider_raw=make_notes(NAME, _default_call(custom, {"id": note}), wire, id=note))
     if not isinstance(function, dict) or not isinstance(function.get("name"), str):
         return OpaqueBlock(NAME, wire, {"dialect": NAME, "at": "tool_calls"})
     call_id = builder.call_id(provider_id or "")
@@ -268,7 +294,7 @@ def unsupported_reason(block: ContentBlock, role: Role, *, is_native: bool) -> s
         case TextBlock():
             return None
         case OpaqueBlock(dialect=dialect):
-            return None if dialect == NAME else f"a block of {dialect}"
+            return None if dialect == NAME else foreign_block_reason(block)
         case ThinkingBlock() | RedactedThinkingBlock():
             return None if "at" in notes and role is Role.ASSISTANT else "reasoning of another provider"
         case ToolUseBlock() | InvalidToolUseBlock():
@@ -328,7 +354,33 @@ def default_message(
     wire.update(fields)
     if details:
         wire["reasoning_details"] = details
+    annotations = _write_annotations(blocks) if reply else []
+    if annotations:
+        wire["annotations"] = annotations
     return {**wire, "tool_calls": calls} if calls else wire
+
+
+def read_annotations(wire: Any) -> tuple[Citation, ...]:
+    """Return the citations of a message; none if one of them is not of a web page."""
+    if not isinstance(wire, list):
+        return ()
+    citations = [read_url_citation(item.get("url_citation") if isinstance(item, dict) else None) for item in wire]
+    return () if None in citations else tuple(citations)  # type: ignore[arg-type]
+
+
+def _write_annotations(blocks: Iterable[ContentBlock]) -> list[dict[str, Any]]:
+    """Return the citations of all texts, as places in their whole. Only web pages can be cited."""
+    annotations, offset = [], 0
+    for block in blocks:
+        if type(block) is TextBlock and place_of(block) == "content":
+            for citation in block.citations if block.citations else ():
+                fields = write_url_citation(citation, block.text)
+                if offset:
+                    fields = {**fields, "start_index": fields["start_index"] + offset}
+                    fields["end_index"] += offset
+                annotations.append({"type": "url_citation", "url_citation": fields})
+            offset += len(block.text)
+    return annotations
 
 
 def default_content(parts: list[dict[str, Any]], form: str | None, role: Role, *, reply: bool = False) -> Any:
@@ -367,10 +419,13 @@ def _default_part(block: ContentBlock, notes: Mapping[str, Any]) -> dict[str, An
     form = notes.get("form")
     match block:
         case TextBlock(text):
-            return {"type": "refusal", "refusal": text} if form == "refusal" else {"type": "text", "text": text}
+            wire = {"type": "refusal", "refusal": text} if form == "refusal" else {"type": "text", "text": text}
+            return {**wire, **_write_cache_hint(block, notes)} if block.cache_hint is not None else wire
         case ImageBlock(source, media_type):
             url = _to_url(source, media_type)
-            return {"type": "image_url", "image_url": url if form == "string" else {"url": url}}
+            image = {"url": url, **({"detail": block.detail} if block.detail is not None else {})}
+            image_url = url if form == "string" else image
+            return {"type": "image_url", "image_url": image_url, **_write_cache_hint(block, notes)}
         case AudioBlock(source, media_type):
             word = _AUDIO_FORMATS.get(media_type, media_type.removeprefix("audio/"))
             return {"type": "input_audio", "input_audio": {"data": source.data, "format": word}}
@@ -462,6 +517,10 @@ def _default_call(block: ContentBlock, notes: Mapping[str, Any]) -> dict[str, An
         arguments = block.input if notes.get("form") == "object" else msgspec.json.encode(block.input).decode()
     call_id, name = getattr(block, "id", ""), getattr(block, "name", "")
     provider_id = notes.get("id")
+    if isinstance(block, ToolUseBlock) and block.free_text is not None:
+        return default_custom_call(
+            block, provider_id if provider_id is not None else format_id(call_id, DEFAULT_ID_FORMAT)
+        )
     return {
         "id": provider_id if provider_id is not None else format_id(call_id, DEFAULT_ID_FORMAT),
         "type": "function",

@@ -13,6 +13,7 @@ from dragoman.dialects.openai_chat.blocks import (
     default_message,
     make_message_notes,
     place_of,
+    read_annotations,
     read_blocks,
     read_call,
     unsupported_reason,
@@ -20,14 +21,25 @@ from dragoman.dialects.openai_chat.blocks import (
 )
 from dragoman.dialects.openai_chat.chunks import Place
 from dragoman.dialects.openai_chat.error import read_error, write_error
+from dragoman.dialects.openai_chat.support import SUPPORT
 from dragoman.event import mark_unusable
 from dragoman.exchange import ErrorClass, Fault, Loss, Reply, StopReason, Written
 from dragoman.jsontext import accepts_json_text, count_or_zero, expect_list, expect_object, text_or_none
-from dragoman.message import ContentBlock, InvalidToolUseBlock, Role, TokenUsage, ToolUseBlock
+from dragoman.message import (
+    Alternative,
+    ContentBlock,
+    InvalidToolUseBlock,
+    Role,
+    TextBlock,
+    TokenUsage,
+    ToolUseBlock,
+)
 from dragoman.wire.counts import Counts
+from dragoman.wire.logprobs import read_logprobs, write_logprobs
 from dragoman.wire.losses import SupportedDetails, detail_losses, supported_blocks
 from dragoman.wire.message_builder import MessageBuilder
 from dragoman.wire.residue import apply_diff, diff, get_notes, make_notes, wrap_residue
+from dragoman.wire.support import reply_losses
 
 STOP_REASONS: Final = {
     "stop": StopReason.END_TURN,
@@ -88,7 +100,7 @@ def _mark_cut_call(block: ContentBlock) -> ContentBlock:
     return InvalidToolUseBlock(block.id, block.name, "", reason, block.provider_raw)
 
 
-_SUPPORTED: Final = SupportedDetails(
+DETAILS: Final = SupportedDetails(
     stop_reasons=("end_turn", "max_tokens", "tool_use", "refusal"),
     usage_fields=(
         "cached_input_tokens",
@@ -112,6 +124,7 @@ def write_reply(reply: Reply) -> Written:
     find_reason = partial(unsupported_reason, role=Role.ASSISTANT, is_native=message_notes.get("form") == "list")
     blocks = supported_blocks(reply.content, find_reason, NAME, losses)
     others = [_restore_calls(other, blocks, at) for at, other in enumerate(notes.get("others", ()))]
+    others.extend(write_alternative(alternative, at) for at, alternative in enumerate(reply.alternatives, 1))
     default = default_message(Role.ASSISTANT, _blocks_of_first(blocks, len(others)), message_notes, reply=True)
     message = apply_diff(default, message_notes.get("residue"))
     form = notes.get("form")
@@ -120,8 +133,63 @@ def write_reply(reply: Reply) -> Written:
         choice["message"] = message
     choices = [] if form == "no choice" and not blocks else [choice, *others]
     wire = apply_diff(default_reply(reply), notes.get("residue"))
-    losses.extend(detail_losses(reply, NAME, _SUPPORTED))
+    losses.extend(detail_losses(reply, NAME, DETAILS))
+    losses.extend(reply_losses(reply, NAME, SUPPORT))
     return Written({**wire, "choices": choices}, tuple(losses))
+
+
+def write_alternative(alternative: Alternative, index: int) -> dict[str, Any]:
+    """Write a further answer as a choice; blocks that the wire cannot carry are left out."""
+    notes = get_notes(alternative.provider_raw, NAME)
+    message_notes = notes.get("message", {})
+    find_reason = partial(unsupported_reason, role=Role.ASSISTANT, is_native=message_notes.get("form") == "list")
+    blocks = [block for block in alternative.content if find_reason(block) is None]
+    default = default_message(Role.ASSISTANT, blocks, message_notes, reply=True)
+    choice: dict[str, Any] = apply_diff(_default_alternative(alternative, index), notes.get("choice"))
+    return {**choice, "message": apply_diff(default, message_notes.get("residue"))}
+
+
+def _default_alternative(alternative: Alternative, index: int) -> dict[str, Any]:
+    stop_reason = alternative.stop_reason
+    reply = Reply(
+        content=alternative.content,
+        stop_reason=StopReason.UNKNOWN if stop_reason is StopReason.ERROR else stop_reason,
+        stop_sequence=alternative.stop_sequence,
+    )
+    return {**default_choice(reply), "index": index}
+
+
+def _read_alternative(choice: dict[str, Any], index: int, builder: MessageBuilder) -> Alternative | None:
+    """Return a further choice; ``None`` if it has no message."""
+    message = choice.get("message")
+    if not isinstance(message, dict):
+        return None
+    blocks = [block for _, block in read_blocks(message, f"$.choices[{index}].message", builder, is_answer=True)]
+    blocks = _add_details(blocks, choice)
+    stop_reason, stop_sequence = _read_stop(choice, blocks)
+    alternative = Alternative(content=tuple(blocks), stop_reason=stop_reason, stop_sequence=stop_sequence)
+    fields = {key: value for key, value in choice.items() if key != "message"}
+    raw = wrap_residue(
+        NAME,
+        None,
+        choice=diff(_default_alternative(alternative, index), fields),
+        message=make_message_notes(Role.ASSISTANT, blocks, message, reply=True),
+    )
+    return alternative.replace(provider_raw=raw)
+
+
+def _add_details(blocks: list[ContentBlock], choice: dict[str, Any]) -> list[ContentBlock]:
+    """Return the blocks with citations and token probabilities, which belong to the text of the content."""
+    logprobs, message = choice.get("logprobs"), choice.get("message")
+    citations = read_annotations(message.get("annotations")) if isinstance(message, dict) else ()
+    token_logprobs = read_logprobs(logprobs.get("content")) if isinstance(logprobs, dict) else ()
+    if not citations and not token_logprobs:
+        return blocks
+    for at, block in enumerate(blocks):
+        if isinstance(block, TextBlock) and place_of(block) == "content":
+            text = block.replace(citations=citations, token_logprobs=token_logprobs)
+            return [*blocks[:at], text, *blocks[at + 1 :]]
+    return blocks
 
 
 def make_reply(
@@ -139,10 +207,17 @@ def make_reply(
     form = None if isinstance(message, dict) else "no message" if choices else "no choice"
     message = message if isinstance(message, dict) else {}
     placed_blocks = read_blocks(message, "$.choices[0].message", builder, is_answer=True, origin=origin)
-    first = [block for _, block in placed_blocks]
+    first = _add_details([block for _, block in placed_blocks], choice)
+    placed_blocks = [(place, block) for (place, _), block in zip(placed_blocks, first, strict=True)]
     others = choices[1:]
-    if all("index" not in choice for choice in choices):
+    alternatives: list[Alternative] = []
+    if others and all("index" not in choice for choice in choices):
         others = [_extract_calls(other, at, builder, placed_blocks) for at, other in enumerate(others)]
+    elif others:
+        found = [_read_alternative(other, at, builder) for at, other in enumerate(others, 1)]
+        alternatives = [alternative for alternative in found if alternative is not None]
+        others = [] if len(alternatives) == len(others) else others
+        alternatives = alternatives if not others else []
     blocks = [block for _, block in placed_blocks]
     stop_reason, stop_sequence = _read_stop(choice, blocks)
     fault = _read_failure(choice, body) if stop_reason is StopReason.ERROR else None
@@ -153,6 +228,7 @@ def make_reply(
         usage=fields["usage"] if "usage" in fields else read_usage(body),
         model=fields["model"] if "model" in fields else text_or_none(body.get("model")),
         fault=fault,
+        alternatives=tuple(alternatives),
     )
     marked = _mark_unusable(reply)  # how it will be written
     rest = {key: value for key, value in body.items() if key != "choices"}
@@ -247,10 +323,15 @@ def default_choice(reply: Reply) -> dict[str, Any]:
     word = UNUSABLE.get(code) or _FINISH_REASONS.get(reply.stop_reason, "stop")
     if word == "tool_calls" and any(place_of(block) == "function_call" for block in reply.content):
         word = "function_call"
-    choice: dict[str, Any] = {"index": 0, "logprobs": None, "finish_reason": word}
+    choice: dict[str, Any] = {"index": 0, "logprobs": _write_logprobs(reply.content), "finish_reason": word}
     if reply.fault is None or code in UNUSABLE:
         return choice
     return {**choice, "error": write_error(reply.fault).wire["error"]}
+
+
+def _write_logprobs(content: Iterable[ContentBlock]) -> dict[str, Any] | None:
+    items = [item for block in content if type(block) is TextBlock for item in block.token_logprobs]
+    return {"content": write_logprobs(items), "refusal": None} if items else None
 
 
 _CACHED_KEYS: Final = ("prompt_cache_hit_tokens", "cached_tokens", "num_cached_tokens", "cache_read_input_tokens")

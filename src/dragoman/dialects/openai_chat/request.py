@@ -27,8 +27,10 @@ from dragoman.dialects.openai_chat.blocks import (
     unsupported_reason,
     write_part,
 )
+from dragoman.dialects.openai_chat.custom_tools import default_custom_tool, read_custom_tool
 from dragoman.dialects.openai_chat.limits import TABLE
 from dragoman.dialects.openai_chat.quirks import apply_quirks, apply_wire_quirks
+from dragoman.dialects.openai_chat.support import SUPPORT
 from dragoman.errors import FormatError
 from dragoman.exchange import (
     Loss,
@@ -49,6 +51,7 @@ from dragoman.jsontext import (
     flag_or_none,
     integer_or_none,
     number_or_none,
+    text_map_or_none,
     text_or_none,
     text_tuple,
 )
@@ -65,7 +68,8 @@ from dragoman.message import (
 from dragoman.wire.limits import fit_request
 from dragoman.wire.losses import error_flag_losses, supported_blocks
 from dragoman.wire.message_builder import MessageBuilder, drop_failed_turns, fill_result_ids
-from dragoman.wire.residue import apply_diff, foreign_option_losses, get_notes, make_notes
+from dragoman.wire.residue import apply_diff, get_notes, make_notes
+from dragoman.wire.support import request_losses
 from dragoman.wire.tool_definitions import default_tool, read_tool, write_tool
 
 if TYPE_CHECKING:
@@ -73,6 +77,7 @@ if TYPE_CHECKING:
 
 _CHOICES: Final = {"auto": "auto", "none": "none", "required": "required", "any": "required"}
 _ROLES: Final = {"system": Role.SYSTEM, "developer": Role.SYSTEM, "user": Role.USER, "assistant": Role.ASSISTANT}
+_MODALITIES: Final = frozenset({"text", "audio"})
 _FORMATS: Final = {"text": "text", "json_object": "json"}
 _SEPARATE_KEYS: Final = ("messages", "tools", "functions")  # parts of a request that are read one by one
 
@@ -132,7 +137,7 @@ def write_request(
     whole = {**notes.get("empty", {}), **wire, **options_wire}
     if quirks:
         apply_wire_quirks(whole, quirks, losses)
-    losses.extend(foreign_option_losses(request, NAME))
+    losses.extend(request_losses(request, NAME, SUPPORT))
     return Written(whole, tuple(losses), tuple(adjustments))
 
 
@@ -226,11 +231,18 @@ def _default_result(result: ToolResultBlock, notes: Mapping[str, Any]) -> dict[s
 
 def _read_tools(body: dict[str, Any]) -> tuple[ToolDefinition | OpaqueTool, ...]:
     tools = [
-        fast_path.read_tool(tool) or read_tool(expect_object(tool, "$.tools"), NAME)
+        fast_path.read_tool(tool) or _read_tool(expect_object(tool, "$.tools"))
         for tool in expect_list(body.get("tools") or [], "$.tools")
     ]
     functions = expect_list(body.get("functions") or [], "$.functions")
     return (*tools, *(_read_function(expect_object(tool, "$.functions")) for tool in functions))
+
+
+def _read_tool(wire: dict[str, Any]) -> ToolDefinition | OpaqueTool:
+    custom = read_custom_tool(wire)
+    if custom is None:
+        return read_tool(wire, NAME, _default_tool)
+    return custom.replace(provider_raw=make_notes(NAME, default_custom_tool(custom), wire))
 
 
 def _read_function(wire: dict[str, Any]) -> ToolDefinition | OpaqueTool:
@@ -242,8 +254,13 @@ def _read_function(wire: dict[str, Any]) -> ToolDefinition | OpaqueTool:
 
 
 def _default_tool(tool: ToolDefinition) -> dict[str, Any]:
-    function: dict[str, Any] = default_tool(tool)
-    return function["function"] if get_notes(tool.provider_raw, NAME).get("form") == "function" else function
+    if tool.free_form:
+        return default_custom_tool(tool)
+    wire: dict[str, Any] = default_tool(tool)
+    if get_notes(tool.provider_raw, NAME).get("form") == "function":
+        function: dict[str, Any] = wire["function"]
+        return function
+    return wire if tool.strict is None else {**wire, "function": {**wire["function"], "strict": tool.strict}}
 
 
 def _find_option_keys(body: dict[str, Any]) -> dict[str, str]:
@@ -267,7 +284,7 @@ def _find_option_keys(body: dict[str, Any]) -> dict[str, str]:
 
 
 def _read_options(body: dict[str, Any], option_keys: Mapping[str, str]) -> Options:
-    stop = body.get("stop")
+    stop, modalities = body.get("stop"), text_tuple(body.get("modalities"))
     return Options(
         max_output_tokens=integer_or_none(body.get(option_keys.get("max_output_tokens", "max_completion_tokens"))),
         temperature=number_or_none(body.get("temperature")),
@@ -284,6 +301,15 @@ def _read_options(body: dict[str, Any], option_keys: Mapping[str, str]) -> Optio
         service_tier=text_or_none(body.get("service_tier")),
         user=text_or_none(body.get("user")),
         stream=flag_or_none(body.get("stream")),
+        n=integer_or_none(body.get("n")),
+        logprobs=flag_or_none(body.get("logprobs")),
+        top_logprobs=integer_or_none(body.get("top_logprobs")),
+        verbosity=text_or_none(body.get("verbosity")),
+        store=flag_or_none(body.get("store")),
+        metadata=text_map_or_none(body.get("metadata")),
+        safety_identifier=text_or_none(body.get("safety_identifier")),
+        prompt_cache_key=text_or_none(body.get("prompt_cache_key")),
+        modalities=modalities if set(modalities) <= _MODALITIES else (),
     )
 
 
@@ -291,8 +317,19 @@ def _read_choice(choice: Any) -> ToolChoice | None:
     match choice:
         case str() if choice in _CHOICES:
             return ToolChoice(_CHOICES[choice])  # type: ignore[arg-type]
-        case {"function": {"name": str(name)}} | {"name": str(name)}:
+        case {"function": {"name": str(name)}} | {"custom": {"name": str(name)}} | {"name": str(name)}:
             return ToolChoice("tool", name)
+        case {"type": "allowed_tools", "allowed_tools": {"mode": "auto" | "required" as mode, "tools": list(tools)}}:
+            names = [_tool_name(tool) for tool in tools]
+            return ToolChoice(mode, allowed=tuple(str(name) for name in names)) if None not in names else None
+        case _:
+            return None
+
+
+def _tool_name(wire: Any) -> str | None:
+    match wire:
+        case {"function": {"name": str(name)}} | {"custom": {"name": str(name)}}:
+            return name
         case _:
             return None
 
@@ -300,9 +337,9 @@ def _read_choice(choice: Any) -> ToolChoice | None:
 def _read_format(value: Any) -> ResponseFormat | None:
     match value:
         case {"type": "json_schema", "json_schema": {"schema": dict(schema)} as schema_wire}:
-            return ResponseFormat(
-                "json_schema", schema, text_or_none(schema_wire.get("name")), flag_or_none(schema_wire.get("strict"))
-            )
+            name, description = text_or_none(schema_wire.get("name")), text_or_none(schema_wire.get("description"))
+            strict = flag_or_none(schema_wire.get("strict"))
+            return ResponseFormat("json_schema", schema, name, strict, description)
         case {"type": str(kind)} if kind in _FORMATS:
             return ResponseFormat(_FORMATS[kind])  # type: ignore[arg-type]
         case _:
@@ -337,22 +374,43 @@ def _write_options(request: Request, option_keys: Mapping[str, str]) -> dict[str
         option_keys.get("seed", "seed"): options.seed,
         "presence_penalty": options.presence_penalty,
         "frequency_penalty": options.frequency_penalty,
-        option_keys.get("tool_choice", "tool_choice"): _write_choice(options.tool_choice, option_keys),
+        option_keys.get("tool_choice", "tool_choice"): _write_choice(request, option_keys),
         "parallel_tool_calls": options.parallel_tool_calls,
         "response_format": _write_format(options.response_format),
         option_keys.get("reasoning", "reasoning_effort"): _write_reasoning(options.reasoning, option_keys),
         option_keys.get("service_tier", "service_tier" if options.service_tier in TIERS else ""): options.service_tier,
         "user": options.user,
         "stream": options.stream,
+        "n": options.n,
+        "logprobs": options.logprobs,
+        "top_logprobs": options.top_logprobs,
+        "verbosity": options.verbosity,
+        "store": options.store,
+        "metadata": options.metadata,
+        "safety_identifier": options.safety_identifier,
+        "prompt_cache_key": options.prompt_cache_key,
+        "modalities": [word for word in options.modalities if word in _MODALITIES] or None,
     }
     return {key: value for key, value in wire.items() if key and value is not None}
 
 
-def _write_choice(choice: ToolChoice | None, option_keys: Mapping[str, str]) -> Any:
+def _write_choice(request: Request, option_keys: Mapping[str, str]) -> Any:
+    choice = request.options.tool_choice
+    if choice is not None and choice.allowed:
+        tools = [_write_tool_name(name, request) for name in choice.allowed]
+        return {"type": "allowed_tools", "allowed_tools": {"mode": choice.mode, "tools": tools}}
     if choice is None or choice.mode != "tool":
         return choice and choice.mode
+    if "tool_choice" not in option_keys:
+        return _write_tool_name(choice.name, request)
     function = {"name": choice.name}
-    return function if "tool_choice" in option_keys else {"type": "function", "function": function}
+    return function
+
+
+def _write_tool_name(name: str | None, request: Request) -> dict[str, Any]:
+    is_custom = any(isinstance(tool, ToolDefinition) and tool.free_form and tool.name == name for tool in request.tools)
+    kind = "custom" if is_custom else "function"
+    return {"type": kind, kind: {"name": name}}
 
 
 def _write_format(response_format: ResponseFormat | None) -> Any:
@@ -360,6 +418,8 @@ def _write_format(response_format: ResponseFormat | None) -> Any:
         return response_format and {"type": "json_object" if response_format.kind == "json" else response_format.kind}
     strict = {"strict": response_format.strict} if response_format.strict is not None else {}
     schema_wire = {"name": response_format.name or "answer", "schema": response_format.json_schema, **strict}
+    if response_format.description is not None:
+        schema_wire["description"] = response_format.description
     return {"type": "json_schema", "json_schema": schema_wire}
 
 
@@ -387,6 +447,8 @@ def _option_losses(options: Options, option_keys: Mapping[str, str]) -> list[Los
         losses.append(Loss("", "", "top_k", NAME, "this API has no such option"))
     if options.service_tier not in (None, *TIERS) and "service_tier" not in option_keys:
         losses.append(Loss("", "", "service_tier", NAME, "this API has no such tier"))
+    if not set(options.modalities) <= _MODALITIES:
+        losses.append(Loss("", "", "modalities", NAME, "this API generates text and audio"))
     reasoning = options.reasoning
     if reasoning is not None and "reasoning" not in option_keys:
         if reasoning.budget_tokens is not None:

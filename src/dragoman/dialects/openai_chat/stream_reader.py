@@ -21,6 +21,7 @@ from dragoman.dialects.openai_chat.error import read_error
 from dragoman.dialects.openai_chat.reply import default_reply, make_reply, read_usage
 from dragoman.errors import FormatError
 from dragoman.event import (
+    AlternativeComplete,
     BlockComplete,
     MessageComplete,
     MessageStart,
@@ -396,6 +397,7 @@ class StreamReader(BaseStreamReader):
             if place not in self._complete_places:
                 index = self._indexes.setdefault(place, len(self._indexes))
                 _close_block(index, block, events, is_open=place in self._open_places)
+        events.extend(AlternativeComplete(alternative) for alternative in reply.alternatives)
         if reply.fault is not None:
             events.append(StreamError(reply.fault, self._trailing.add_to(reply.provider_raw)))
         else:
@@ -408,8 +410,8 @@ def _close_block(index: int, block: ContentBlock, events: list[StreamEvent], *, 
         case ToolUseBlock() | InvalidToolUseBlock() if is_open:
             events.append(ToolUseEnd(index, raw))
         case TextBlock() if is_open:
-            if raw is not None:
-                events.append(TextDelta(index, "", raw))
+            if raw is not None or block.citations or block.token_logprobs:
+                events.append(TextDelta(index, "", raw, block.citations, block.token_logprobs))
         case ThinkingBlock() if is_open:
             events.append(ThinkingDelta(index, "", block.signature, raw))
         case _:
@@ -424,6 +426,7 @@ _BLOCK_KEYS: Final = (
     "tool_calls",
     "function_call",
     "audio",
+    "annotations",
 )
 
 

@@ -7,15 +7,18 @@ what is known at the end only: extra fields and the usage.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from typing import Any, Final
 
 from dragoman.dialects.openai_chat.blocks import NAME, default_message, place_of, unsupported_reason
 from dragoman.dialects.openai_chat.error import write_error
-from dragoman.dialects.openai_chat.reply import default_choice, default_reply
+from dragoman.dialects.openai_chat.reply import DETAILS, default_choice, default_reply, write_alternative
+from dragoman.dialects.openai_chat.support import SUPPORT
 from dragoman.event import (
     MessageComplete,
     MessageStart,
     StreamError,
+    StreamEvent,
     TextDelta,
     ThinkingDelta,
     ToolUseEnd,
@@ -23,14 +26,17 @@ from dragoman.event import (
 )
 from dragoman.exchange import Reply, StopReason
 from dragoman.message import (
+    Alternative,
     ContentBlock,
     ProviderRaw,
     Role,
     TextBlock,
     ThinkingBlock,
+    TokenLogprob,
     TokenUsage,
     ToolUseBlock,
 )
+from dragoman.wire.annotations import write_url_citation
 from dragoman.wire.frames import json_text, sse_frame
 from dragoman.wire.residue import apply_diff, get_notes
 from dragoman.wire.stream_writer import BaseStreamWriter
@@ -55,6 +61,10 @@ class _Block:
 class StreamWriter(BaseStreamWriter):
     """Events in, bytes out: chunks as the official SDKs expect them, and ``[DONE]``."""
 
+    support = SUPPORT
+    details = DETAILS
+    find_loss = staticmethod(partial(unsupported_reason, role=Role.ASSISTANT, is_native=True))
+
     def __init__(self, framing: str | None = None) -> None:
         if framing not in (None, "sse"):
             raise LookupError(f"{NAME} streams are server-sent events, not {framing!r}")
@@ -68,6 +78,11 @@ class StreamWriter(BaseStreamWriter):
         self._has_legacy_call = False
         self._has_content = False
         self._has_parts = False  # whether the content was said as a list
+        self._length = 0  # of all texts so far
+        self._starts: dict[int, int] = {}  # of each text among all texts
+        self._annotations: list[dict[str, Any]] = []
+        self._logprobs: list[TokenLogprob] = []
+        self._alternatives: list[Alternative] = []
 
     # --- the message
 
@@ -87,9 +102,13 @@ class StreamWriter(BaseStreamWriter):
     def write_end(self, end: MessageComplete, usage: TokenUsage | None) -> bytes:
         """Write the finish reason and late fields, other choices, the usage, and ``[DONE]``."""
         notes = get_notes(end.provider_raw, NAME)
-        legacy = (TextBlock("", {"dialect": NAME, "at": "function_call"}),) if self._has_legacy_call else ()
+        content: list[ContentBlock] = []
+        if self._has_legacy_call:
+            content.append(TextBlock("", {"dialect": NAME, "at": "function_call"}))
+        if self._logprobs:
+            content.append(TextBlock("", token_logprobs=tuple(self._logprobs)))
         reply = Reply(
-            content=legacy,
+            content=tuple(content),
             stop_reason=end.stop_reason,
             stop_sequence=end.stop_sequence,
             usage=usage,
@@ -98,9 +117,13 @@ class StreamWriter(BaseStreamWriter):
         choice = apply_diff(default_choice(reply), notes.get("choice"))
         choice.pop("message", None)
         choice.update({"index": 0, "delta": self._rest_of_message(notes.get("message", {}))})
+        if self._annotations:
+            residue = get_notes(notes.get("message"), NAME).get("residue")
+            choice["delta"]["annotations"] = apply_diff({"annotations": self._annotations}, residue).get("annotations")
         if end.stop_reason is not StopReason.UNKNOWN or not notes:  # else whoever said it gives no reasons
             choice["finish_reason"] = choice.get("finish_reason") or "stop"  # without one it looks cut
-        others = [one for other in notes.get("others", ()) for one in _choice_chunks(other)]
+        alternatives = [write_alternative(each, at) for at, each in enumerate(self._alternatives, 1)]
+        others = [one for other in (*notes.get("others", ()), *alternatives) for one in _choice_chunks(other)]
         out = b"".join(sse_frame({**self._base, "choices": [one]}) for one in (choice, *others))
         reply_wire = {**apply_diff(default_reply(reply), notes.get("residue")), **self.identity}
         rest = {
@@ -135,7 +158,28 @@ class StreamWriter(BaseStreamWriter):
             rest["content"] = []  # the words were the words of a part
         return rest
 
+    def feed(self, event: StreamEvent) -> bytes:
+        """Return the bytes that the wire has for one event."""
+        if type(event) is TextDelta:
+            self._length += len(event.text)
+        return super().feed(event)
+
+    def write_alternative(self, alternative: Alternative) -> bytes:
+        """Keep a further answer; it is written after the first one."""
+        self._alternatives.append(alternative)
+        return b""
+
     # --- blocks
+
+    def write_text_delta(self, delta: TextDelta, text: str) -> bytes:
+        """Write more text; citations and probabilities are in the last chunk."""
+        start = self._starts.setdefault(delta.index, self._length - len(delta.text))
+        self._logprobs.extend(delta.token_logprobs)
+        for citation in delta.citations:
+            fields = write_url_citation(citation, " " * (self._length - start))
+            place = {key: fields[key] + start for key in ("start_index", "end_index")}
+            self._annotations.append({"type": "url_citation", "url_citation": {**fields, **place}})
+        return self.write_text(delta.index, text, delta.provider_raw)
 
     def _make_delta(self, block: ContentBlock) -> dict[str, Any]:
         """Return the delta of a block or of a part of one."""

@@ -32,6 +32,7 @@ from dragoman.dialects.openai_responses.request import read_request as read_requ
 from dragoman.dialects.openai_responses.request import write_request as write_request
 from dragoman.dialects.openai_responses.stream_reader import stream_reader as stream_reader
 from dragoman.dialects.openai_responses.stream_writer import stream_writer as stream_writer
+from dragoman.dialects.openai_responses.support import SUPPORT as SUPPORT
 from dragoman.wire.http_endpoint import HttpEndpoint
 
 HTTP: Final = HttpEndpoint("/responses")

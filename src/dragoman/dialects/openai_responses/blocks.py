@@ -15,14 +15,17 @@ from typing import Any, Final
 import msgspec
 
 from dragoman.errors import JsonError
+from dragoman.exchange import Request
 from dragoman.ids import DEFAULT_ID_FORMAT, format_id
-from dragoman.jsontext import OWN, expect_object, read_json, text_or_none
+from dragoman.jsontext import OWN, expect_object, integer_or_none, read_json, text_or_none
 from dragoman.message import (
+    Citation,
     ContentBlock,
     DocumentBlock,
     ImageBlock,
     ImageSource,
     InvalidToolUseBlock,
+    Message,
     OpaqueBlock,
     ProviderRaw,
     RedactedThinkingBlock,
@@ -32,11 +35,14 @@ from dragoman.message import (
     ToolResultBlock,
     ToolUseBlock,
 )
-from dragoman.wire.message_builder import MessageBuilder
+from dragoman.wire.annotations import read_url_citation, write_url_citation
+from dragoman.wire.logprobs import read_logprobs, write_logprobs
+from dragoman.wire.message_builder import MessageBuilder, foreign_block_reason
 from dragoman.wire.residue import apply_diff, diff, get_notes, make_notes
 
 NAME: Final = "openai_responses"
 ROLE_NAMES: Final = {Role.ASSISTANT: "assistant", Role.SYSTEM: "system"}
+_GENERATED: Final = "image_generation_call"  # the form of an image that this API generated
 SUMMARY_SEPARATOR: Final = (
     "\n\n"  # what stands between the summaries of one reasoning item when they are shown as one text
 )
@@ -52,12 +58,48 @@ def read_item(
     match wire:
         case {"type": "function_call", "call_id": str(call_id), "name": str(), "arguments": str()}:
             return [read_call(wire, builder.call_id(call_id))]
+        case {"type": "custom_tool_call", "call_id": str(call_id), "name": str(), "input": str()}:
+            return [_read_custom_call(wire, builder.call_id(call_id))]
+        case {"type": "image_generation_call", "result": str()}:
+            return [_read_generated_image(wire)]
         case {"type": "reasoning"}:
             return [read_reasoning(wire) or OpaqueBlock(NAME, wire)]
         case {"role": "assistant", "content": str() | [_, *_]} if wire.get("type", "message") == "message":
             return read_content(wire, where, is_continued=bool(after) and is_part(after[-1]))
         case _:
-            return [OpaqueBlock(NAME, wire)]
+            return [OpaqueBlock(NAME, wire, kind=opaque_kind(wire))]
+
+
+_KINDS: Final = {"code_interpreter_call": "code_execution", "mcp_list_tools": "mcp", "item_reference": "item_reference"}
+
+
+def opaque_kind(wire: dict[str, Any]) -> str | None:
+    """Return one word for an item that only this API has: the tool that the provider ran."""
+    kind = wire.get("type")
+    if not isinstance(kind, str):
+        return None
+    if kind.startswith("mcp_"):
+        return "mcp"
+    return _KINDS.get(kind) or kind.removesuffix("_call").removesuffix("_call_output").removesuffix("_output")
+
+
+def _read_custom_call(wire: dict[str, Any], call_id: str) -> ToolUseBlock:
+    """Read the call of a tool that takes one text."""
+    block = ToolUseBlock(call_id, wire["name"], {"input": wire["input"]}, free_form=True)
+    note = wire["call_id"] if wire["call_id"] != call_id else None
+    return block.replace(provider_raw=make_notes(NAME, _default_call(block, note), wire, id=note))
+
+
+def _read_generated_image(wire: dict[str, Any]) -> ImageBlock:
+    media_type = f"image/{text_or_none(wire.get('output_format')) or 'png'}"
+    block = ImageBlock(ImageSource("base64", wire["result"]), media_type)
+    return block.replace(provider_raw=make_notes(NAME, _default_image_item(block), wire, form=_GENERATED))
+
+
+def _default_image_item(block: ImageBlock) -> dict[str, Any]:
+    output_format = block.media_type.removeprefix("image/")
+    wire = {"type": "image_generation_call", "status": "completed", "output_format": output_format}
+    return {**wire, "result": block.source.data}
 
 
 def read_content(wire: dict[str, Any], where: str, is_continued: bool) -> list[ContentBlock]:
@@ -90,8 +132,10 @@ def read_call(wire: dict[str, Any], call_id: str) -> ToolUseBlock | InvalidToolU
 
 
 def _default_call(block: ToolUseBlock | InvalidToolUseBlock, provider_id: str | None) -> dict[str, Any]:
-    text = block.input_text if isinstance(block, InvalidToolUseBlock) else _json_text(block.input)
     call_id = provider_id or format_id(block.id, DEFAULT_ID_FORMAT)
+    if isinstance(block, ToolUseBlock) and (text := block.free_text) is not None:
+        return {"type": "custom_tool_call", "call_id": call_id, "name": block.name, "input": text}
+    text = block.input_text if isinstance(block, InvalidToolUseBlock) else _json_text(block.input)
     return {"type": "function_call", "call_id": call_id, "name": block.name, "arguments": text}
 
 
@@ -128,7 +172,7 @@ def read_reasoning(wire: dict[str, Any], source: str | None = None) -> ThinkingB
     raw = raw or {"dialect": NAME}  # where it comes from is what allows to write it again
     if secret is not None and not texts:
         return RedactedThinkingBlock(secret, raw)
-    return ThinkingBlock(text, secret, raw)
+    return ThinkingBlock(text, secret, raw, is_summary=bool(text) and source == "summary")
 
 
 def part_texts(parts: Any) -> list[str] | None:
@@ -169,12 +213,39 @@ def read_result(wire: dict[str, Any], where: str, builder: MessageBuilder) -> To
     tool_use_id = builder.result_id(provider_id)
     result = ToolResultBlock(tool_use_id, tuple(blocks))
     note = provider_id if provider_id != tool_use_id else None
-    default = _default_result(result, note, form, is_ignorable)
-    return result.replace(provider_raw=make_notes(NAME, default, wire, id=note, form=form))
+    custom = True if wire["type"] == "custom_tool_call_output" else None
+    default = _default_result(result, note, form, is_ignorable, is_custom=custom is True)
+    return result.replace(provider_raw=make_notes(NAME, default, wire, id=note, form=form, custom=custom))
+
+
+def mark_free_form_results(request: Request) -> Request:
+    """Note at each result that it answers a call of a free-form tool: it is another item on this wire."""
+    calls = {
+        block.id
+        for message in request.messages
+        for block in message.content
+        if type(block) is ToolUseBlock and block.free_text is not None
+    }
+    if not calls:
+        return request
+    messages = tuple(_mark_results(message, calls) for message in request.messages)
+    return request.replace(messages=messages)
+
+
+def _mark_results(message: Message, calls: set[str]) -> Message:
+    if message.role is not Role.TOOL:
+        return message
+    blocks = tuple(
+        block.replace(provider_raw={"dialect": NAME, **get_notes(block.provider_raw, NAME), "custom": True})
+        if isinstance(block, ToolResultBlock) and block.tool_use_id in calls
+        else block
+        for block in message.content
+    )
+    return message.replace(content=blocks)
 
 
 def _default_result(
-    result: ToolResultBlock, provider_id: str | None, form: str | None, add_loss: AddLoss
+    result: ToolResultBlock, provider_id: str | None, form: str | None, add_loss: AddLoss, *, is_custom: bool = False
 ) -> dict[str, Any]:
     output: Any = []
     for block in result.content:
@@ -188,7 +259,11 @@ def _default_result(
     if form is None and (not output or (len(output) == 1 and set(output[0]) == {"type", "text"})):
         output = output[0]["text"] if output else ""
     call_id = provider_id or format_id(result.tool_use_id, DEFAULT_ID_FORMAT)
-    return {"type": "function_call_output", "call_id": call_id, "output": output}
+    return {
+        "type": "custom_tool_call_output" if is_custom else "function_call_output",
+        "call_id": call_id,
+        "output": output,
+    }
 
 
 def is_ignorable(_what: str, _why: str) -> None:
@@ -199,19 +274,20 @@ def read_part(wire: dict[str, Any], role: Role) -> ContentBlock:
     """Read a part of a message item."""
     block, form = _read_known_part(wire, role)
     if block is None:
-        return OpaqueBlock(NAME, wire, {"dialect": NAME, "form": "part"})
+        return OpaqueBlock(NAME, wire, {"dialect": NAME, "form": "part"}, kind="file" if "file_id" in wire else None)
     return block.replace(provider_raw=make_notes(NAME, _default_part(block, role, form), wire, form=form))
 
 
 def _read_known_part(wire: dict[str, Any], role: Role) -> tuple[ContentBlock | None, str | None]:
     match wire:
         case {"type": "input_text" | "output_text" | "text", "text": str(text)}:
-            return TextBlock(text), None
+            citations, logprobs = read_annotations(wire.get("annotations")), read_logprobs(wire.get("logprobs"))
+            return TextBlock(text, citations=citations, token_logprobs=logprobs), None
         case {"type": "refusal", "refusal": str(text)}:
             return TextBlock(text), "refusal"
         case {"type": "input_image", "image_url": str(url)} if role is not Role.ASSISTANT:
             media_type, source = _read_url(url, "image/*")
-            return ImageBlock(source, media_type), None
+            return ImageBlock(source, media_type, detail=text_or_none(wire.get("detail"))), None
         case {"type": "input_file", "file_url": str(url)} if role is not Role.ASSISTANT:
             source = ImageSource("url", url)
             return DocumentBlock(source, "application/pdf", text_or_none(wire.get("filename"))), None
@@ -238,9 +314,15 @@ def _default_part(block: ContentBlock, role: Role, form: str | None) -> dict[str
         case TextBlock(text) if form == "refusal":
             return {"type": "refusal", "refusal": text}
         case TextBlock(text):
-            return {"type": "output_text" if role is Role.ASSISTANT else "input_text", "text": text}
+            wire: dict[str, Any] = {"type": "output_text" if role is Role.ASSISTANT else "input_text", "text": text}
+            if block.citations and role is Role.ASSISTANT:
+                wire["annotations"] = [_write_annotation(citation, text) for citation in block.citations]
+            if block.token_logprobs and role is Role.ASSISTANT:
+                wire["logprobs"] = write_logprobs(block.token_logprobs)
+            return wire
         case ImageBlock(source, media_type):
-            return {"type": "input_image", "image_url": _write_url(source, media_type)}
+            wire = {"type": "input_image", "image_url": _write_url(source, media_type)}
+            return wire if block.detail is None else {**wire, "detail": block.detail}
         case DocumentBlock(ImageSource("url", data), _, name):
             wire = {"type": "input_file", "file_url": data}
             return wire if name is None else {**wire, "filename": name}
@@ -250,6 +332,33 @@ def _default_part(block: ContentBlock, role: Role, form: str | None) -> dict[str
             return {"type": "input_file", "filename": default if name is None else name, "file_data": data}
         case _:
             return {"type": "input_text", "text": f"[{block.type}]"}
+
+
+def read_annotations(wire: Any) -> tuple[Citation, ...]:
+    """Return the citations of a text; none if one of them has an unknown form."""
+    if not isinstance(wire, list):
+        return ()
+    citations = [_read_annotation(item) for item in wire]
+    return () if None in citations else tuple(citations)  # type: ignore[arg-type]
+
+
+def _read_annotation(wire: Any) -> Citation | None:
+    match wire:
+        case {"type": "url_citation"}:
+            return read_url_citation(wire)
+        case {"type": "file_citation", "file_id": str(file_id)}:
+            at, name = integer_or_none(wire.get("index")), text_or_none(wire.get("filename"))
+            return Citation(start=at, end=at, source_id=file_id, title=name)
+        case _:
+            return None
+
+
+def _write_annotation(citation: Citation, text: str) -> dict[str, Any]:
+    if citation.url is not None:
+        return {"type": "url_citation", **write_url_citation(citation, text)}
+    at = citation.start if citation.start is not None else len(text)
+    wire = {"type": "file_citation", "file_id": citation.source_id or "", "filename": citation.title or ""}
+    return {**wire, "index": at}
 
 
 def _write_url(source: ImageSource, media_type: str) -> str:
@@ -269,24 +378,41 @@ def is_part(block: ContentBlock) -> bool:
     """Whether a block is part of a message item instead of an item."""
     if isinstance(block, OpaqueBlock):
         return get_notes(block.provider_raw, NAME).get("form") == "part"
-    return isinstance(block, TextBlock | ImageBlock | DocumentBlock)
+    return isinstance(block, TextBlock | ImageBlock | DocumentBlock) and not is_generated_image(block)
+
+
+def is_generated_image(block: ContentBlock) -> bool:
+    """Whether an image is an item that this API generated."""
+    return isinstance(block, ImageBlock) and get_notes(block.provider_raw, NAME).get("form") == _GENERATED
 
 
 def unsupported_reason(block: ContentBlock, role: Role) -> str | None:
     """Return why this wire cannot carry a block; ``None`` if it can."""
     match block:
         case OpaqueBlock(dialect=dialect):
-            return None if dialect == NAME else f"a block of {dialect}"
+            return None if dialect == NAME else foreign_block_reason(block)
         case ThinkingBlock(provider_raw=raw) | RedactedThinkingBlock(provider_raw=raw):
             return None if get_notes(raw, NAME) else "reasoning of another provider"
         case ImageBlock(source=source) | DocumentBlock(source=source):
             if role is Role.ASSISTANT:
-                return "only users send media here"
+                return None if is_generated_image(block) else "only users send media here"
             return "the file is not at hand" if source.kind == "file_ref" else None
         case TextBlock() | ToolUseBlock() | InvalidToolUseBlock() | ToolResultBlock():
             return None
         case _:
             return "this API does not support this block"
+
+
+def as_generated_image(block: ContentBlock) -> ContentBlock:
+    """Return an image of an answer as an item that this API generates; any other block stays."""
+    if not isinstance(block, ImageBlock) or block.source.kind != "base64":
+        return block
+    return block if is_generated_image(block) else block.replace(provider_raw={"dialect": NAME, "form": _GENERATED})
+
+
+def unsupported_in_answer(block: ContentBlock) -> str | None:
+    """Return why an answer of this API cannot carry a block; ``None`` if it can."""
+    return unsupported_reason(as_generated_image(block), Role.ASSISTANT)
 
 
 def write_items(
@@ -355,9 +481,11 @@ def _write_item(block: ContentBlock, add_loss: AddLoss) -> dict[str, Any]:
         case RedactedThinkingBlock(data):
             default = _default_reasoning("", data, form, notes.get("cuts"))
         case ToolResultBlock():
-            default = _default_result(block, provider_id, form, add_loss)
+            default = _default_result(block, provider_id, form, add_loss, is_custom=bool(notes.get("custom")))
             if block.is_error:
                 add_loss("is_error", "this API has no error flag for results; the text is kept")
+        case ImageBlock():
+            default = _default_image_item(block)
         case OpaqueBlock(wire=wire):
             return wire
         case _:

@@ -39,6 +39,7 @@ class Item:
         self.call_id: str | None = None  # our id, for a call that has begun
         self.source: str | None = None  # what is shown of reasoning: "summary" or "content"
         self.raws: dict[int, ProviderRaw | None] = {}  # the residue that was passed on, by part
+        self.detailed_parts: set[int] = set()  # whose citations and probabilities were passed on
         self.is_done = False
 
     @property

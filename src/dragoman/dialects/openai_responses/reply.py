@@ -9,8 +9,16 @@ from collections.abc import Iterable
 from decimal import Decimal
 from typing import Any, Final
 
-from dragoman.dialects.openai_responses.blocks import NAME, TIERS, read_item, supported_tier, write_items
+from dragoman.dialects.openai_responses.blocks import (
+    NAME,
+    TIERS,
+    as_generated_image,
+    read_item,
+    supported_tier,
+    write_items,
+)
 from dragoman.dialects.openai_responses.error import provider_code, read_error
+from dragoman.dialects.openai_responses.support import SUPPORT
 from dragoman.event import mark_unusable
 from dragoman.exchange import (
     ErrorClass,
@@ -34,6 +42,7 @@ from dragoman.wire.counts import Counts
 from dragoman.wire.losses import SupportedDetails, detail_losses
 from dragoman.wire.message_builder import MessageBuilder
 from dragoman.wire.residue import apply_diff, get_notes, make_notes
+from dragoman.wire.support import reply_losses
 
 _INCOMPLETE: Final = {"max_output_tokens": StopReason.MAX_TOKENS, "content_filter": StopReason.REFUSAL}
 _INCOMPLETE_REASONS: Final = {reason: word for word, reason in _INCOMPLETE.items()}
@@ -119,7 +128,7 @@ def _read_output(output: list[Any], *, at_limit: bool) -> list[ContentBlock]:
 
 def _mark_cut_call(block: ContentBlock, item: dict[str, Any], *, at_limit: bool) -> ContentBlock:
     """Mark a call that was cut off as invalid, even if its input can be parsed or is empty."""
-    if not isinstance(block, ToolUseBlock):
+    if not isinstance(block, ToolUseBlock) or block.free_form:
         return block
     is_silent = at_limit and not item["arguments"].strip()
     if not is_silent and item.get("status") != "incomplete":
@@ -128,7 +137,7 @@ def _mark_cut_call(block: ContentBlock, item: dict[str, Any], *, at_limit: bool)
     return InvalidToolUseBlock(block.id, block.name, item["arguments"], reason, block.provider_raw)
 
 
-_SUPPORTED: Final = SupportedDetails(
+DETAILS: Final = SupportedDetails(
     stop_reasons=("end_turn", "max_tokens", "tool_use", "refusal", "cancelled"),
     usage_fields=("cached_input_tokens", "cache_creation_input_tokens", "reasoning_tokens", "service_tier"),
     service_tiers=TIERS,
@@ -144,7 +153,7 @@ def write_reply(reply: Reply) -> Written:
 
     notes = get_notes(reply.provider_raw, NAME)
     wire: dict[str, Any] = apply_diff(default_reply(reply), notes.get("residue"))
-    items = write_items(reply.content, Role.ASSISTANT, None, add_loss)
+    items = write_items(map(as_generated_image, reply.content), Role.ASSISTANT, None, add_loss)
     if not notes:  # of another origin: this API gives every item a name and a status
         cut_index = len(items) - 1 if wire["status"] != "completed" and not _ends_in_a_call(reply) else None
         items = [complete_item(place, item, is_cut=place == cut_index) for place, item in enumerate(items)]
@@ -153,7 +162,8 @@ def write_reply(reply: Reply) -> Written:
     wire["output"] = items
     if notes.get("output_text"):
         wire["output_text"] = _join_text(reply.content)
-    losses.extend(detail_losses(reply, NAME, _SUPPORTED))
+    losses.extend(detail_losses(reply, NAME, DETAILS))
+    losses.extend(reply_losses(reply, NAME, SUPPORT))
     return Written(wire, tuple(losses))
 
 
@@ -162,7 +172,13 @@ def _ends_in_a_call(reply: Reply) -> bool:
     return bool(reply.content) and isinstance(reply.content[-1], ToolUseBlock)
 
 
-_ID_PREFIXES: Final = {"message": "msg", "function_call": "fc", "reasoning": "rs"}
+_ID_PREFIXES: Final = {
+    "message": "msg",
+    "function_call": "fc",
+    "custom_tool_call": "ctc",
+    "image_generation_call": "ig",
+    "reasoning": "rs",
+}
 
 
 def complete_item(place: int, item: dict[str, Any], *, is_cut: bool = False) -> dict[str, Any]:
@@ -171,7 +187,7 @@ def complete_item(place: int, item: dict[str, Any], *, is_cut: bool = False) -> 
     if kind not in _ID_PREFIXES:
         return item
     fields = {"id": f"{_ID_PREFIXES[kind]}_dragoman_{place}", "type": kind}
-    if kind in ("message", "function_call"):
+    if kind in ("message", "function_call", "custom_tool_call"):
         fields["status"] = "incomplete" if is_cut else "completed"
     if kind == "message" and isinstance(item.get("content"), list):
         item = {**item, "content": [complete_part(part) for part in item["content"]]}

@@ -14,6 +14,7 @@ from dragoman.dialects.openai_responses.blocks import (
     ROLE_NAMES,
     SUMMARY_SEPARATOR,
     item_notes,
+    mark_free_form_results,
     read_item,
     read_part,
     read_result,
@@ -22,8 +23,12 @@ from dragoman.dialects.openai_responses.blocks import (
     write_items,
 )
 from dragoman.dialects.openai_responses.limits import REASONING, TABLE, WITHOUT_REASONING
+from dragoman.dialects.openai_responses.server_tools import read_server_tool, write_server_tool
+from dragoman.dialects.openai_responses.support import SUPPORT
 from dragoman.errors import FormatError
 from dragoman.exchange import (
+    FREE_FORM_SCHEMA,
+    Grammar,
     Loss,
     OpaqueTool,
     Options,
@@ -41,7 +46,9 @@ from dragoman.jsontext import (
     expect_object,
     flag_or_none,
     integer_or_none,
+    list_or_empty,
     number_or_none,
+    text_map_or_none,
     text_or_none,
 )
 from dragoman.message import (
@@ -54,7 +61,8 @@ from dragoman.message import (
 from dragoman.wire.limits import fit_request
 from dragoman.wire.losses import REFUSALS, drop_refused_options
 from dragoman.wire.message_builder import MessageBuilder, drop_failed_turns, fill_result_ids
-from dragoman.wire.residue import apply_diff, diff, foreign_option_losses, get_notes, make_notes
+from dragoman.wire.residue import apply_diff, diff, get_notes, make_notes
+from dragoman.wire.support import request_losses
 from dragoman.wire.tool_definitions import EMPTY_SCHEMA, write_tools
 
 if TYPE_CHECKING:
@@ -66,6 +74,8 @@ _ROLES: Final = {
     "system": Role.SYSTEM,
     "developer": Role.SYSTEM,
 }
+_LOGPROBS: Final = "message.output_text.logprobs"  # what asks for token probabilities
+_SUMMARIES: Final = ("auto", "concise", "detailed")
 _EFFORTS: Final = frozenset({"none", "minimal", "low", "medium", "high", "xhigh", "max"})
 QUIRKS: Final = (*REFUSALS, "store_nothing")
 _ENCRYPTED: Final = "reasoning.encrypted_content"  # an additional output that is asked for in ``include``
@@ -107,7 +117,7 @@ def write_request(
     adjustments: list[Loss] = []
     if fit:
         request, adjustments = fit_request(request, TABLE, losses, _carries, model=model, quirks=quirks)
-    request = fill_result_ids(request, NAME)
+    request = mark_free_form_results(fill_result_ids(request, NAME))
     if quirks:
         request = request.replace(options=drop_refused_options(request.options, quirks, NAME, losses))
     notes = get_notes(request.provider_raw, NAME)
@@ -123,12 +133,12 @@ def write_request(
     items = _write_input(messages, losses, is_stored=bool(notes) or options_wire.get("store") is not False)
     if items or not notes.get("absent"):
         wire["input"] = items
-    tools = write_tools(request.tools, _default_tool, NAME, losses)
+    tools = write_tools(request.tools, _default_tool, NAME, losses, write_server_tool)
     if tools:
         wire["tools"] = tools
     wire.update((key, value) for key, value in notes.get("empty", {}).items() if not wire.get(key))
     losses.extend(_option_losses(request.options, options_wire))
-    losses.extend(foreign_option_losses(request, NAME))
+    losses.extend(request_losses(request, NAME, SUPPORT))
     return Written({**wire, **options_wire}, tuple(losses), tuple(adjustments))
 
 
@@ -188,7 +198,7 @@ def _item_role(wire: dict[str, Any], where: str) -> Role:
         if not isinstance(role, str) or role not in _ROLES:
             raise FormatError(f"a role is one of {', '.join(_ROLES)}, not {role!r}", where=f"{where}.role")
         return _ROLES[role]
-    if kind == "function_call_output" and isinstance(wire.get("call_id"), str):
+    if kind in ("function_call_output", "custom_tool_call_output") and isinstance(wire.get("call_id"), str):
         return Role.TOOL if isinstance(wire.get("output"), str | list) else Role.USER
     is_client_output = (
         isinstance(kind, str) and kind.endswith(("_output", "_response")) and wire.get("execution") != "server"
@@ -240,7 +250,7 @@ def _join_text(message: Message) -> str:
 
 def _write_input(messages: list[Message], losses: list[Loss], *, is_stored: bool) -> Any:
     items: list[dict[str, Any]] = []
-    for message in messages:
+    for message in map(_drop_logprobs, messages):
 
         def add_loss(what: str, why: str, message: Message = message) -> None:
             losses.append(Loss(message.session_id, message.id, what, NAME, why))
@@ -255,21 +265,66 @@ def _write_input(messages: list[Message], losses: list[Loss], *, is_stored: bool
     return items
 
 
+def _drop_logprobs(message: Message) -> Message:
+    """Return the message without token probabilities of another API, which no model needs."""
+    if not any(type(block) is TextBlock and block.token_logprobs for block in message.content):
+        return message
+    blocks = (
+        block.replace(token_logprobs=())
+        if type(block) is TextBlock and not get_notes(block.provider_raw, NAME)
+        else block
+        for block in message.content
+    )
+    return message.replace(content=tuple(blocks))
+
+
+def _read_custom_tool(wire: dict[str, Any]) -> ToolDefinition:
+    """Read a tool that takes one text."""
+    grammar = None
+    match wire.get("format"):
+        case {"type": "grammar", "syntax": str(syntax), "definition": str(definition)}:
+            grammar = Grammar(syntax, definition)
+    tool = ToolDefinition(
+        wire["name"],
+        text_or_none(wire.get("description")) or "",
+        dict(FREE_FORM_SCHEMA),
+        SideEffects.EXECUTE,
+        free_form=True,
+        grammar=grammar,
+    )
+    return tool.replace(provider_raw=make_notes(NAME, _default_tool(tool), wire))
+
+
 def _read_tool(wire: dict[str, Any]) -> ToolDefinition | OpaqueTool:
     name, schema = wire.get("name"), wire.get("parameters")
+    if wire.get("type") == "custom" and isinstance(name, str):
+        return _read_custom_tool(wire)
     if wire.get("type") != "function" or not isinstance(name, str) or not isinstance(schema, dict | None):
-        return OpaqueTool(NAME, wire)
+        return read_server_tool(wire, NAME)
     description = text_or_none(wire.get("description")) or ""
-    tool = ToolDefinition(name, description, dict(EMPTY_SCHEMA) if schema is None else schema, SideEffects.EXECUTE)
+    tool = ToolDefinition(
+        name,
+        description,
+        dict(EMPTY_SCHEMA) if schema is None else schema,
+        SideEffects.EXECUTE,
+        strict=flag_or_none(wire.get("strict")),
+        defer_loading=flag_or_none(wire.get("defer_loading")),
+    )
     return tool.replace(provider_raw=make_notes(NAME, _default_tool(tool), wire))
 
 
 def _default_tool(tool: ToolDefinition) -> dict[str, Any]:
-    wire: dict[str, Any] = {"type": "function", "name": tool.name}
+    wire: dict[str, Any] = {"type": "custom" if tool.free_form else "function", "name": tool.name}
     if tool.description:
         wire["description"] = tool.description
+    if tool.grammar is not None:
+        grammar = {"syntax": tool.grammar.syntax, "definition": tool.grammar.definition}
+        wire["format"] = {"type": "grammar", **grammar}
+    if tool.free_form:
+        return wire
     # Not strict, and said so: without a word this API makes every parameter a required one.
-    return {**wire, "parameters": tool.input_schema, "strict": False}
+    wire.update(parameters=tool.input_schema, strict=tool.strict or False)
+    return wire if tool.defer_loading is None else {**wire, "defer_loading": tool.defer_loading}
 
 
 def _read_options(body: dict[str, Any]) -> Options:
@@ -286,6 +341,13 @@ def _read_options(body: dict[str, Any]) -> Options:
         service_tier=text_or_none(body.get("service_tier")),
         user=text_or_none(body.get("user")),
         stream=flag_or_none(body.get("stream")),
+        logprobs=True if _LOGPROBS in list_or_empty(body.get("include")) else None,
+        top_logprobs=integer_or_none(body.get("top_logprobs")),
+        verbosity=text_or_none(text.get("verbosity")) if isinstance(text := body.get("text"), dict) else None,
+        store=flag_or_none(body.get("store")),
+        metadata=text_map_or_none(body.get("metadata")),
+        safety_identifier=text_or_none(body.get("safety_identifier")),
+        prompt_cache_key=text_or_none(body.get("prompt_cache_key")),
     )
 
 
@@ -293,10 +355,11 @@ def _read_choice(choice: Any) -> ToolChoice | None:
     match choice:
         case "auto" | "none" | "required":
             return ToolChoice(choice)
-        case {"type": "function", "name": str(name)}:
+        case {"type": "function" | "custom", "name": str(name)}:
             return ToolChoice("tool", name)
-        case {"type": "allowed_tools", "mode": "auto" | "required" as mode}:
-            return ToolChoice(mode)
+        case {"type": "allowed_tools", "mode": "auto" | "required" as mode, "tools": [*tools]}:
+            names = [tool.get("name") if isinstance(tool, dict) else None for tool in tools]
+            return ToolChoice(mode, allowed=tuple(map(str, names)) if None not in names else ())
         case _:
             return None
 
@@ -304,9 +367,9 @@ def _read_choice(choice: Any) -> ToolChoice | None:
 def _read_format(text: Any) -> ResponseFormat | None:
     match text:
         case {"format": {"type": "json_schema", "schema": dict(schema)} as schema_wire}:
-            return ResponseFormat(
-                "json_schema", schema, text_or_none(schema_wire.get("name")), flag_or_none(schema_wire.get("strict"))
-            )
+            name, description = text_or_none(schema_wire.get("name")), text_or_none(schema_wire.get("description"))
+            strict = flag_or_none(schema_wire.get("strict"))
+            return ResponseFormat("json_schema", schema, name, strict, description)
         case {"format": {"type": "json_object"}}:
             return ResponseFormat("json")
         case {"format": {"type": "text"}}:
@@ -316,10 +379,12 @@ def _read_format(text: Any) -> ResponseFormat | None:
 
 
 def _read_effort(reasoning: Any) -> Reasoning | None:
-    effort = text_or_none(reasoning.get("effort")) if isinstance(reasoning, dict) else None
+    if not isinstance(reasoning, dict):
+        return None
+    effort, summary = text_or_none(reasoning.get("effort")), text_or_none(reasoning.get("summary"))
     if effort == "none":
-        return Reasoning(enabled=False)
-    return Reasoning(effort=effort) if effort else None
+        return Reasoning(enabled=False, summary=summary)
+    return Reasoning(effort=effort, summary=summary) if effort or summary else None
 
 
 def _write_options(request: Request) -> dict[str, Any]:
@@ -329,26 +394,48 @@ def _write_options(request: Request) -> dict[str, Any]:
         "max_output_tokens": options.max_output_tokens,
         "temperature": options.temperature,
         "top_p": options.top_p,
-        "tool_choice": _write_choice(options.tool_choice),
+        "tool_choice": _write_choice(request),
         "parallel_tool_calls": options.parallel_tool_calls,
         "service_tier": supported_tier(options.service_tier),
         "user": options.user,
         "stream": options.stream,
+        "include": [_LOGPROBS] if options.logprobs else None,
+        "top_logprobs": options.top_logprobs,
+        "store": options.store,
+        "metadata": options.metadata,
+        "safety_identifier": options.safety_identifier,
+        "prompt_cache_key": options.prompt_cache_key,
     }
     wire = {key: value for key, value in fields.items() if value is not None}
+    text: dict[str, Any] = {"verbosity": options.verbosity} if options.verbosity is not None else {}
     if options.response_format is not None:
-        wire["text"] = {"format": _write_format(options.response_format)}
-    if options.reasoning is not None:
-        effort = options.reasoning.effort or ("none" if options.reasoning.enabled is False else None)
-        if effort in _EFFORTS:
-            wire["reasoning"] = {"effort": effort}
+        text["format"] = _write_format(options.response_format)
+    if text:
+        wire["text"] = text
+    if options.reasoning is not None and (reasoning := _write_reasoning(options.reasoning)):
+        wire["reasoning"] = reasoning
     return wire
 
 
-def _write_choice(choice: ToolChoice | None) -> Any:
+def _write_reasoning(reasoning: Reasoning) -> dict[str, Any]:
+    effort = reasoning.effort or ("none" if reasoning.enabled is False else None)
+    wire = {"effort": effort} if effort in _EFFORTS else {}
+    return {**wire, "summary": reasoning.summary} if reasoning.summary in _SUMMARIES else wire
+
+
+def _write_choice(request: Request) -> Any:
+    choice = request.options.tool_choice
+    if choice is not None and choice.allowed:
+        tools = [_write_tool_name(name, request) for name in choice.allowed]
+        return {"type": "allowed_tools", "mode": choice.mode, "tools": tools}
     if choice is None or choice.mode != "tool":
         return choice.mode if choice is not None else None
-    return {"type": "function", "name": choice.name}
+    return _write_tool_name(choice.name, request)
+
+
+def _write_tool_name(name: str | None, request: Request) -> dict[str, Any]:
+    is_custom = any(isinstance(tool, ToolDefinition) and tool.free_form and tool.name == name for tool in request.tools)
+    return {"type": "custom" if is_custom else "function", "name": name}
 
 
 def _write_format(response_format: ResponseFormat) -> dict[str, Any]:
@@ -359,6 +446,8 @@ def _write_format(response_format: ResponseFormat) -> dict[str, Any]:
         "name": response_format.name or "response",
         "schema": response_format.json_schema or {},
     }
+    if response_format.description is not None:
+        wire["description"] = response_format.description
     return wire if response_format.strict is None else {**wire, "strict": response_format.strict}
 
 
@@ -374,7 +463,12 @@ def _option_losses(options: Options, wire: dict[str, Any]) -> Iterator[Loss]:
         ("frequency_penalty", options.frequency_penalty),
         ("reasoning.budget_tokens", budget),
         ("service_tier", options.service_tier),
-        ("reasoning", (options.reasoning.effort or switch or budget) if options.reasoning is not None else None),
     ):
         if value is not None and name not in wire:
+            yield Loss("", "", name, NAME, "this API takes no such option")
+    reasoning = wire.get("reasoning")
+    for name, value in (
+        ("reasoning", (options.reasoning.effort or switch or budget) if options.reasoning is not None else None),
+    ):
+        if value is not None and not (isinstance(reasoning, dict) and "effort" in reasoning):
             yield Loss("", "", name, NAME, "this API takes no such option")

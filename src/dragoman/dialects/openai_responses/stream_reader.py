@@ -52,7 +52,7 @@ from dragoman.event import (
 )
 from dragoman.exchange import Reply, StopReason
 from dragoman.jsontext import expect_object, text_or_none
-from dragoman.message import ProviderRaw, Role, TextBlock, ThinkingBlock
+from dragoman.message import Citation, ContentBlock, ProviderRaw, Role, TextBlock, ThinkingBlock, TokenLogprob
 from dragoman.wire.message_builder import MessageBuilder
 from dragoman.wire.residue import diff, make_notes
 from dragoman.wire.stream_reader import SKIP, BaseStreamReader, EventOrderError
@@ -239,15 +239,19 @@ class StreamReader(BaseStreamReader):
                 notes = getattr(block, "provider_raw", None)
                 if not isinstance(block, TextBlock) and part not in item.pieces:
                     continue
-                if part not in item.raws or notes != raw:
-                    events.append(TextDelta(self._block_index(item, part), "", replace_notes(raw, notes)))
+                details = _text_details(block) if part not in item.detailed_parts else ((), ())
+                if part not in item.raws or notes != raw or any(details):
+                    index = self._block_index(item, part)
+                    events.append(TextDelta(index, "", replace_notes(raw, notes), *details))
                     item.pieces.setdefault(part, [])
                     item.raws[part] = notes
+                    item.detailed_parts.add(part)
         elif item.kind == "reasoning" and item.pieces:
             thinking = read_reasoning(item.wire, item.source)
             if isinstance(thinking, ThinkingBlock) and (0 not in item.raws or thinking.provider_raw != item.raws[0]):
                 raw = replace_notes(item.raws.get(0), thinking.provider_raw)
-                events.append(ThinkingDelta(item.indexes[0], "", thinking.signature, raw))
+                delta = ThinkingDelta(item.indexes[0], "", thinking.signature, raw, thinking.is_summary)
+                events.append(delta)
                 item.raws[0] = thinking.provider_raw
             elif isinstance(thinking, ThinkingBlock) and thinking.signature is not None:
                 events.append(ThinkingDelta(item.indexes[0], "", thinking.signature))
@@ -284,9 +288,8 @@ class StreamReader(BaseStreamReader):
             events.append(TextDelta(index, text, None if part in item.raws else self._start_notes(item, part)))
         elif item.kind == "reasoning":
             item.cuts[-1] += len(text)
-            events.append(
-                ThinkingDelta(index, text, None, None if part in item.raws else self._start_notes(item, part))
-            )
+            raw = None if part in item.raws else self._start_notes(item, part)
+            events.append(ThinkingDelta(index, text, None, raw, raw is not None and item.source == "summary"))
         else:
             events.append(ToolUseInputDelta(index, text))
 
@@ -426,6 +429,10 @@ class StreamReader(BaseStreamReader):
         if item.wire.get("status") == "incomplete" and is_input(item.get_text(0)):
             return  # it was cut off, although what came of it can be read: without an end it counts as cut off
         events.append(ToolUseEnd(item.indexes[0], read_call(item.wire, item.call_id).provider_raw))
+
+
+def _text_details(block: ContentBlock) -> tuple[tuple[Citation, ...], tuple[TokenLogprob, ...]]:
+    return (block.citations, block.token_logprobs) if isinstance(block, TextBlock) else ((), ())
 
 
 _CALL_KEYS: Final = ("call_id", "name", "arguments")

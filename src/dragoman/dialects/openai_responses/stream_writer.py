@@ -12,16 +12,19 @@ from typing import Any, Final
 from dragoman.dialects.openai_responses.blocks import (
     NAME,
     SUMMARY_SEPARATOR,
+    as_generated_image,
     is_ignorable,
     is_part,
     part_text,
     read_reasoning,
+    unsupported_in_answer,
     unsupported_reason,
     write_items,
     write_part,
 )
 from dragoman.dialects.openai_responses.error import provider_code
-from dragoman.dialects.openai_responses.reply import complete_item, complete_part, default_reply, write_reply
+from dragoman.dialects.openai_responses.reply import DETAILS, complete_item, complete_part, default_reply, write_reply
+from dragoman.dialects.openai_responses.support import SUPPORT
 from dragoman.event import (
     BlockComplete,
     MessageComplete,
@@ -108,6 +111,10 @@ def _keep_input_text(block: ContentBlock, events: list[StreamEvent]) -> ContentB
 class StreamWriter(BaseStreamWriter):
     """Events in, bytes out."""
 
+    support = SUPPORT
+    details = DETAILS
+    find_loss = staticmethod(unsupported_in_answer)
+
     open_call_stop_reasons = tuple(StopReason)
     starts_before_failure = False
 
@@ -127,9 +134,9 @@ class StreamWriter(BaseStreamWriter):
         """Write ``response.created``."""
         return self._write(self._start_response, start)
 
-    def write_text(self, index: int, text: str, raw: ProviderRaw | None) -> bytes:
-        """Write more text."""
-        return self._write(self._add_text, TextDelta(index, text, raw))
+    def write_text_delta(self, delta: TextDelta, text: str) -> bytes:
+        """Write more text; citations and probabilities are written with the end of the part."""
+        return self._write(self._add_text, delta.replace(text=text))
 
     def write_thinking_delta(self, delta: ThinkingDelta, text: str) -> bytes:
         """Write more reasoning of this dialect; other reasoning is never written."""
@@ -318,7 +325,8 @@ class StreamWriter(BaseStreamWriter):
         if part.get("type") == "refusal":
             yield {"type": "response.refusal.done", **address, "refusal": text}
         elif text is not None:
-            yield {"type": "response.output_text.done", **address, "text": text, "logprobs": []}
+            logprobs = list_or_empty(part.get("logprobs"))
+            yield {"type": "response.output_text.done", **address, "text": text, "logprobs": logprobs}
         yield {"type": "response.content_part.done", **address, "part": part}
 
     # Reasoning
@@ -400,7 +408,8 @@ class StreamWriter(BaseStreamWriter):
     # What comes whole
 
     def _add_whole_block(self, event: BlockComplete, frames: Frames) -> None:
-        block = event.block
+        block = as_generated_image(event.block)
+        event = event if block is event.block else BlockComplete(event.index, block)
         if unsupported_reason(block, Role.ASSISTANT) is not None:
             self._add_block(event.index, _Block(BlockComplete, None))
         elif is_part(block) and get_notes(getattr(block, "provider_raw", None), NAME).get("content") != "string":
@@ -421,6 +430,8 @@ class StreamWriter(BaseStreamWriter):
         empty: dict[str, Any] = {}
         if wire.get("type") == "function_call":
             empty = {"arguments": ""}
+        elif wire.get("type") == "custom_tool_call":
+            empty = {"input": ""}
         elif wire.get("type") == "reasoning" and read_reasoning(wire) is not None:
             empty = {key: [] for key in ("summary", "content") if wire.get(key)}
         address = self._start_item(wire, frames, **empty)
@@ -474,6 +485,9 @@ def _item_deltas(item: dict[str, Any], address: dict[str, Any]) -> Iterator[dict
         case {"type": "function_call", "arguments": str(text)}:
             yield {"type": "response.function_call_arguments.delta", **address, "delta": text}
             yield {"type": "response.function_call_arguments.done", **address, "arguments": text}
+        case {"type": "custom_tool_call", "input": str(text)}:
+            yield {"type": "response.custom_tool_call_input.delta", **address, "delta": text}
+            yield {"type": "response.custom_tool_call_input.done", **address, "input": text}
         case {"type": "reasoning"} if read_reasoning(item) is not None:
             for index, part in enumerate(item.get("summary") or []):
                 where = {**address, "summary_index": index}

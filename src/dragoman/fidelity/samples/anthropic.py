@@ -31,6 +31,12 @@ WIRES: Final[dict[str, Any]] = {
     "redacted_thinking": _request({"type": "redacted_thinking", "data": "EmwKAhgBEgy3"}, _SPOKEN),
     "opaque": _request(_SEARCH, _SPOKEN),
     "opaque tool": _request(tools=[{"type": "web_search_20250305", "name": "web_search", "max_uses": 2}]),
+    "web search": _request(tools=[{"type": "web_search_20250305", "name": "web_search", "max_uses": 2}]),
+    "web page as context": _request(tools=[{"type": "web_fetch_20250910", "name": "web_fetch"}]),
+    "code execution": _request(tools=[{"type": "code_execution_20260521", "name": "code_execution"}]),
+    "file id": _request(
+        messages=[{"role": "user", "content": [{"type": "document", "source": {"type": "file", "file_id": "file_1"}}]}]
+    ),
     "service_tier": _request(service_tier="standard_only"),
     "in its own words": _request(container="container_1"),
     "count: server_tool_calls": _reply_with_usage(server_tool_use={"web_search_requests": 1}),

@@ -46,5 +46,7 @@ WIRES: Final[dict[str, Any]] = {
     "effort and budget": _request_with_fields(
         {"thinking": {"type": "enabled", "budget_tokens": 2048}, "output_config": {"effort": "high"}}
     ),
+    "web search": _request(toolConfig={"tools": [{"systemTool": {"name": "nova_grounding"}}]}),
+    "code execution": _request(toolConfig={"tools": [{"systemTool": {"name": "nova_code_interpreter"}}]}),
     "in its own words": _request(guardrailConfig={"guardrailIdentifier": "gr-1", "guardrailVersion": "1"}),
 }

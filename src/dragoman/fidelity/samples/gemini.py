@@ -29,5 +29,8 @@ WIRES: Final[dict[str, Any]] = {
     "model": {"model": "models/some-model", **_request()},
     "count: input_audio_tokens": _reply_with_usage(promptTokensDetails=[{"modality": "AUDIO", "tokenCount": 3}]),
     "count: output_audio_tokens": _reply_with_usage(candidatesTokensDetails=[{"modality": "AUDIO", "tokenCount": 2}]),
+    "web search": _request(tools=[{"googleSearch": {}}]),
+    "code execution": _request(tools=[{"codeExecution": {}}]),
+    "web page as context": _request(tools=[{"urlContext": {}}]),
     "in its own words": _request(safetySettings=[{"category": "HARM_CATEGORY_HARASSMENT", "threshold": "BLOCK_NONE"}]),
 }

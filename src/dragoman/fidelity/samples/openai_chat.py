@@ -30,7 +30,7 @@ WIRES: Final[dict[str, Any]] = {
     "redacted_thinking": _request({"reasoning_details": [{"type": "reasoning.encrypted", "data": "EmwKAhgBEgy3"}]}),
     "opaque": _image_request({"type": "file", "file": {"file_id": "file-1"}}),
     "document, url": _image_request({"type": "document_url", "document_url": "https://example.com/a.pdf"}),
-    "opaque tool": _request(tools=[_GRAMMAR]),
+    "opaque tool": _request(tools=[{"type": "openrouter:web_search"}]),
     "top_k": _request(top_k=40),
     "reasoning on": _request(thinking={"type": "enabled"}),
     "reasoning off": _request(thinking={"type": "disabled"}),

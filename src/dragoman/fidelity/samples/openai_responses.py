@@ -28,5 +28,11 @@ WIRES: Final[dict[str, Any]] = {
     "redacted_thinking": _request(_SECRET),
     "opaque": _request(_SEARCH),
     "opaque tool": _request(tools=[{"type": "web_search"}]),
+    "web search": _request(tools=[{"type": "web_search"}]),
+    "code execution": _request(tools=[{"type": "code_interpreter", "container": {"type": "auto"}}]),
+    "file id": {
+        "model": "some-model",
+        "input": [{"role": "user", "content": [{"type": "input_file", "file_id": "file_1"}]}],
+    },
     "in its own words": _request(previous_response_id="resp_1"),
 }

@@ -111,7 +111,7 @@ def _fit_reasoning(reasoning: Reasoning, limits: Limits, report: Report) -> Reas
         return _disable(reasoning, limits) if limits.can_disable else _least_reasoning(limits, report)
     fitted = _fit_effort(_fit_budget(reasoning, limits, report), limits, report)
     if fitted.effort is None and fitted.budget_tokens is None and fitted.enabled and not limits.has_switch:
-        fitted = _default_reasoning(limits)
+        fitted = _default_reasoning(limits).replace(summary=reasoning.summary)
         report.adjust("reasoning", f"on becomes {_describe(fitted)}: this API has no switch")
     return fitted
 
@@ -177,7 +177,7 @@ def _fit_effort(reasoning: Reasoning, limits: Limits, report: Report) -> Reasoni
             return reasoning.replace(effort=None, enabled=True)
         budget = _clamp(BUDGETS[effort], limits.budget)
         report.adjust("reasoning.effort", f"{effort} becomes a budget of {budget} tokens: this model has no effort")
-        return Reasoning(enabled=True, budget_tokens=budget)
+        return reasoning.replace(enabled=True, effort=None, budget_tokens=budget)
     fitted = _nearest_effort(effort, limits.efforts)
     if fitted == effort:
         return reasoning

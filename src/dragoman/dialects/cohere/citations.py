@@ -1,0 +1,58 @@
+"""Citations of an answer: places in its text, each with its sources.
+
+read_citations(wire) -> citations      one for each source
+write_citations(text, citations)       one for each place
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from dragoman.jsontext import integer_or_none, list_or_empty, text_or_none
+from dragoman.message import Citation
+
+
+def read_citations(wire: Any) -> tuple[Citation, ...]:
+    """Return the citations of an answer."""
+    citations: list[Citation] = []
+    for item in list_or_empty(wire):
+        if not isinstance(item, dict):
+            return ()
+        start, end = integer_or_none(item.get("start")), integer_or_none(item.get("end"))
+        for source in list_or_empty(item.get("sources")):
+            if not isinstance(source, dict):
+                return ()
+            document = source.get("document")
+            document = document if isinstance(document, dict) else {}
+            citations.append(
+                Citation(
+                    start=start,
+                    end=end,
+                    url=text_or_none(document.get("url")),
+                    title=text_or_none(document.get("title")),
+                    source_id=text_or_none(source.get("id")),
+                )
+            )
+    return tuple(citations)
+
+
+def write_citations(text: str, citations: tuple[Citation, ...]) -> list[dict[str, Any]]:
+    """Return the citations of a text; sources of one place are together."""
+    wire: list[dict[str, Any]] = []
+    for citation in citations:
+        start = citation.start if citation.start is not None else 0
+        end = citation.end if citation.end is not None else len(text)
+        source = _write_source(citation)
+        if wire and (wire[-1]["start"], wire[-1]["end"]) == (start, end):
+            wire[-1]["sources"].append(source)
+        else:
+            place = {"start": start, "end": end, "text": text[start:end]}
+            wire.append({**place, "sources": [source], "type": "TEXT_CONTENT"})
+    return wire
+
+
+def _write_source(citation: Citation) -> dict[str, Any]:
+    document = {"title": citation.title, "url": citation.url, "snippet": citation.cited_text}
+    fields = {key: value for key, value in document.items() if value is not None}
+    wire: dict[str, Any] = {"type": "document", "id": citation.source_id or citation.url or ""}
+    return {**wire, "document": fields} if fields else wire

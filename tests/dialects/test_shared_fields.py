@@ -1,0 +1,216 @@
+"""Fields that several providers share: mapped wherever both sides have them, named where one has not."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from dragoman import dialects, fold
+from dragoman.event import AlternativeComplete, unfold
+from dragoman.exchange import Reply, StopReason
+from dragoman.message import (
+    Alternative,
+    CacheHint,
+    Citation,
+    ImageBlock,
+    ImageSource,
+    TextBlock,
+    ThinkingBlock,
+    TokenLogprob,
+    ToolResultBlock,
+    ToolUseBlock,
+)
+
+ANTHROPIC, BEDROCK, CHAT, GEMINI, RESPONSES = (
+    dialects.load(name) for name in ("anthropic", "bedrock_converse", "openai_chat", "gemini", "openai_responses")
+)
+PAGE = Citation(start=0, end=4, url="https://example.com/rome", title="Rome")
+
+
+def completion(*texts: str, **choice: Any) -> dict[str, Any]:
+    """Return a chat completion with one choice for each text."""
+    choices = [
+        {
+            "index": index,
+            "message": {"role": "assistant", "content": text, "refusal": None},
+            "logprobs": None,
+            "finish_reason": "stop",
+            **choice,
+        }
+        for index, text in enumerate(texts)
+    ]
+    head = {"id": "chatcmpl-1", "object": "chat.completion", "created": 1, "model": "gpt"}
+    return {**head, "choices": choices, "usage": {"prompt_tokens": 1, "completion_tokens": 2, "total_tokens": 3}}
+
+
+def stream(dialect: Any, reply: Reply) -> tuple[Reply, Any]:
+    """Return a reply after a stream of the dialect, and the writer."""
+    writer, reader = dialect.stream_writer(), dialect.stream_reader()
+    data = b"".join([*(writer.feed(event) for event in unfold(reply)), writer.close()])
+    return fold([*reader.feed(data), *reader.close()]), writer
+
+
+def test_several_answers_are_read_and_written() -> None:
+    wire = completion("Hi.", "Ho.", "Hey.")
+    reply = CHAT.read_reply(wire)
+    assert [block.text for block in reply.content] == ["Hi."]
+    assert [each.content[0].text for each in reply.alternatives] == ["Ho.", "Hey."]
+    assert CHAT.write_reply(reply).wire == wire
+    gemini = GEMINI.write_reply(reply)
+    assert gemini.losses == ()
+    assert [one["content"]["parts"][0]["text"] for one in gemini.wire["candidates"]] == ["Hi.", "Ho.", "Hey."]
+    assert GEMINI.read_reply(gemini.wire).alternatives[1].content[0].text == "Hey."
+    (loss,) = ANTHROPIC.write_reply(reply).losses
+    assert (loss.block_type, loss.reason) == ("alternatives", "this API returns one answer")
+
+
+def test_several_answers_are_streamed() -> None:
+    chunks = [
+        {"id": "1", "model": "m", "created": 1, "choices": [{"index": index, "delta": {"content": text}}]}
+        for index, text in ((0, "H"), (1, "Ho"), (0, "i."), (1, "."))
+    ]
+    ends = [{"choices": [{"index": index, "delta": {}, "finish_reason": "stop"}]} for index in (0, 1)]
+    data = "".join(f"data: {json.dumps(chunk)}\n\n" for chunk in (*chunks, *ends)) + "data: [DONE]\n\n"
+    reader = CHAT.stream_reader()
+    events = [*reader.feed(data.encode()), *reader.close()]
+    assert sum(isinstance(event, AlternativeComplete) for event in events) == 1
+    reply = fold(events)
+    assert reply.content[0].text == "Hi."
+    assert reply.alternatives[0].content[0].text == "Ho."
+    for dialect in (CHAT, GEMINI):
+        again, writer = stream(dialect, reply)
+        assert again.alternatives[0].content[0].text == "Ho."
+        assert writer.losses == ()
+
+
+@pytest.mark.parametrize("name", dialects.names())
+def test_a_stream_writer_names_what_the_wire_cannot_carry(name: str) -> None:
+    dialect = dialects.load(name)
+    reply = Reply(
+        content=(
+            ThinkingBlock("Hm.", "sig"),
+            TextBlock("Rome is in Italy.", citations=(PAGE,), token_logprobs=(TokenLogprob("Rome", -0.5),)),
+        ),
+        stop_reason=StopReason.END_TURN,
+        alternatives=(Alternative(content=(TextBlock("Ho."),), stop_reason=StopReason.END_TURN),),
+    )
+    writer = dialect.stream_writer()
+    for event in unfold(reply):
+        writer.feed(event)
+    writer.close()
+    whole = {loss.block_type for loss in dialect.write_reply(reply).losses}
+    assert {loss.block_type for loss in writer.losses} >= whole - {"fault"}
+
+
+def test_a_citation_of_a_page_reaches_every_dialect_that_has_citations() -> None:
+    reply = Reply(content=(TextBlock("Rome is in Italy.", citations=(PAGE,)),), stop_reason=StopReason.END_TURN)
+    for dialect in (CHAT, RESPONSES, GEMINI):
+        again = dialect.read_reply(dialect.write_reply(reply).wire)
+        assert again.content[0].citations == (PAGE,)
+        assert stream(dialect, reply)[0].content[0].citations == (PAGE,)
+    for dialect in (ANTHROPIC, BEDROCK):
+        (citation,) = dialect.read_reply(dialect.write_reply(reply).wire).content[0].citations
+        assert (citation.url, citation.title) == (PAGE.url, PAGE.title)
+
+
+def test_a_place_of_gemini_is_counted_in_bytes_and_ours_in_characters() -> None:
+    cited = TextBlock("Köln liegt am Rhein.", citations=(PAGE,))
+    wire = GEMINI.write_reply(Reply(content=(cited,), stop_reason=StopReason.END_TURN)).wire
+    (support,) = wire["candidates"][0]["groundingMetadata"]["groundingSupports"]
+    assert support["segment"] == {"endIndex": 5, "text": "Köln"}
+    assert GEMINI.read_reply(wire).content[0].citations == (PAGE,)
+
+
+def test_token_probabilities_are_read_and_mapped() -> None:
+    token = {"token": "Hi", "logprob": -0.25, "bytes": [72, 105], "top_logprobs": []}
+    wire = completion("Hi", logprobs={"content": [token], "refusal": None})
+    reply = CHAT.read_reply(wire)
+    assert reply.content[0].token_logprobs == (TokenLogprob("Hi", -0.25, (72, 105)),)
+    assert CHAT.write_reply(reply).wire == wire
+    responses = RESPONSES.write_reply(reply).wire
+    assert responses["output"][0]["content"][0]["logprobs"] == [token]
+    chosen = GEMINI.write_reply(reply).wire["candidates"][0]["logprobsResult"]["chosenCandidates"]
+    assert chosen == [{"token": "Hi", "logProbability": -0.25}]
+    request = RESPONSES.write_request(RESPONSES.read_request({"model": "m", "input": "Hi"}).replace()).wire
+    assert "logprobs" not in str(request)
+
+
+def test_cache_hints_go_between_the_apis_that_have_them() -> None:
+    hint = {"cache_control": {"type": "ephemeral", "ttl": "1h"}}
+    tool = {"name": "f", "input_schema": {"type": "object"}, **hint}
+    wire = {
+        "model": "m",
+        "max_tokens": 9,
+        "system": [{"type": "text", "text": "Be brief.", **hint}],
+        "messages": [{"role": "user", "content": [{"type": "text", "text": "Hi.", **hint}]}],
+        "tools": [tool],
+    }
+    request = ANTHROPIC.read_request(wire)
+    assert request.messages[0].content[0].cache_hint == CacheHint("1h")
+    assert ANTHROPIC.write_request(request).wire == wire
+    bedrock = BEDROCK.write_request(request).wire
+    point = {"cachePoint": {"type": "default", "ttl": "1h"}}
+    assert bedrock["system"] == [{"text": "Be brief."}, point]
+    assert bedrock["messages"][0]["content"] == [{"text": "Hi."}, point]
+    assert bedrock["toolConfig"]["tools"][1] == point
+    assert ANTHROPIC.write_request(BEDROCK.read_request(bedrock)).wire["messages"] == wire["messages"]
+    written = CHAT.write_request(request)
+    assert written.losses == ()
+    assert {note.block_type for note in written.notes} == {"block.cache_hint", "tool.cache_hint"}
+    assert {note.kind for note in written.notes} == {"hint"}
+
+
+def test_a_cache_hint_does_not_change_the_hash_of_a_message() -> None:
+    assert TextBlock("a") == TextBlock("a", cache_hint=CacheHint())
+    assert hash(TextBlock("a")) == hash(TextBlock("a", token_logprobs=(TokenLogprob("a", 0),)))
+    assert TextBlock("a") != TextBlock("a", citations=(PAGE,))
+
+
+def test_free_form_calls_are_real_calls() -> None:
+    call = {"type": "custom_tool_call", "call_id": "c1", "name": "count", "input": "4 + 4"}
+    output = {"type": "custom_tool_call_output", "call_id": "c1", "output": "8"}
+    tool = {
+        "type": "custom",
+        "name": "count",
+        "format": {"type": "grammar", "syntax": "lark", "definition": "start: A"},
+    }
+    wire = {"model": "m", "input": [{"role": "user", "content": "Go."}, call, output], "tools": [tool]}
+    request = RESPONSES.read_request(wire)
+    block = request.messages[1].content[0]
+    assert isinstance(block, ToolUseBlock)
+    assert block.free_text == "4 + 4"
+    assert isinstance(request.messages[2].content[0], ToolResultBlock)
+    assert RESPONSES.write_request(request).wire == wire
+    chat = CHAT.write_request(request).wire
+    assert chat["tools"][0]["custom"]["format"]["grammar"] == {"syntax": "lark", "definition": "start: A"}
+    assert chat["messages"][1]["tool_calls"][0]["custom"] == {"name": "count", "input": "4 + 4"}
+    back = RESPONSES.write_request(CHAT.read_request(chat)).wire["input"]
+    assert [item.get("type") for item in back[1:]] == ["custom_tool_call", "custom_tool_call_output"]
+    anthropic = ANTHROPIC.write_request(request)
+    assert anthropic.wire["messages"][1]["content"][0]["input"] == {"input": "4 + 4"}
+    assert [loss.block_type for loss in anthropic.losses] == ["tool.grammar"]
+
+
+def test_a_web_search_becomes_the_web_search_of_the_target() -> None:
+    tool = {"type": "web_search_20250305", "name": "web_search", "allowed_domains": ["a.com"], "max_uses": 2}
+    request = ANTHROPIC.read_request({"model": "m", "max_tokens": 9, "messages": [], "tools": [tool]})
+    written = RESPONSES.write_request(request)
+    assert written.wire["tools"] == [{"type": "web_search", "filters": {"allowed_domains": ["a.com"]}}]
+    assert written.losses == ()
+    assert [note.reason for note in written.notes] == ["the web_search tool of this API, without max_uses"]
+    assert GEMINI.write_request(request).wire["tools"] == [{"googleSearch": {}}]
+    (loss,) = CHAT.write_request(request).losses
+    assert loss.reason == "a web_search tool of anthropic"
+
+
+def test_a_generated_image_is_an_image() -> None:
+    part = {"inlineData": {"mimeType": "image/png", "data": "iVBORw0K"}}
+    wire = {"candidates": [{"content": {"role": "model", "parts": [part]}, "finishReason": "STOP", "index": 0}]}
+    reply = GEMINI.read_reply(wire)
+    assert reply.content == (ImageBlock(ImageSource("base64", "iVBORw0K"), "image/png"),)
+    assert GEMINI.write_reply(reply).wire == wire
+    (item,) = RESPONSES.write_reply(reply).wire["output"]
+    assert (item["type"], item["result"]) == ("image_generation_call", "iVBORw0K")
+    assert RESPONSES.read_reply(RESPONSES.write_reply(reply).wire).content == reply.content
