@@ -195,7 +195,8 @@ def test_free_form_calls_are_real_calls() -> None:
 
 def test_a_web_search_becomes_the_web_search_of_the_target() -> None:
     tool = {"type": "web_search_20250305", "name": "web_search", "allowed_domains": ["a.com"], "max_uses": 2}
-    request = ANTHROPIC.read_request({"model": "m", "max_tokens": 9, "messages": [], "tools": [tool]})
+    asked = [{"role": "user", "content": "Go."}]
+    request = ANTHROPIC.read_request({"model": "m", "max_tokens": 9, "messages": asked, "tools": [tool]})
     written = RESPONSES.write_request(request)
     assert written.wire["tools"] == [{"type": "web_search", "filters": {"allowed_domains": ["a.com"]}}]
     assert written.losses == ()
