@@ -79,12 +79,14 @@ async def test_a_trickle_is_closed(tmp_path: Path) -> None:
 
 
 async def test_a_slow_body_that_goes_on_is_taken(tmp_path: Path) -> None:
-    async with run_impatient_server(tmp_path) as server, open_connection(server) as (reader, writer):
+    """In all it takes longer than the limit, and no part of it does."""
+    limit_s = 2.0
+    async with run_test_server(tmp_path, read_timeout_s=limit_s) as server, open_connection(server) as (reader, writer):
         writer.write(HEAD + b"Connection: close\r\nContent-Length: 40960\r\n\r\n")
         for _ in range(10):
             writer.write(b" " * 4096)
             await writer.drain()
-            await asyncio.sleep(0.1)
+            await asyncio.sleep(limit_s / 8)
         assert b"error" in await the_end(reader)  # an answer: it is no JSON
 
 

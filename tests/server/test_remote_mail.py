@@ -57,10 +57,20 @@ async def test_remote_failure_is_retried_and_lease_renewed(keyed_server: ServerF
     async with await remote(keyed_server) as mail:
         await mail.send(result(message_id="m1"))
 
+        async def lease_end() -> int:
+            def select() -> Any:
+                return (yield "SELECT available_at FROM inbox", ())
+
+            ((end,),) = await keyed_server.store._read(select())
+            return int(end)
+
         async def handle() -> None:
-            async with mail.mailbox("ARCH", lease_s=0.6) as mailbox:
+            async with mail.mailbox("ARCH", lease_s=3) as mailbox:
                 async for _ in mailbox:
-                    await asyncio.sleep(1.5)  # longer than the lease
+                    first = await lease_end()
+                    async with asyncio.timeout(60):
+                        while await lease_end() == first:
+                            await asyncio.sleep(0.02)
                     assert await mail.receive("ARCH") == []
                     raise RuntimeError("it broke")
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -150,10 +151,30 @@ async def test_a_lease_whose_release_failed_is_released_by_the_next_turn(
             await store.turns.acquire(session.id, "other")
 
 
-async def test_a_turn_that_takes_long_keeps_its_right(store: Store) -> None:
+async def test_the_lease_of_a_long_turn_is_renewed(store: Store) -> None:
     session = await store.create_session()
-    async with store.turns.lease(session.id, seconds=0.3):
-        for _ in range(10):
-            await asyncio.sleep(0.1)
+    async with store.turns.lease(session.id, seconds=30) as lease:
+        for _ in range(3):
+            await pass_time(store, seconds=25)
+            with pytest.raises(ConflictError, match=r"free in [1-5] s"):
+                await store.turns.acquire(session.id, "other")
+            lease._start_renewal()  # the timer does it after 10 s
+            renewal = lease._renewal
+            assert renewal is not None
+            async with asyncio.timeout(60):
+                while not await is_renewed(store, session.id):
+                    await asyncio.sleep(0)
+            renewal.cancel()
             with pytest.raises(ConflictError):
                 await store.turns.acquire(session.id, "other")
+
+
+async def is_renewed(store: Store, session_id: str) -> bool:
+    """Whether more than 10 s of a lease are left."""
+    sql = "SELECT expires_at - lease_now() FROM leases WHERE session_id = ?"
+
+    def select() -> Any:
+        return (yield sql, (session_id,))
+
+    ((left_us,),) = await store._read(select())
+    return bool(left_us > 10_000_000)
