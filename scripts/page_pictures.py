@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 from tests.strict import call, say, think
 from tests.web import letters
-from tests.web.ground import README, Site, site
+from tests.web.site import README, Site, site
 
 if TYPE_CHECKING:
     from playwright.async_api import Page

@@ -25,7 +25,7 @@ from dragoman.cli.tour import example_conversation
 from dragoman.message import Attachment, ContentBlock, Message, Role, TextBlock, ToolResultBlock, ToolUseBlock
 from dragoman.store import Session, Store
 from tests import cli_runner
-from tests.store.talk import answered, message, said
+from tests.store.messages import answered, message, said
 from tests.test_cli import COMMAND, written
 
 EXAMPLE = example_conversation()

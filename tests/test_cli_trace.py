@@ -19,7 +19,7 @@ from dragoman.cli.tour import example_conversation
 from dragoman.message import UNPRICED, Message, Usage
 from dragoman.store import Evaluation, Store, message_writer
 from tests.bus.test_otel import play
-from tests.store.talk import answered, said
+from tests.store.messages import answered, said
 from tests.test_cli import COMMAND
 from tests.test_cli_store import document, failed, kept, run
 

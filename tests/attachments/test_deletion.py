@@ -19,7 +19,7 @@ from dragoman.store import Owners, Session, Store, open_store
 from tests.attachments.conftest import ANN, BOB
 from tests.attachments.samples import png
 from tests.attachments.supabase_server import KEY, SupabaseServer
-from tests.store.talk import said
+from tests.store.messages import said
 from tests.test_cli_store import run
 
 LOCAL = Owner("local")

@@ -15,7 +15,7 @@ import pytest
 from dragoman import catalog, dialects
 from dragoman.cli.prove import Proof, prove_records
 from dragoman.message import TextBlock
-from tests.dialects import test_grid
+from tests.dialects import test_every_dialect
 
 ADDED = Path(__file__).parent / "added"
 
@@ -50,7 +50,7 @@ def test_its_row_leads_to_the_dialect_that_it_speaks() -> None:
     rows = catalog.builtin().overlay(catalog.rows_from_toml(ROWS))
     model = rows.model("rocket")
     dialect = dialects.load(rows.provider(model.provider).dialect)
-    written = dialect.write_request(test_grid.REQUEST.replace(model=model.name))
+    written = dialect.write_request(test_every_dialect.REQUEST.replace(model=model.name))
     assert written.wire["model"] == "rocket-2"
     assert dialect.read_request(written.wire).model == "rocket-2"
 
@@ -136,7 +136,7 @@ def test_an_edit_of_what_was_read_shows_and_the_rest_stays(telegraph: ModuleType
 
 def of_one_dialect() -> list[Callable[..., None]]:
     """The tests of the grid that take a dialect."""
-    tests = [test for name, test in vars(test_grid).items() if name.startswith("test_")]
+    tests = [test for name, test in vars(test_every_dialect).items() if name.startswith("test_")]
     return [test for test in tests if list(inspect.signature(test).parameters) in (["dialect"], ["chat_dialect"])]
 
 
@@ -145,7 +145,7 @@ def test_what_holds_of_every_dialect_holds_of_it(test: Callable[..., None], tele
     test(telegraph)
 
 
-@pytest.mark.parametrize("other", test_grid.CONVERSATIONS)
+@pytest.mark.parametrize("other", test_every_dialect.CONVERSATIONS)
 def test_every_other_dialect_understands_it(other: str, telegraph: ModuleType) -> None:
     there = dialects.load(other)
     wire = there.write_request(telegraph.read_request(RECORD["request"])).wire

@@ -37,7 +37,7 @@ from dragoman.message import (
 from dragoman.wire.frames import make_splitter
 from tests.conftest import IS_FULL
 from tests.corpus import records
-from tests.dialects.test_grid import CALLS, REQUEST, message
+from tests.dialects.test_every_dialect import CALLS, REQUEST, message
 from tests.dialects.test_sdk import read_stream
 
 OWN = {"dialect": dialect.NAME, "own": True}

@@ -12,7 +12,7 @@ from dragoman import dialects
 from dragoman.event import StreamEvent, fold, unfold
 from dragoman.exchange import Reply, Request, StopReason, Written
 from dragoman.message import OpaqueBlock, Role, TextBlock, ThinkingBlock, ToolResultBlock, ToolUseBlock
-from tests.dialects.test_grid import CALLS, PIXEL, REQUEST, message
+from tests.dialects.test_every_dialect import CALLS, PIXEL, REQUEST, message
 
 INVOKE = dialects.load("bedrock_invoke")
 COHERE = dialects.load("cohere_v1")

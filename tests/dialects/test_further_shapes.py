@@ -13,7 +13,7 @@ from dragoman.cli.prove import differences
 from dragoman.event import fold, unfold
 from dragoman.exchange import Reply, StopReason
 from dragoman.message import AudioBlock, Role, TextBlock, TokenUsage
-from tests.dialects.test_grid import CALLS, REQUEST, message
+from tests.dialects.test_every_dialect import CALLS, REQUEST, message
 
 ANTHROPIC = dialects.load("anthropic")
 CHAT = dialects.load("openai_chat")

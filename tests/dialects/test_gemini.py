@@ -39,7 +39,7 @@ from dragoman.message import (
     ToolUseBlock,
 )
 from tests.corpus import records
-from tests.dialects.test_grid import CALLS, REQUEST, message
+from tests.dialects.test_every_dialect import CALLS, REQUEST, message
 
 # --- losses ----------------------------------------------------------------------------------------------------------
 

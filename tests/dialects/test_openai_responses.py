@@ -1,7 +1,4 @@
-"""The Responses API, event by event: what its writer gives for each, and what whole answers come back as.
-
-The recorded traffic is read where it lies, and never copied.
-"""
+"""The Responses API: what the stream writer writes for each event, and how complete replies round-trip."""
 
 from __future__ import annotations
 

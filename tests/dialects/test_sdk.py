@@ -30,7 +30,7 @@ from dragoman.exchange import Reply, Request, StopReason, ToolDefinition
 from dragoman.message import TextBlock, ThinkingBlock, TokenUsage, ToolResultBlock, ToolUseBlock
 from tests.conftest import IS_FULL
 from tests.corpus import records
-from tests.dialects.test_grid import CALLS
+from tests.dialects.test_every_dialect import CALLS
 
 # The SDKs hold what a provider sent in models that do not fit it, and pydantic says so whenever they are dumped.
 pytestmark = pytest.mark.filterwarnings("ignore:Pydantic serializer warnings:UserWarning")

@@ -43,7 +43,7 @@ from dragoman.message import (
 )
 from tests.conftest import IS_FULL
 from tests.corpus import records
-from tests.dialects.test_grid import CALLS, PIXEL
+from tests.dialects.test_every_dialect import CALLS, PIXEL
 from tests.dialects.test_sdk import read_stream, said_by, strings_in
 
 MODEL = "anthropic.claude-sonnet-4-6"

@@ -28,7 +28,7 @@ from dragoman.exchange import StopReason
 from dragoman.message import ImageBlock, ImageSource, Role, TextBlock, ThinkingBlock, ToolUseBlock
 from dragoman.wire.tool_definitions import UNUSABLE
 from tests.corpus import records
-from tests.dialects.test_grid import CALLS, PIXEL, REQUEST, message
+from tests.dialects.test_every_dialect import CALLS, PIXEL, REQUEST, message
 from tests.dialects.test_sdk import TEXT, read_stream, said_by, strings_in
 
 COHERE = dialects.load("cohere")

@@ -29,7 +29,7 @@ from dragoman.exchange import Fault, Reply, StopReason
 from dragoman.message import ContentBlock, ImageBlock, Role, TextBlock, ThinkingBlock, TokenUsage, ToolUseBlock
 from tests.conftest import IS_FULL
 from tests.corpus import records
-from tests.dialects.test_grid import CALLS, PIXEL
+from tests.dialects.test_every_dialect import CALLS, PIXEL
 
 OTHERS = [name for name in dialects.callable_names() if name != gemini.NAME]
 

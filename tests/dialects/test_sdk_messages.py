@@ -23,8 +23,8 @@ from dragoman.exchange import Reply
 from tests.conftest import IS_FULL
 from tests.corpus import records
 from tests.dialects.stream_damage.case import events_of
-from tests.dialects.test_at_once import written
 from tests.dialects.test_sdk import COMPARED, REPLIES, Loopback, plain
+from tests.dialects.test_stream_writers import written
 
 pytestmark = pytest.mark.filterwarnings("ignore:Pydantic serializer warnings:UserWarning")
 

@@ -26,7 +26,7 @@ from dragoman.event import StreamError, fold, unfold
 from dragoman.exchange import Fault, StopReason
 from dragoman.message import ImageBlock, ImageSource, TextBlock, ThinkingBlock, ToolUseBlock
 from tests.corpus import records
-from tests.dialects.test_grid import CALLS, PIXEL
+from tests.dialects.test_every_dialect import CALLS, PIXEL
 from tests.dialects.test_sdk import TEXT, read_stream, said_by, strings_in, unknown
 
 OLLAMA = dialects.load("ollama")

@@ -32,7 +32,7 @@ from dragoman.event import (
 from dragoman.exchange import FAULT_CODES, Fault, Reply, StopReason
 from dragoman.message import RedactedThinkingBlock, TextBlock, ThinkingBlock, ToolUseBlock
 from tests.corpus import Part, records
-from tests.dialects.test_grid import CALLS
+from tests.dialects.test_every_dialect import CALLS
 from tests.dialects.test_sdk import REPLIES, of_responses, response_of
 
 # The SDK holds what a provider sent in models that do not fit it, and pydantic says so whenever they are dumped.

@@ -30,8 +30,8 @@ from dragoman.wire.stream_reader import DeltaTemplate
 from tests.conftest import IS_FULL
 from tests.corpus import records
 from tests.dialects.stream_damage.case import calls_of, events_of, text_of
-from tests.dialects.test_at_once import ENDED, FAILURES, USAGE, heard, written
-from tests.dialects.test_grid import CALLS
+from tests.dialects.test_every_dialect import CALLS
+from tests.dialects.test_stream_writers import ENDED, FAILURES, USAGE, heard, written
 
 NAMES = ("anthropic", "openai_chat")
 

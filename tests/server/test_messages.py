@@ -29,7 +29,7 @@ from dragoman.store.operation import from_micros
 from tests.server.conftest import ServerFixture, run_test_server
 from tests.server.runs.conftest import post_run, run_input
 from tests.server.test_threads import API, SOME_DAY, make_message, make_thread, read_error_code, read_json
-from tests.store.talk import used
+from tests.store.messages import used
 
 SECRET = "signature-of-the-provider"
 CALL = ToolUseBlock("tu_01ARZ3NDEKTSV4RRFFQ69G5FAV", "look", {"at": "sky"})

@@ -41,7 +41,7 @@ from dragoman.message import (
 )
 from dragoman.store import Store, open_store
 from dragoman.store.engines import tables as tables_module
-from tests.store.talk import answered, message, said
+from tests.store.messages import answered, message, said
 
 FOLDER = Path(__file__).parent / "fixtures"
 DATABASE = FOLDER / "first-version.db"

@@ -14,7 +14,7 @@ from dragoman.errors import (
 from dragoman.message import Role, TextBlock
 from dragoman.store import Store
 from tests.store.conftest import Clock, Place
-from tests.store.talk import answered, said, texts
+from tests.store.messages import answered, said, texts
 
 
 async def test_messages_have_their_places_in_order_without_a_gap(store: Store) -> None:

@@ -15,8 +15,8 @@ from dragoman.errors import ConflictError, CorruptDataError, DragomanError, Form
 from dragoman.message import MessageStatus, TextBlock
 from dragoman.store import Session, Store, open_store
 from tests.store.conftest import Place
-from tests.store.talk import answered, called, result, said
-from tests.store.test_care import LARGE, calls, change, everything, history, paid
+from tests.store.messages import answered, called, result, said
+from tests.store.test_retention import LARGE, calls, change, everything, history, paid
 
 
 async def exported(store: Store, session_id: str) -> list[bytes]:

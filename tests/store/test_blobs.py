@@ -19,7 +19,7 @@ from dragoman.store import Store, open_store
 from dragoman.store.blobs import Blob, Blobs, FolderBlobs, MemoryBlobs, S3Blobs, blobs_from_url
 from tests.servers.fixtures import free_ports
 from tests.store.conftest import Place
-from tests.store.talk import said
+from tests.store.messages import said
 
 LARGE = "the whole report, at length. " * 1_000
 

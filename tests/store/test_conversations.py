@@ -17,7 +17,7 @@ from dragoman.errors import EnvelopeError
 from dragoman.store import Store
 from tests.conftest import scale
 from tests.store.conftest import Clock
-from tests.store.talk import answered, called, result, said
+from tests.store.messages import answered, called, result, said
 from tests.test_envelope_converter import envelopes, rides, rows
 
 ROW = {

@@ -17,7 +17,7 @@ from dragoman.store.operation import Rows, operation
 from tests.entries.examples import EVERY
 from tests.entries.test_bridge import made_entries
 from tests.store.conftest import Clock, Place
-from tests.store.talk import said
+from tests.store.messages import said
 
 _numbers = itertools.count()
 one_store = settings(suppress_health_check=[*HealthCheck], max_examples=settings().max_examples // 2)

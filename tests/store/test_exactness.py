@@ -33,7 +33,7 @@ from dragoman.store.message_rows import MAX_INLINE_BYTES
 from dragoman.value import RawJson
 from tests import strategies
 from tests.store.conftest import Place
-from tests.store.talk import NO_TIME, message, said
+from tests.store.messages import NO_TIME, message, said
 
 _numbers = itertools.count()
 # Each example has a session of its own, so that a store may serve all of them.

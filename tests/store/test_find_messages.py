@@ -11,7 +11,7 @@ from dragoman.errors import DragomanError, UnknownMessageError, UnknownSessionEr
 from dragoman.message import Attachment, Message, MessageMetadata, Role, TextBlock
 from dragoman.store import Owners, Store
 from dragoman.store.tool_call_rows import CallInfo
-from tests.store.talk import called, result, said, used
+from tests.store.messages import called, result, said, used
 
 NOON = datetime(2026, 3, 13, 12, tzinfo=UTC)
 MOMENT_LATER = NOON + timedelta(microseconds=1_234_567)

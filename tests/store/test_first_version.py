@@ -14,7 +14,7 @@ from dragoman.message import UnknownBlock
 from dragoman.store import open_store
 from dragoman.store.engines.tables import migrations
 from tests.store import first_version
-from tests.store.talk import said
+from tests.store.messages import said
 
 
 def is_there(then: Any, now: Any) -> bool:

@@ -11,7 +11,7 @@ from dragoman.errors import (
 )
 from dragoman.message import Role, ToolUseBlock
 from dragoman.store import Store
-from tests.store.talk import called, message, result, said, states
+from tests.store.messages import called, message, result, said, states
 
 
 async def count(store: Store, table: str) -> int:

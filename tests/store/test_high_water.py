@@ -18,7 +18,7 @@ from dragoman.store import Store, high_water, open_store
 from dragoman.store.high_water import HighWaterMark, MarkState
 from tests import cli_runner
 from tests.store.conftest import Clock, Place
-from tests.store.talk import said
+from tests.store.messages import said
 
 
 def _url(path: Path) -> str:

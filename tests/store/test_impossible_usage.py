@@ -14,7 +14,7 @@ from dragoman.errors import FormatError, InputError
 from dragoman.message import MAX_TOKENS, NOT_RECORDED, UNPRICED, Usage, usage_problems
 from dragoman.store import Store, message_writer, open_store
 from tests.store.first_version import drop_columns_since
-from tests.store.talk import answered, said, used
+from tests.store.messages import answered, said, used
 
 FORGED: dict[str, Any] = {"input_tokens": 2**63 - 1, "cost_usd": Decimal(-1_000_000)}
 

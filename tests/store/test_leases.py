@@ -13,7 +13,7 @@ from dragoman.errors import ConflictError, StorageError
 from dragoman.store import Store, lease_clock, open_store
 from dragoman.store.lease_clock import restart_leases
 from tests.store.conftest import Clock, Place, pass_time
-from tests.store.talk import said
+from tests.store.messages import said
 
 STEPS = [{"days": 1}, {"days": -1}, {"hours": 1}, {"hours": -1}]
 

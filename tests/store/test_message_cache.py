@@ -15,7 +15,7 @@ from dragoman.store import Store, open_store
 from dragoman.store.message_reader import MessageCache
 from dragoman.store.message_rows import columns_from, message_from, message_hash
 from tests.store.conftest import Place
-from tests.store.talk import answered, called, said, used
+from tests.store.messages import answered, called, said, used
 
 
 async def test_a_history_that_is_read_again_is_the_same_messages(store: Store) -> None:

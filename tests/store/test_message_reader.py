@@ -8,7 +8,7 @@ from dragoman.errors import (
     UnknownMessageError,
 )
 from dragoman.store import Store
-from tests.store.talk import said
+from tests.store.messages import said
 
 
 async def test_a_history_is_read_by_page_in_both_directions(store: Store) -> None:

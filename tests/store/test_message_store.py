@@ -25,7 +25,7 @@ from dragoman.entries import Entry
 from dragoman.errors import FormatError, InputError, StoreUnusableError
 from tests.agent_framework.database import COLUMNS, DatabaseMessageStore, database, insert
 from tests.store.conftest import Place
-from tests.store.talk import answered, called, result, said
+from tests.store.messages import answered, called, result, said
 
 LOCATION = "job_123"
 # Whose each entry is: two turns of an orchestrator with two workers.

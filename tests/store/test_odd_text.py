@@ -9,7 +9,7 @@ import pytest
 
 from dragoman.message import Role, TextBlock, ToolUseBlock
 from dragoman.store import Store
-from tests.store.talk import message, result, said, used
+from tests.store.messages import message, result, said, used
 
 
 async def test_every_naughty_string_survives(store: Store, suites: Path) -> None:

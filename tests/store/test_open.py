@@ -11,7 +11,7 @@ from dragoman.errors import (
 )
 from dragoman.store import open_store
 from tests.store.conftest import PLACES, Place, engine_names
-from tests.store.talk import said
+from tests.store.messages import said
 
 
 def test_every_engine_is_tested() -> None:

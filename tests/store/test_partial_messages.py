@@ -15,7 +15,7 @@ from dragoman.errors import (
 from dragoman.message import InvalidToolUseBlock, Message, MessageStatus, TextBlock, ToolUseBlock
 from dragoman.store import Row, Store
 from tests.store.conftest import Place
-from tests.store.talk import answered, called, result, said, states, texts, used
+from tests.store.messages import answered, called, result, said, states, texts, used
 
 
 async def begun(store: Store, session_id: str) -> Message:

@@ -18,7 +18,7 @@ from dragoman.store import Store, open_store
 from dragoman.store.engines.postgres import PostgresStore
 from dragoman.store.engines.tables import migrations
 from dragoman.store.operation import operation
-from tests.store.talk import said
+from tests.store.messages import said
 
 _numbers = itertools.count(1)
 

@@ -13,13 +13,13 @@ from pathlib import Path
 import pytest
 
 from dragoman.store import open_store
-from tests.store.talk import said
+from tests.store.messages import said
 
 _READ = """
 import asyncio, os, sys
 from dragoman.errors import StorageError
 from dragoman.store import open_store
-from tests.store.talk import said
+from tests.store.messages import said
 
 async def main(path):
     async with open_store(f"sqlite:///{path}") as store:

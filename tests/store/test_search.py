@@ -35,8 +35,8 @@ from dragoman.store.search import index
 from dragoman.store.search.tokenizer import analyze, terms_from
 from tests.conftest import scale
 from tests.store.conftest import Clock, Place
-from tests.store.talk import answered, message, said
-from tests.store.test_words import FOUND, NOT_FOUND, TEXTS, fits, is_found
+from tests.store.messages import answered, message, said
+from tests.store.test_search_terms import FOUND, NOT_FOUND, TEXTS, fits, is_found
 
 
 @operation

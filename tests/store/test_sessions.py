@@ -20,8 +20,8 @@ from dragoman.store import Session, Store
 from dragoman.store.sessions import list_sessions
 from tests.store.conftest import Clock, Place
 from tests.store.faults.conftest import chance
-from tests.store.talk import said
-from tests.store.test_attached import looks
+from tests.store.messages import said
+from tests.store.test_attachment_refs import looks
 
 __all__ = ["chance"]
 

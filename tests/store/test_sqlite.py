@@ -27,7 +27,7 @@ from dragoman.errors import (
 from dragoman.store import open_store
 from dragoman.store.engines import sqlite, write_scheduler
 from dragoman.store.operation import Operation, VolatileOperation
-from tests.store.talk import answered, said, texts, used
+from tests.store.messages import answered, said, texts, used
 
 _SOON_S = 0.5
 _WORDS = "of a message that takes some room " * 100

@@ -20,7 +20,7 @@ from dragoman.message import (
 from dragoman.rules import check
 from dragoman.store import Store, open_store
 from dragoman.store.operation import Rows, Statement, operation
-from tests.store.talk import answered, called, message, said, used
+from tests.store.messages import answered, called, message, said, used
 
 CALL = "tu_01ARZ3NDEKTSV4RRFFQ69G5FAV"
 

@@ -7,7 +7,7 @@ from decimal import Decimal
 from typing import Any
 
 from dragoman.store import Store
-from tests.store.talk import answered, said, used
+from tests.store.messages import answered, said, used
 
 
 async def test_totals_add_up_by_every_group_to_the_last_digit(store: Store) -> None:

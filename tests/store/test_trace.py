@@ -23,7 +23,7 @@ from dragoman.store import Store, TraceEvent, open_store
 from dragoman.store.trace import AUDIT_TYPES, SYSTEM
 from tests.store.conftest import Clock, Place
 from tests.store.first_version import _metadata
-from tests.store.talk import answered, said
+from tests.store.messages import answered, said
 from tests.test_redaction import KEYS
 
 

@@ -7,7 +7,7 @@ import pytest
 from dragoman.errors import ConflictError, UnknownSessionError
 from dragoman.message import Message, MessageStatus, TextBlock
 from dragoman.store import Store
-from tests.store.talk import answered, said, texts, used
+from tests.store.messages import answered, said, texts, used
 
 LEARNED = [("openai", "tu_1", "call_1"), ("mistral", "tu_1", "abc123def")]
 

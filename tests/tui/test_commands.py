@@ -15,7 +15,7 @@ from dragoman.tools import tool
 from dragoman.tui.commands import Commands
 from dragoman.tui.widgets import text_of
 from tests.conftest import ROOT
-from tests.tui.ground import PIXEL, Chat, chat
+from tests.tui.chat_fixture import PIXEL, Chat, chat
 
 RUN: list[str] = []
 

@@ -22,7 +22,7 @@ from tests import cli_runner
 from tests.conftest import WEIGHTS_VARIABLE
 from tests.servers.faulty_server import SILENCE, FaultyServer, encode_chunk, make_head
 from tests.strict import StrictProvider, strict_provider
-from tests.tui.ground import PIXEL
+from tests.tui.chat_fixture import PIXEL
 from tests.turn.fake_agent import settings_for
 
 COMMAND = Path(sys.executable).with_name("dragoman")

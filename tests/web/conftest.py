@@ -19,7 +19,7 @@ import pytest
 
 from tests.store.conftest import pytest_pyfunc_call
 from tests.store.faults.conftest import program
-from tests.web import ground
+from tests.web import site as web_site
 
 if TYPE_CHECKING:
     from playwright.async_api import Browser, BrowserContext, Locator, Page
@@ -37,7 +37,7 @@ def runner() -> Iterator[asyncio.Runner]:
 
 
 @pytest.fixture(scope="module")
-def browser(runner: asyncio.Runner, program: ground.Program) -> Iterator[Browser]:
+def browser(runner: asyncio.Runner, program: web_site.Program) -> Iterator[Browser]:
     """A browser that is there."""
     from playwright.async_api import async_playwright
 
@@ -51,9 +51,9 @@ def browser(runner: asyncio.Runner, program: ground.Program) -> Iterator[Browser
 
 
 @pytest.fixture(scope="module")
-def site(runner: asyncio.Runner, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ground.Site]:
+def site(runner: asyncio.Runner, tmp_path_factory: pytest.TempPathFactory) -> Iterator[web_site.Site]:
     """The server."""
-    made = ground.site(tmp_path_factory.mktemp("site"))
+    made = web_site.site(tmp_path_factory.mktemp("site"))
     yield runner.run(made.__aenter__())
     runner.run(made.__aexit__(None, None, None))
 
@@ -61,7 +61,7 @@ def site(runner: asyncio.Runner, tmp_path_factory: pytest.TempPathFactory) -> It
 class Visitor:
     """Somebody who looks at the page."""
 
-    def __init__(self, context: BrowserContext, page: Page, site: ground.Site) -> None:
+    def __init__(self, context: BrowserContext, page: Page, site: web_site.Site) -> None:
         self.context = context
         self.page = page
         self.site = site
@@ -115,7 +115,7 @@ class Visitor:
 
 
 @pytest.fixture
-def visitor(runner: asyncio.Runner, browser: Browser, site: ground.Site) -> Iterator[Visitor]:
+def visitor(runner: asyncio.Runner, browser: Browser, site: web_site.Site) -> Iterator[Visitor]:
     """Somebody new, at a desk."""
     context = runner.run(browser.new_context(viewport={"width": 1280, "height": 860}, locale="en"))
     context.set_default_timeout(WAIT_MS)
@@ -123,7 +123,7 @@ def visitor(runner: asyncio.Runner, browser: Browser, site: ground.Site) -> Iter
     for name, fake in site.fakes.items():
         fake.forget()
         site.paces[name].release()
-    (site.folder / "work" / "README.md").write_text(ground.README, "utf-8")
+    (site.folder / "work" / "README.md").write_text(web_site.README, "utf-8")
     yield made
     runner.run(context.close())
     left = [said for said in made.complaints if not any(re.search(one, said) for one in made.expected)]

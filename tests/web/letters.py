@@ -17,7 +17,7 @@ from typing import Any, Final
 from dragoman.letters import error_letter, needs_input_letter, task_result_letter
 from dragoman.mail import Mail
 from tests.strict import call
-from tests.web.ground import Site
+from tests.web.site import Site
 
 OUTPUT: Final = "Lantern 1.3 is built: 214 files, 3.1 MB, and every test passes."
 SECRET: Final = "correct-horse-battery"

@@ -10,7 +10,7 @@ import pytest
 from dragoman.letters import task_result_letter
 from tests.web import letters
 from tests.web.conftest import Visitor
-from tests.web.ground import Site
+from tests.web.site import Site
 
 PLACES = (
     "#/mail",

@@ -16,7 +16,7 @@ from dragoman.message import Message, MessageMetadata, Role, TextBlock
 from dragoman.server.auth import local_access, principal
 from tests.strict import call, say, think
 from tests.web.conftest import Visitor
-from tests.web.ground import README, Site
+from tests.web.site import README, Site
 
 MARKDOWN = """Lantern is a **timer**:
 

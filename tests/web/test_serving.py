@@ -13,7 +13,7 @@ import pytest
 
 from dragoman.server.auth.api_keys import new_key
 from dragoman.server.web_page import _image_sources
-from tests.web import ground
+from tests.web import site as web_site
 from tests.web.conftest import Visitor
 
 if TYPE_CHECKING:
@@ -21,14 +21,14 @@ if TYPE_CHECKING:
 
 
 @pytest.fixture(scope="module")
-def site(runner: asyncio.Runner, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ground.Site]:
+def site(runner: asyncio.Runner, tmp_path_factory: pytest.TempPathFactory) -> Iterator[web_site.Site]:
     """A server that nobody enters without a key."""
-    made = ground.site(tmp_path_factory.mktemp("site"), require_keys=True)
+    made = web_site.site(tmp_path_factory.mktemp("site"), require_keys=True)
     yield runner.run(made.__aenter__())
     runner.run(made.__aexit__(None, None, None))
 
 
-async def test_the_page_lets_in_nothing_but_what_came_with_it(site: ground.Site) -> None:
+async def test_the_page_lets_in_nothing_but_what_came_with_it(site: web_site.Site) -> None:
     async with aiohttp.ClientSession(site.base_url) as client, client.get("/") as answer:
         policy = dict(part.strip().split(" ", 1) for part in answer.headers["content-security-policy"].split(";"))
         text = await answer.text()
@@ -41,7 +41,7 @@ async def test_the_page_lets_in_nothing_but_what_came_with_it(site: ground.Site)
     assert re.findall(r"<script[^>]*>(.*?)</script>", text, re.DOTALL) == [""]
 
 
-async def test_what_the_page_is_made_of_is_kept_for_ever_and_its_names_say_its_content(site: ground.Site) -> None:
+async def test_what_the_page_is_made_of_is_kept_for_ever_and_its_names_say_its_content(site: web_site.Site) -> None:
     async with aiohttp.ClientSession(site.base_url, auto_decompress=False) as client:
         async with client.get("/", headers={"Accept-Encoding": "identity"}) as answer:
             parts = re.findall(r'(?:src|href)="(static/[^"]+)"', await answer.text())
@@ -57,7 +57,7 @@ async def test_what_the_page_is_made_of_is_kept_for_ever_and_its_names_say_its_c
 
 
 @pytest.mark.parametrize("name", ["index.html", "nothing.js", "..%2f..%2fpyproject.toml", "%00", "app.js/x"])
-async def test_there_is_nothing_else_to_be_had(name: str, site: ground.Site) -> None:
+async def test_there_is_nothing_else_to_be_had(name: str, site: web_site.Site) -> None:
     async with aiohttp.ClientSession() as client, client.get(f"{site.base_url}/static/{name}") as answer:
         assert answer.status in (400, 404)
 
@@ -74,7 +74,7 @@ def test_pictures_may_come_from_where_attachments_are_kept() -> None:
 
 
 async def test_the_page_asks_for_a_key_and_forgets_it_with_its_tab(
-    visitor: Visitor, site: ground.Site, browser: Browser
+    visitor: Visitor, site: web_site.Site, browser: Browser
 ) -> None:
     visitor.expected.append("401")
     made = new_key(site.doors.peppers)

@@ -26,7 +26,7 @@ from dragoman.message import ImageBlock, ImageSource, Role, TextBlock, Usage
 from dragoman.store import Session, Store, message_rows, open_store
 from dragoman.store.operation import Rows, Statement
 from tests.store.faults.conftest import times
-from tests.store.talk import answered, called, message, result, said
+from tests.store.messages import answered, called, message, result, said
 
 WORDS = ("weather", "金陵", "frobnicate")
 

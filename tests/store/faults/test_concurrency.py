@@ -16,7 +16,7 @@ from dragoman.errors import ConflictError
 from dragoman.store import Store, open_store
 from tests.conftest import scale
 from tests.store.conftest import Place, pass_time
-from tests.store.talk import said
+from tests.store.messages import said
 
 _processes = multiprocessing.get_context("forkserver")
 _processes.set_forkserver_preload([__name__, "dragoman.store.engines.sqlite"])

@@ -16,7 +16,7 @@ import pytest
 from dragoman.errors import StorageError
 from dragoman.message import Message
 from dragoman.store import Store, open_store
-from tests.store.talk import said
+from tests.store.messages import said
 
 SIZE = 3 * 1024 * 1024
 

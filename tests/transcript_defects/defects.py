@@ -27,8 +27,8 @@ from dragoman.message import (
     ToolResultBlock,
     ToolUseBlock,
 )
-from tests.broken.scenes import PICTURE, PNG, Numbers, calls_in, said, spoken
 from tests.strict import say, think
+from tests.transcript_defects.valid_transcripts import PICTURE, PNG, Numbers, calls_in, said, spoken
 
 WORDS: Final = base64.b64encode(b"no picture at all").decode()
 Found = tuple[str, str, str]  # rule, id of the message, place in it

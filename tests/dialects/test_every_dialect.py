@@ -1,4 +1,4 @@
-"""What holds of every dialect. They are found, never listed."""
+"""Properties of every dialect. The dialects are discovered, not listed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How a stream of bytes is cut into events."""
+"""Division of a byte stream into events."""
 
 from __future__ import annotations
 

@@ -1,10 +1,10 @@
-"""Ground for the page: a browser that is there, and the real server over strict fakes under the names of real models.
+"""The page for a browser: the real server, with strict fakes under the names of real models.
 
     async with site(folder) as it:
         it.fakes["anthropic"].say("…")
-        it.paces["anthropic"].hold(10)           its next answer stops in its middle, until release()
-        it.wire.cut(); it.wire.mend()            the connection to the server goes away, and comes back
-        await it.stop(); await it.start()        the server does, over the same store
+        it.paces["anthropic"].hold(10)           pauses the next answer after 10 chunks, until release()
+        it.wire.cut(); it.wire.mend()            closes the connections to the server, and accepts new ones
+        await it.stop(); await it.start()        restarts the server on the same store
 
 Invariant: nothing between the browser and the fake provider is replaced.
 """

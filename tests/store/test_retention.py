@@ -1,4 +1,4 @@
-"""What is kept is cared for: deleted, forgotten with time, erased with a person, measured; on every engine."""
+"""Deletion, retention, erasure of a person, and size reports, on every engine."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from dragoman.message import (
 )
 from dragoman.store import Row, Session, Store
 from tests.store.conftest import Clock, Place
-from tests.store.talk import answered, called, message, result, said
+from tests.store.messages import answered, called, message, result, said
 
 LARGE = "the whole report, at length. " * 1_000
 TABLES = (

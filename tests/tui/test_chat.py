@@ -1,4 +1,4 @@
-"""A conversation in the terminal: what is written is answered, shown and stored."""
+"""A conversation in the terminal: messages are sent, answered, shown and stored."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from dragoman.tui.app import BUSY, MAX_MESSAGES
 from dragoman.tui.input_line import image_paths
 from dragoman.tui.widgets import MessageView, text_of
 from tests.strict import call, say, think
-from tests.tui.ground import PIXEL, chat
+from tests.tui.chat_fixture import PIXEL, chat
 
 
 async def test_a_message_is_answered_shown_and_stored(tmp_path: Path) -> None:

@@ -23,9 +23,19 @@ from dragoman.exchange import Options
 from dragoman.handoff import plan_swap
 from dragoman.ids import ToolIds
 from dragoman.message import Message, Role, RoutingDecisionRecord, RoutingMode, TextBlock, ToolUseBlock, Usage
-from tests.broken.scenes import PICTURE, SESSION, TOOLS, Numbers, adapter, answered, calls_in, said, system
 from tests.strict import Part, StrictProvider, call, say, strict_provider, think
 from tests.strict.test_fakes import ask
+from tests.transcript_defects.valid_transcripts import (
+    PICTURE,
+    SESSION,
+    TOOLS,
+    Numbers,
+    adapter,
+    answered,
+    calls_in,
+    said,
+    system,
+)
 
 TURNS = 30
 

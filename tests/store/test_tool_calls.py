@@ -1,4 +1,4 @@
-"""What became of the calls of tools, and what providers call them, on every engine."""
+"""The status of tool calls, and the ids that providers give them, on every engine."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from dragoman.errors import CorruptDataError
 from dragoman.message import InvalidToolUseBlock, Role, ToolUseBlock
 from dragoman.store import Store
 from tests.store.conftest import Clock, Place
-from tests.store.talk import called, message, result, states
+from tests.store.messages import called, message, result, states
 
 
 async def test_a_call_is_pending_until_it_is_answered(store: Store, clock: Clock) -> None:

@@ -1,4 +1,4 @@
-"""Writers that write each event when it comes, and say at the end what they could not say before."""
+"""Stream writers of Cohere and Ollama: each event is written when it arrives, and the end contains the rest."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from dragoman.exchange import Fault, Reply, StopReason
 from dragoman.message import InvalidToolUseBlock, TextBlock, TokenUsage
 from tests.corpus import records
 from tests.dialects.stream_damage.case import calls_of, events_of, text_of
-from tests.dialects.test_grid import CALLS
+from tests.dialects.test_every_dialect import CALLS
 
 NAMES = ("cohere", "ollama")
 USAGE = UsageUpdate(TokenUsage(input_tokens=8, output_tokens=42))

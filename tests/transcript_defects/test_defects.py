@@ -17,10 +17,20 @@ from dragoman.ids import ToolIds
 from dragoman.message import ImageBlock, Message, Role, TextBlock, ToolResultBlock, ToolUseBlock
 from dragoman.repair import RepairResult, repair
 from dragoman.rules import RULES
-from tests.broken import defects
-from tests.broken.defects import DEFECTS, NAMES, Found
-from tests.broken.scenes import ISSUED, PROBLEMS, SPEAKERS, TOOLS, Numbers, adapter, said, scene, system
 from tests.strict import fakes
+from tests.transcript_defects import defects
+from tests.transcript_defects.defects import DEFECTS, NAMES, Found
+from tests.transcript_defects.valid_transcripts import (
+    ISSUED,
+    PROBLEMS,
+    SPEAKERS,
+    TOOLS,
+    Numbers,
+    adapter,
+    said,
+    scene,
+    system,
+)
 
 # Rules that no transcript can break: promises of this package, and a rule about tools.
 PROMISES = {"system-may-be-empty", "order-is-kept", "partial-is-exempt", "provider-raw-is-opaque", "tool-schema-subset"}

@@ -1,5 +1,5 @@
 # ruff: noqa: RUF001  letters of other scripts that look like ours are what this is about
-"""Words: what a text is found by, in every script."""
+"""The terms by which a text is found, in every script."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Files and clients' names are noted beside the messages: kept when messages move, and found without reading them."""
+"""Attachment references and client ids of messages: stored beside the messages, and found without reading them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from dragoman.store import Owners, Store
 from dragoman.store.message_reader import find_attachment_refs, find_message
 from dragoman.store.operation import Operation, operation
 from tests.store.conftest import Place
-from tests.store.talk import said
+from tests.store.messages import said
 
 ANN = Owners("ann")
 
