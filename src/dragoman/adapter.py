@@ -93,10 +93,16 @@ class Adapter:
         messages: Iterable[Message],
         tools: Iterable[ToolDefinition | OpaqueTool] = (),
         options: Options | None = None,
+        *,
+        forget_items: bool = False,
     ) -> Written:
-        """Write the request. Raises ``CriticalLossError`` for a loss on a critical message."""
+        """Write the request. Raises ``CriticalLossError`` for a loss on a critical message.
+
+        ``forget_items`` leaves out ids and reasoning that the provider issued, for a provider that knows them no more.
+        """
         history = tuple(messages)
-        written = _add_session(self.write_request(self.make_request(history, tools, options)), history)
+        request = self.make_request(map(_drop_items, history) if forget_items else history, tools, options)
+        written = _add_session(self.write_request(request), history)
         log_losses(written.losses)
         critical = {message.id for message in history if message.metadata.critical}
         critical_losses = [loss for loss in written.losses if loss.message_id in critical]
@@ -276,6 +282,14 @@ def estimate_tokens(messages: Iterable[Message], tools: Iterable[ToolDefinition]
     characters = sum(_count_characters(block) for message in messages for block in message.content)
     characters += sum(len(msgspec.json.encode(tool.input_schema)) + len(tool.description) for tool in tools)
     return max(1, characters // _CHARACTERS_PER_TOKEN)
+
+
+def _drop_items(message: Message) -> Message:
+    """Return the message as if another provider had answered."""
+    if message.metadata.provider is None:
+        return message
+    metadata = msgspec.structs.replace(message.metadata, provider="", provider_raw=None)
+    return msgspec.structs.replace(message, metadata=metadata)
 
 
 def _drop_notes(block: ContentBlock) -> ContentBlock:

@@ -217,6 +217,7 @@ FAULT_CODES: Final = {
     "not_found": "no such model or resource",
     "context_overflow": "the history exceeds the context of the model",
     "invalid_request": "the provider rejected the request",
+    "unknown_item": "the provider does not know an item of the request, or cannot decrypt its reasoning",
     "timeout": "the provider timed out",
     "too_many_steps": "the model exceeded the limit of tool steps",
     "cancelled": "cancelled by the caller",

@@ -12,6 +12,8 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from dragoman import settings
 from dragoman.exchange import SideEffects
 from dragoman.message import ImageBlock, ImageSource, MessageStatus, TextBlock
@@ -124,6 +126,37 @@ async def test_thirty_turns_with_broken_answers_in_between_are_refused_by_none(t
         sealed = [s for s in fakes[KEEPS_NOTHING].issued.signatures if s in json.dumps(fakes[KEEPS_NOTHING].bodies[-1])]
         assert len(sealed) >= 6  # its own reasoning, byte for byte
         assert await store.verify() is not None
+
+
+@pytest.mark.parametrize("stream", [True, False])
+async def test_items_that_the_provider_forgot_are_left_out_instead_of_a_refused_turn(
+    stream: bool, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    forgotten: list[str] = []
+
+    def rules(body: Any) -> list[str]:
+        known = [item["id"] for item in body["input"] if "id" in item]
+        return [f"Item with id '{name}' not found." for name in known if name in forgotten]
+
+    async with AsyncExitStack() as stack:
+        fake = await stack.enter_async_context(strict_provider("openai_responses", further_rules=rules))
+        store = await stack.enter_async_context(open_store("memory:"))
+        session = (await store.create_session()).id
+        config = settings_for(tmp_path, {"openai_responses": fake}, "openai_responses")
+        agent = await stack.enter_async_context(make_agent(store, config, tools=[look_up], stream=stream))
+        fake.answer_with(think("Hm."), call("look_up", {"word": "a"}))
+        fake.answer_with(think("So."), say("Foo."))
+        assert (await agent.run(session, "Go.")).fault is None
+        forgotten.extend(fake.issued.beside.values())
+        fake.say("Bar.")
+        ended = await agent.run(session, "And now?")
+        assert ended.fault is None
+        assert len(forgotten) == 2
+        assert [body for body in fake.bodies if "And now?" in json.dumps(body)][-1] is fake.bodies[-1]
+        sent = json.dumps(fake.bodies[-1])
+        assert "Foo." in sent
+        assert not any(name in sent for name in forgotten)
+        assert "left out a thinking block" in caplog.text
 
 
 async def test_a_broken_call_is_reported_as_invalid_and_never_replayed_raw(tmp_path: Path) -> None:

@@ -115,6 +115,8 @@ def _restore_reasoning(block: ThinkingBlock, dialect: str) -> ThinkingBlock:
     except (binascii.Error, ValueError):
         return block
     prefix = f"{_SIGNATURE}{dialect}."
+    if text.startswith(_SIGNATURE) and not text.startswith(prefix):
+        return ThinkingBlock(block.text)  # of another dialect than the provider's: its signature would be rejected
     if dialect not in _OWN_REASONING or not text.startswith(prefix):
         return block
     return ThinkingBlock(block.text, text.removeprefix(prefix) or None, _own_reasoning(dialect))

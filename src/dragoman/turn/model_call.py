@@ -16,7 +16,7 @@ import asyncio
 import contextlib
 import copy
 import logging
-from collections.abc import AsyncGenerator, Awaitable
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from typing import Any, Final
 
 import msgspec
@@ -28,6 +28,7 @@ from dragoman.context_window import FittedHistory, fit, with_summary
 from dragoman.errors import DragomanError, InputError
 from dragoman.event import (
     Accumulator,
+    StreamError,
     StreamEvent,
     TextDelta,
     ThinkingDelta,
@@ -135,6 +136,7 @@ class _ModelCall:
         self.whole_reply: Reply | None = None  # if the answer is not streamed
         self.call_count = 0  # tool calls that arrived
         self.call_log = CallLog()
+        self._write_without_items: Callable[[], Written]  # for a provider that does not know its items any more
 
     @classmethod
     async def prepare(cls, turn: TurnState) -> _ModelCall:
@@ -144,9 +146,15 @@ class _ModelCall:
         answer_tool = AnswerTool.for_call(turn.model, options.response_format, turn.tools.definitions)
         size = estimate_size(turn.history)
         history, written = await run_off_loop(size, _write_request, turn, options, answer_tool)
+
+        def write_without_items() -> Written:
+            return _write_request(turn, options, answer_tool, forget_items=True)[1]
+
         if turn.placeholder is None:
             await run_to_completion(_store_placeholder(turn))
-        return cls._with_row(turn, endpoint, history, written, answer_tool)
+        call = cls._with_row(turn, endpoint, history, written, answer_tool)
+        call._write_without_items = write_without_items
+        return call
 
     @classmethod
     def _with_row(
@@ -182,8 +190,26 @@ class _ModelCall:
         writer = AnswerWriter(turn.services.store, row, turn.adapter, context)
         return cls(turn, call, writer, start, answer_tool)
 
-    def batches(self) -> AsyncGenerator[list[StreamEvent], None]:
-        """The events of the answer; of an answer that is not streamed, the events that a stream would have."""
+    async def batches(self) -> AsyncGenerator[list[StreamEvent], None]:
+        """The events of the answer; of an answer that is not streamed, the events that a stream would have.
+
+        If the provider does not know an item of the history any more, the call is repeated once without its items.
+        """
+        for may_repeat in (True, False):
+            is_repeated = False
+            async with contextlib.aclosing(self._attempt()) as batches:
+                async for events in batches:
+                    if may_repeat and _has_unknown_item(events):
+                        is_repeated = True
+                        break
+                    may_repeat = False  # noqa: PLW2901  the answer has begun
+                    yield events
+            if not is_repeated:
+                return
+            self.whole_reply = None
+            self.call = msgspec.structs.replace(self.call, wire=self._write_without_items().wire)
+
+    def _attempt(self) -> AsyncGenerator[list[StreamEvent], None]:
         if self.turn.config.stream:
             return self.turn.services.client.stream_batches(self.call, self.call_log)
         return self._fetch_whole_reply()
@@ -366,11 +392,17 @@ def make_call(turn: TurnState, endpoint: Endpoint, wire: Any, context: RequestCo
 # --- the request -----------------------------------------------------------------------------------------------------
 
 
-def _write_request(turn: TurnState, options: Options, answer_tool: AnswerTool | None) -> tuple[FittedHistory, Written]:
+def _has_unknown_item(events: list[StreamEvent]) -> bool:
+    return any(isinstance(event, StreamError) and event.fault.code == "unknown_item" for event in events)
+
+
+def _write_request(
+    turn: TurnState, options: Options, answer_tool: AnswerTool | None, *, forget_items: bool = False
+) -> tuple[FittedHistory, Written]:
     history, tools = fit_history(turn, options), turn.tools.definitions
     if answer_tool is not None:
         tools, options = answer_tool.add_to(tools, options)
-    return history, turn.adapter.to_wire(history.messages, tools, options)
+    return history, turn.adapter.to_wire(history.messages, tools, options, forget_items=forget_items)
 
 
 def fit_history(turn: TurnState, options: Options) -> FittedHistory:

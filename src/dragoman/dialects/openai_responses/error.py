@@ -41,6 +41,10 @@ _WIRE_TYPES: Final = {  # what the wire calls the type of an error, beside its c
     ErrorClass.INVALID_REQUEST: "invalid_request_error",
     ErrorClass.CONTEXT_OVERFLOW: "invalid_request_error",
 }
+_UNKNOWN_ITEM: Final = re.compile(
+    r"Item with id '[^']*' not found|of type '\w+' was provided without its required"
+    r"|encrypted content .*could not be (?:verified|decrypted)"
+)
 _REQUEST_ID: Final = re.compile(r"request ID (req_\w+)")  # inside a stream only the message names it
 
 
@@ -56,6 +60,8 @@ def read_error(status: int | None, headers: Mapping[str, str], body: Any) -> Fau
         sign in message.lower() for sign in ("context window", "context length", "maximum context")
     ):
         code, error_class = "context_overflow", ErrorClass.CONTEXT_OVERFLOW
+    if code == "invalid_request" and _UNKNOWN_ITEM.search(message):
+        code = "unknown_item"
     fields = {
         "provider_code": words[0] if words else None,
         "request_id": headers.get("x-request-id") or _find_request_id(body, message),
@@ -91,7 +97,7 @@ def provider_code(fault: Fault) -> str:
     """Return the error code of this API; the received one, if the fault is from this API."""
     if fault.provider == NAME and fault.provider_code is not None:
         return fault.provider_code
-    return _WIRE_CODES.get(fault.code, "server_error")
+    return _WIRE_CODES.get(fault.code.replace("unknown_item", "invalid_request"), "server_error")
 
 
 def write_error(fault: Fault) -> Written:
