@@ -131,6 +131,16 @@ REPLY = json.dumps(
 ).encode()
 
 
+def chat_reply() -> bytes:
+    """Return a chat completion with a text and two calls."""
+    message = {"role": "assistant", "content": REPLY_TEXT, "refusal": None, "annotations": []}
+    message["tool_calls"] = [_call(f"call_{number:024d}", number) for number in range(2)]
+    choice = {"index": 0, "message": message, "logprobs": None, "finish_reason": "tool_calls"}
+    usage = {"prompt_tokens": 812, "completion_tokens": 96, "total_tokens": 908}
+    head = {"id": "chatcmpl-1", "object": "chat.completion", "created": 1778226600, "model": "gpt-5"}
+    return _compact({**head, "choices": [choice], "usage": usage, "system_fingerprint": "fp_1"})
+
+
 def anthropic_stream() -> list[bytes]:
     """Return a streamed answer of 200 text deltas of the Messages API, one event per chunk."""
     message = {"id": "msg_01", "type": "message", "role": "assistant", "model": CLAUDE, "content": []}

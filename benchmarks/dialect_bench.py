@@ -28,6 +28,7 @@ OPERATIONS = {
     "request 64": "the same with 64 messages",
     "request 256": "the same with 256 messages",
     "reply": "reading an Anthropic reply of four blocks",
+    "reply openai": "reading an OpenAI chat reply of a text and two calls",
     "stream anthropic": "reading an Anthropic stream of 200 deltas into events",
     "stream openai": "reading an OpenAI chat stream of 200 deltas into events",
 }

@@ -28,6 +28,33 @@ class _Reply(msgspec.Struct):
     usage: dict[str, int | str]
 
 
+class _Function(msgspec.Struct):
+    name: str
+    arguments: str
+
+
+class _Call(msgspec.Struct):
+    id: str
+    function: _Function
+
+
+class _Message(msgspec.Struct):
+    content: str | None
+    tool_calls: list[_Call] = []
+
+
+class _WholeChoice(msgspec.Struct):
+    message: _Message
+    finish_reason: str | None
+
+
+class _Completion(msgspec.Struct):
+    id: str
+    model: str
+    choices: list[_WholeChoice]
+    usage: dict[str, int]
+
+
 class _Delta(msgspec.Struct):
     type: str = ""
     text: str = ""
@@ -62,6 +89,12 @@ def operations() -> dict[str, Operation]:
     reply = msgspec.json.Decoder(_Reply).decode
     anthropic, chat = msgspec.json.Decoder(_AnthropicEvent).decode, msgspec.json.Decoder(_Chunk).decode
     operations_by_name["reply"] = (lambda: bodies.REPLY, reply, lambda _: None)
+    completion = msgspec.json.Decoder(_Completion).decode
+    operations_by_name["reply openai"] = (
+        bodies.chat_reply,
+        lambda data: [decode(call.function.arguments) for call in completion(data).choices[0].message.tool_calls],
+        lambda _: None,
+    )
     operations_by_name["stream anthropic"] = (
         bodies.anthropic_stream,
         lambda chunks: [anthropic(chunk[chunk.index(b"\ndata: ") + 7 :]) for chunk in chunks],

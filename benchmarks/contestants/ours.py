@@ -32,6 +32,7 @@ def operations() -> dict[str, Operation]:
         bodies.find_unanswered_call,
     )
     operations_by_name["reply"] = (lambda: bodies.REPLY, anthropic.read_reply, _complaint_about_reply)
+    operations_by_name["reply openai"] = (bodies.chat_reply, chat.read_reply, _complaint_about_reply)
     operations_by_name["stream anthropic"] = (bodies.anthropic_stream, _events(anthropic), _complaint_about_stream)
     operations_by_name["stream openai"] = (bodies.chat_stream, _events(chat), _complaint_about_stream)
     return operations_by_name

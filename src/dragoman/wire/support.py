@@ -92,6 +92,12 @@ def shared_losses(request: Request, dialect: str, support: Support) -> Iterator[
         yield from _tool_losses(tool, dialect, support)
     for message in request.messages:
         for block in message.content:
+            kind = type(block)
+            if kind is TextBlock:  # most texts and calls have none of the fields
+                if block.cache_hint is None and not block.citations:  # type: ignore[union-attr]
+                    continue
+            elif kind is ToolUseBlock and block.cache_hint is None:  # type: ignore[union-attr]
+                continue
             yield from block_losses(block, message, dialect, support)
 
 
@@ -139,6 +145,8 @@ def shared_options(options: Options) -> dict[str, Any]:
 
 def _tool_losses(tool: ToolDefinition | OpaqueTool, dialect: str, support: Support) -> Iterator[Loss]:
     if not isinstance(tool, ToolDefinition):
+        return
+    if tool.strict is None and tool.cache_hint is None and tool.defer_loading is None and tool.grammar is None:
         return
     for name, is_set in (
         ("tool.strict", tool.strict),

@@ -62,13 +62,11 @@ def _write_block(block: ContentBlock) -> dict[str, Any] | None:
     if kind is TextBlock:
         is_plain = _is_plain_text(block)  # type: ignore[arg-type]
         return {"type": "text", "text": block.text} if is_plain else None  # type: ignore[union-attr]
-    if getattr(block, "cache_hint", None) is not None:
-        return None
-    if kind is ToolUseBlock:
+    if kind is ToolUseBlock and block.cache_hint is None:  # type: ignore[union-attr]
         provider_id = _call_id(block.provider_raw, block.id)  # type: ignore[union-attr]
         if provider_id is not None:
             return {"type": "tool_use", "id": provider_id, "name": block.name, "input": block.input}  # type: ignore[union-attr]
-    elif kind is ToolResultBlock:
+    elif kind is ToolResultBlock and block.cache_hint is None:  # type: ignore[union-attr]
         provider_id = _call_id(block.provider_raw, block.tool_use_id)  # type: ignore[union-attr]
         if provider_id is not None:
             return _write_result(block, provider_id)  # type: ignore[arg-type]
