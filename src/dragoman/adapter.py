@@ -18,7 +18,7 @@ from typing import Any, Final
 
 import msgspec
 
-from dragoman import dialects
+from dragoman import dialects, tokens
 from dragoman.catalog import AdapterCapabilities, Model, Provider
 from dragoman.errors import CriticalLossError
 from dragoman.event import (
@@ -39,7 +39,6 @@ from dragoman.message import (
     CallBlock,
     ContentBlock,
     InvalidToolUseBlock,
-    MediaBlock,
     Message,
     MessageMetadata,
     MessageStatus,
@@ -48,7 +47,6 @@ from dragoman.message import (
     RedactedThinkingBlock,
     Role,
     RoutingDecisionRecord,
-    TextBlock,
     ThinkingBlock,
     ToolResultBlock,
     ToolUseBlock,
@@ -58,8 +56,6 @@ from dragoman.message import (
 from dragoman.rules import MAX_NAME_LENGTH, to_tool_name
 from dragoman.wire.residue import get_notes
 
-_CHARACTERS_PER_TOKEN: Final = 4
-_CHARACTERS_PER_MEDIUM: Final = 1024
 _SIGNING: Final = ("anthropic", "bedrock_converse", "gemini", "openai_responses")  # dialects that sign reasoning
 _TIMELESS_PREFIX: Final = "tu_" + ulid(0, 0)[:10]
 
@@ -185,8 +181,8 @@ class Adapter:
             yield events
 
     def estimate_input_tokens(self, messages: Iterable[Message], tools: Iterable[ToolDefinition] = ()) -> int:
-        """Return an estimate of the prompt tokens."""
-        return estimate_tokens(messages, tools)
+        """Return an estimate of the prompt tokens, corrected by the last usage of this model among the messages."""
+        return tokens.estimate_corrected(tuple(messages), tuple(tools), self.model.id)
 
     def _call_wire_ids(self, messages: Iterable[Message]) -> dict[str, str]:
         """Return the id of each call for this provider: the issued id if the provider accepts it, else a formatted one.
@@ -275,13 +271,6 @@ class Adapter:
         wire_id = get_notes(raw, self.dialect.NAME).get("id")
         if wire_id:
             self.ids.add(self.provider.key, call_id, wire_id)
-
-
-def estimate_tokens(messages: Iterable[Message], tools: Iterable[ToolDefinition] = ()) -> int:
-    """Return a quarter of the characters plus a fixed number per medium; the same for every model."""
-    characters = sum(_count_characters(block) for message in messages for block in message.content)
-    characters += sum(len(msgspec.json.encode(tool.input_schema)) + len(tool.description) for tool in tools)
-    return max(1, characters // _CHARACTERS_PER_TOKEN)
 
 
 def _drop_items(message: Message) -> Message:
@@ -425,17 +414,3 @@ def log_losses(losses: Iterable[Loss]) -> None:
                 "reason": loss.reason,
             },
         )
-
-
-def _count_characters(block: ContentBlock) -> int:
-    match block:
-        case TextBlock(text) | ThinkingBlock(text):
-            return len(text)
-        case ToolUseBlock(_, name, value):
-            return len(name) + len(msgspec.json.encode(value))
-        case ToolResultBlock(_, content):
-            return sum(_count_characters(inner) for inner in content)
-        case _ if isinstance(block, MediaBlock):
-            return _CHARACTERS_PER_MEDIUM
-        case _:
-            return 0

@@ -269,7 +269,7 @@ def use_messages(messages: Iterable[Message], chance: random.Random, *, is_thoro
     for module in _some_dialects(chance):
         speaking = recorded.adapter(module.NAME)
         seen = project_history(repaired, speaking.model.capabilities)
-        fitted = fit(seen, 100_000, dragoman.adapter.estimate_tokens).messages
+        fitted = fit(seen, 100_000, dragoman.tokens.estimate).messages
         _encoded(speaking.to_wire(fitted, ()).wire)
 
 

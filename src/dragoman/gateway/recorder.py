@@ -19,7 +19,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from dragoman.adapter import Adapter, RequestContext, estimate_tokens
+from dragoman import tokens
+from dragoman.adapter import Adapter, RequestContext
 from dragoman.errors import DragomanError
 from dragoman.exchange import Reply, Request, ToolDefinition
 from dragoman.gateway import session_chain
@@ -29,7 +30,6 @@ from dragoman.message import (
     CallBlock,
     ContentBlock,
     Message,
-    MessageMetadata,
     MessageStatus,
     Role,
     RoutingDecisionRecord,
@@ -234,10 +234,9 @@ def _count_tokens(canonical: Request, reply: Reply) -> TokenUsage:
     if reply.usage is not None and not reply.usage.estimated:
         return reply.usage
     tools = [tool for tool in canonical.tools if isinstance(tool, ToolDefinition)]
-    answer = Message("", "", Role.ASSISTANT, reply.content, MessageMetadata(), canonical.messages[0].created_at)
     return TokenUsage(
-        input_tokens=estimate_tokens(canonical.messages, tools),
-        output_tokens=estimate_tokens([answer]),
+        input_tokens=tokens.estimate(canonical.messages, tools, canonical.model),
+        output_tokens=tokens.estimate_content(reply.content, canonical.model),
         estimated=True,
     )
 

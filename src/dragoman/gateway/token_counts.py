@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from dragoman import dialects
-from dragoman.adapter import estimate_tokens
+from dragoman import dialects, tokens
 from dragoman.client.call import NetworkError
 from dragoman.exchange import Request, ToolDefinition
 from dragoman.gateway import headers as header_rules
@@ -47,7 +46,7 @@ async def count_tokens(gateway: Gateway, client_request: ClientRequest) -> Gatew
     count = await _ask_provider(gateway, client_request, canonical, target)
     source = "provider" if count is not None else "estimate"
     if count is None:
-        count = _estimate(canonical)
+        count = _estimate(canonical, model.id)
     headers = {"content-type": JSON_TYPE, "x-dragoman-model": model.id, "x-dragoman-count": source}
     return GatewayResponse(headers=headers, body=msgspec.json.encode(_shape(client_request.reply_dialect, count)))
 
@@ -58,9 +57,9 @@ def _inner_body(client_request: ClientRequest) -> bytes:
     return client_request.request.body if inner is None else bytes(inner)
 
 
-def _estimate(canonical: Request) -> int:
+def _estimate(canonical: Request, model: str) -> int:
     tools = [tool for tool in canonical.tools if isinstance(tool, ToolDefinition)]
-    return estimate_tokens(canonical.messages, tools)
+    return tokens.estimate(canonical.messages, tools, model)
 
 
 def _shape(dialect: str, count: int) -> dict[str, Any]:

@@ -21,7 +21,8 @@ from typing import Any, Final
 
 import msgspec
 
-from dragoman.adapter import Adapter, RequestContext, estimate_tokens
+from dragoman import tokens
+from dragoman.adapter import Adapter, RequestContext
 from dragoman.bus.event_types import tool_events, turn_events
 from dragoman.client import Call, CallLog
 from dragoman.context_window import FittedHistory, fit, with_summary
@@ -346,10 +347,9 @@ class _ModelCall:
         """The provider's counts, or an estimate that is marked as one."""
         if reply.usage is not None and not reply.usage.estimated:  # a dialect marks impossible counts as estimated
             return reply.usage
-        message = self.writer.row.message.replace(content=reply.content)
         return TokenUsage(
             input_tokens=self.start.estimated_input_tokens,
-            output_tokens=estimate_tokens([message]) if reply.content else 0,
+            output_tokens=tokens.estimate_content(reply.content, self.turn.model.id),
             estimated=True,
         )
 
@@ -414,11 +414,12 @@ def fit_history(turn: TurnState, options: Options) -> FittedHistory:
     if turn.services.workspace is not None:
         visible = load_workspace_images(visible, turn.services.workspace)
     valid = repair(visible, turn.tools.problems).messages
-    tool_tokens = estimate_tokens((), turn.tools.definitions) if turn.tools.definitions else 0
+    estimate = tokens.make_estimate(turn.model.id, turn.history, turn.tools.definitions)
+    tool_tokens = tokens.estimate((), turn.tools.definitions, turn.model.id) if turn.tools.definitions else 0
     default = min(capabilities.max_output_tokens or _DEFAULT_ANSWER_TOKENS, _DEFAULT_ANSWER_TOKENS)
     answer_tokens = min(options.max_output_tokens or default, capabilities.max_context_tokens // 2)
     limit = max(1, capabilities.max_context_tokens - tool_tokens - answer_tokens)
-    return fit(valid, limit, estimate_tokens)
+    return fit(valid, limit, estimate)
 
 
 def _options(turn: TurnState) -> Options:

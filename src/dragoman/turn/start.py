@@ -16,7 +16,7 @@ from typing import Final
 
 import msgspec
 
-from dragoman.adapter import estimate_tokens
+from dragoman import tokens
 from dragoman.bus import Payload, Scope
 from dragoman.bus.event_types import routing_events, turn_events
 from dragoman.codec import content_hash
@@ -283,7 +283,7 @@ def _sticky_model(
 def _estimate_tokens(history: list[Message], request: TurnRequest, tools: _Tools) -> int:
     """Tokens of the input, roughly; the same for every model."""
     message = _message("", "", Role.USER, (*request.content, *request.answers), _NO_METADATA, NO_TIME)
-    return estimate_tokens((*with_summary(history), message), tools)
+    return tokens.estimate((*with_summary(history), message), tools)
 
 
 def _emit_choice(scope: Scope, decision: Decision) -> None:

@@ -11,7 +11,8 @@ import asyncio
 import logging
 from typing import Final
 
-from dragoman.adapter import RequestContext, estimate_tokens
+from dragoman import tokens
+from dragoman.adapter import RequestContext
 from dragoman.client import CallLog
 from dragoman.context_window import SummaryPlan, plan_summary, summary_message
 from dragoman.exchange import Options, Reply, StopReason
@@ -32,7 +33,8 @@ async def summarize_history(turn: TurnState) -> None:
     """If the history is long, store a summary of its oldest turns."""
     if not turn.request.content:  # the turn continues an earlier one
         return
-    plan = plan_summary(turn.history, estimate_tokens, above_tokens=turn.config.summarize_above_tokens)
+    estimate = tokens.make_estimate(turn.model.id, turn.history, turn.tools.definitions)
+    plan = plan_summary(turn.history, estimate, above_tokens=turn.config.summarize_above_tokens)
     if plan is None:
         return
     text, usage = await _request_summary(turn, plan)
@@ -59,7 +61,7 @@ async def _request_summary(turn: TurnState, plan: SummaryPlan) -> tuple[str, Usa
     request_id = services.store.new_id()
     context = RequestContext(session_id=turn.session.id, message_id=request_id, created_at=services.clock())
     call = make_call(turn, await services.endpoint(turn.model.provider), wire, context)
-    call_log, input_tokens = CallLog(), estimate_tokens(messages)
+    call_log, input_tokens = CallLog(), tokens.estimate(messages, (), turn.model.id)
     emit_call_start(turn, request_id, input_tokens)
     try:
         reply = await services.client.send(call, call_log)
