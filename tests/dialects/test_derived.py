@@ -116,6 +116,7 @@ def test_a_conversation_becomes_a_prompt_and_calls_are_named_as_losses() -> None
         "tool_use",
         "tool_result",
         "tool_result",
+        *["text"] * 5,  # without the name of its role, the text is kept
     ]
     assert {loss.adapter for loss in written.losses} == {"bedrock_invoke"}
 
@@ -276,6 +277,13 @@ def test_a_prompt_with_a_system_prompt_and_images_is_read_and_written_as_it_was(
     assert [one.role for one in request.messages] == [Role.SYSTEM, Role.USER]
     assert [block.type for block in request.messages[1].content] == ["text", "image"]
     assert GENERATE.write_request(request).wire == wire
+
+
+def test_calls_in_an_answer_for_ollama_generate_are_losses() -> None:
+    reply = Reply(content=(TextBlock("I'll look."), CALLS[0]), stop_reason=StopReason.TOOL_USE, model="m")
+    written = GENERATE.write_reply(reply)
+    assert written.wire["response"] == "I'll look."
+    assert {loss.block_type for loss in written.losses} == {"tool_use", "stop_reason"}
 
 
 def test_a_conversation_for_ollama_generate_is_one_prompt() -> None:

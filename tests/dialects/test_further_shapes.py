@@ -225,7 +225,7 @@ def test_a_spoken_answer_is_its_transcript_and_its_data() -> None:
         assert (reply.fault, [block.type for block in reply.content]) == (None, ["text", "audio"])
         assert reply.content[0].text == "Hi there."
         assert isinstance(reply.content[1], AudioBlock)
-        assert reply.content[1].source.data == "UklGRg=="
+        assert (reply.content[1].source.data, reply.content[1].media_type) == ("UklGRg==", "audio/wav")
         assert CHAT.write_reply(reply).wire["choices"][0]["message"]["audio"] == AUDIO
 
 

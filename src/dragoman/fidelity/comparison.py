@@ -16,7 +16,7 @@ from __future__ import annotations
 import base64
 import binascii
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from types import MappingProxyType
 from typing import Any, Final, Literal, NamedTuple
 
@@ -64,11 +64,18 @@ class _Match(NamedTuple):
 
 
 def compare_requests(
-    before: Request, written: Written, after: Request, target: str, implicit: Mapping[str, str] = MappingProxyType({})
+    before: Request,
+    written: Written,
+    after: Request,
+    target: str,
+    implicit: Mapping[str, str] = MappingProxyType({}),
+    *,
+    bases: Collection[str] = (),
 ) -> tuple[Finding, ...]:
     """Return a finding for everything in a request, in order.
 
-    ``implicit`` are options that the target does not write in a request, and why nothing is lost.
+    ``implicit`` are options that the target does not write in a request, and why nothing is lost. ``bases`` are other
+    dialects whose own options the target writes.
     """
     comparison = _Comparison(written, before, after, target)
     findings = [
@@ -78,7 +85,9 @@ def compare_requests(
     ]
     findings.extend(_compare_tools(before.tools, after.tools, comparison.losses))
     findings.extend(_compare_options(before, after, comparison.losses, implicit))
-    for name in foreign_options(before, target):
+    for name, origin in foreign_options(before, target).items():
+        if origin in bases:
+            continue
         reason = comparison.losses.get_option_reason(name)
         if reason is None and _is_carried(name, before.provider_raw, written.wire):
             findings.append(Finding("aside", "kept", "", name))

@@ -71,7 +71,8 @@ def _measure_reply(reply: Reply, target: Any) -> tuple[Finding, ...]:
 def _measure_request(request: Request, target: Dialect) -> tuple[Finding, ...]:
     written = target.write_request(request)
     implicit: Mapping[str, str] = getattr(target, "IMPLIED_OPTIONS", {})
-    return compare_requests(request, written, target.read_request(written.wire), target.NAME, implicit)
+    bases: tuple[str, ...] = getattr(target, "BASES", ())
+    return compare_requests(request, written, target.read_request(written.wire), target.NAME, implicit, bases=bases)
 
 
 def make_cells(dialects: Iterable[Dialect], cases: Iterable[Case] = CASES) -> tuple[Cell, ...]:

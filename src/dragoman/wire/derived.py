@@ -43,7 +43,10 @@ class Arrangement(msgspec.Struct, frozen=True):
 
 
 class DerivedDialect:
-    """Requests and replies of a derived dialect. ``prepare`` removes from a request what the wire cannot carry."""
+    """Requests and replies of a derived dialect.
+
+    ``prepare`` and ``prepare_reply`` remove what the wire cannot carry, and add the losses.
+    """
 
     def __init__(
         self,

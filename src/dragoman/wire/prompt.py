@@ -1,6 +1,7 @@
 """Requests as one prompt, for wires that take a text instead of a conversation.
 
     to_prompt(request, dialect, losses, keeps_images=…)    the request with one user message, after the system prompts
+    drop_calls(reply, dialect, losses)                     the reply without calls
 
 A conversation of several messages becomes a text with the name of a role before each message. Calls, results, tools and
 other blocks are losses.
@@ -10,9 +11,10 @@ from __future__ import annotations
 
 from typing import Final
 
-from dragoman.exchange import Loss, Request
-from dragoman.message import ContentBlock, ImageBlock, Message, Role, TextBlock
+from dragoman.exchange import Loss, Reply, Request, StopReason
+from dragoman.message import CallBlock, ContentBlock, ImageBlock, Message, Role, TextBlock
 from dragoman.wire.losses import supported_blocks
+from dragoman.wire.residue import foreign_options
 
 _LABELS: Final = {Role.USER: "User", Role.ASSISTANT: "Assistant", Role.SYSTEM: "System", Role.TOOL: "Tool"}
 
@@ -22,20 +24,38 @@ def to_prompt(
 ) -> Request:
     """Return the request with one user message, and a system message in front of it if the wire has one."""
     losses.extend(Loss("", "", "tool", dialect, "this API has no tools") for _ in request.tools)
+    of_tools = foreign_options(request.replace(provider_raw=None), dialect)
+    losses.extend(Loss("", "", name, dialect, "this API has no tools") for name in of_tools)
     messages = [_keep_texts(message, dialect, losses, keeps_images=keeps_images) for message in request.messages]
     messages = [message for message, before in zip(messages, request.messages, strict=True) if _stays(message, before)]
     first = [message for message in messages[:1] if message.role is Role.SYSTEM and keeps_system]
     rest = messages[len(first) :]
-    for message in rest:
-        if message.role is Role.SYSTEM:
-            reason = "part of the prompt"
-            losses.extend(
-                Loss(message.session_id, message.id, block.type, dialect, reason) for block in message.content
-            )
     request = request.replace(tools=(), options=_drop_options(request, dialect, losses).options)
     if len(rest) == 1 and rest[0].role is Role.USER and _is_one_text(rest[0]):
         return request.replace(messages=tuple(messages))
+    losses.extend(
+        Loss(message.session_id, message.id, "text", dialect, "part of a prompt, with the name of its role")
+        for message in rest
+        for block in message.content
+        if isinstance(block, TextBlock)
+    )
     return request.replace(messages=(*first, *([_join(rest)] if rest else ())))
+
+
+def drop_calls(reply: Reply, dialect: str, losses: list[Loss]) -> Reply:
+    """Return the reply without calls, for a wire without tools."""
+
+    def find_reason(block: ContentBlock) -> str | None:
+        return "this API has no tools" if isinstance(block, CallBlock) else None
+
+    content = supported_blocks(reply.content, find_reason, dialect, losses)
+    if len(content) == len(reply.content):
+        return reply
+    stop_reason = reply.stop_reason
+    if stop_reason is StopReason.TOOL_USE:
+        losses.append(Loss("", "", "stop_reason", dialect, "this API has no tools"))
+        stop_reason = StopReason.END_TURN
+    return reply.replace(content=tuple(content), stop_reason=stop_reason)
 
 
 def _stays(message: Message, before: Message) -> bool:

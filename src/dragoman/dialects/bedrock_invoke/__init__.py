@@ -29,6 +29,7 @@ IMPLIED_OPTIONS: Final = bedrock_converse.IMPLIED_OPTIONS
 SUPPORT: Final = Support(
     documentation="https://docs.aws.amazon.com/bedrock/latest/APIReference/API_runtime_InvokeModel.html"
 )
+BASES: Final = ("anthropic",)  # dialects whose own options it writes
 _OWN_FIELDS: Final = ("anthropic_version", "schemaVersion", "inputText")
 _LIMITS: Final = ("max_gen_len", "max_tokens_to_sample", "maxTokens", "max_tokens")  # beside a prompt
 

@@ -10,10 +10,10 @@ from typing import Any, Final
 
 from dragoman.dialects import anthropic, bedrock_converse, cohere_v1, openai_chat
 from dragoman.dialects.bedrock_invoke.text_families import TEXT_FAMILIES, TextFamily
-from dragoman.exchange import Loss, Request
+from dragoman.exchange import Loss, Reply, Request
 from dragoman.message import ProviderRaw
 from dragoman.wire.derived import Arrangement, DerivedDialect, Wire
-from dragoman.wire.prompt import to_prompt
+from dragoman.wire.prompt import drop_calls, to_prompt
 from dragoman.wire.residue import get_notes
 
 NAME: Final = "bedrock_invoke"
@@ -46,9 +46,14 @@ def _to_prompt(request: Request, losses: list[Loss]) -> Request:
     return to_prompt(request, NAME, losses, keeps_system=False)
 
 
+def _drop_calls(reply: Reply, losses: list[Loss]) -> Reply:
+    return drop_calls(reply, NAME, losses)
+
+
 def _make_text_family(family: TextFamily) -> DerivedDialect:
     request, reply = family.arrange_request(), family.arrange_reply()
-    return DerivedDialect(NAME, openai_chat, request, reply, family=family.name, prepare=_to_prompt)
+    hooks: dict[str, Any] = {"prepare": _to_prompt, "prepare_reply": _drop_calls}
+    return DerivedDialect(NAME, openai_chat, request, reply, family=family.name, **hooks)
 
 
 _SAME: Final = Arrangement(_same, _same)

@@ -23,6 +23,7 @@ from dragoman.exchange import Fault, Written
 
 # Options without a field in the request, and why nothing is lost.
 IMPLIED_OPTIONS: Final = cohere.IMPLIED_OPTIONS
+BASES: Final = ("cohere",)  # dialects whose own options it writes
 
 
 def looks_like(wire: dict[str, Any]) -> bool:

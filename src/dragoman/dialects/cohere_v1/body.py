@@ -15,9 +15,17 @@ from dragoman.dialects.cohere_v1.tools import (
     schema_from,
 )
 from dragoman.errors import FormatError
-from dragoman.exchange import Loss, Request, ToolDefinition
+from dragoman.exchange import Loss, Reply, Request, ToolDefinition
 from dragoman.jsontext import expect_list, expect_object
-from dragoman.message import ContentBlock, InvalidToolUseBlock, Message, TextBlock, ToolResultBlock, ToolUseBlock
+from dragoman.message import (
+    CallBlock,
+    ContentBlock,
+    InvalidToolUseBlock,
+    Message,
+    TextBlock,
+    ToolResultBlock,
+    ToolUseBlock,
+)
 from dragoman.wire.derived import Arrangement, DerivedDialect, Wire
 from dragoman.wire.losses import supported_blocks
 from dragoman.wire.support import Support
@@ -187,6 +195,12 @@ def _prepare(request: Request, losses: list[Loss]) -> Request:
     for name in ("tool_choice", "reasoning"):
         if getattr(options, name) is not None:
             losses.append(Loss("", "", name, NAME, "this API has no such option"))
+    call_ids = {block.id for one in request.messages for block in one.content if isinstance(block, CallBlock)}
+    for message in request.messages:
+        for block in message.content:
+            if isinstance(block, ToolResultBlock) and block.tool_use_id not in call_ids:
+                reason = "a result repeats its call here, which the request does not have"
+                losses.append(Loss(message.session_id, message.id, "tool_result", NAME, reason))
     messages = tuple(_keep_supported(message, losses) for message in request.messages)
     kept = tuple(
         message
@@ -199,6 +213,11 @@ def _prepare(request: Request, losses: list[Loss]) -> Request:
 def _keep_supported(message: Message, losses: list[Loss]) -> Message:
     blocks = supported_blocks(message.content, _unsupported_reason, NAME, losses, message)
     return message if len(blocks) == len(message.content) else message.replace(content=tuple(blocks))
+
+
+def _prepare_reply(reply: Reply, losses: list[Loss]) -> Reply:
+    content = supported_blocks(reply.content, _unsupported_reason, NAME, losses)
+    return reply if len(content) == len(reply.content) else reply.replace(content=tuple(content))
 
 
 def _unsupported_reason(block: ContentBlock) -> str | None:
@@ -262,6 +281,7 @@ DIALECT: Final = DerivedDialect(
     Arrangement(_reply_to_base, _reply_from_base),
     prepare=_prepare,
     support=SUPPORT,
+    prepare_reply=_prepare_reply,
 )
 read_request = DIALECT.read_request
 read_reply = DIALECT.read_reply

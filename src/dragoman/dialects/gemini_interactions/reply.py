@@ -14,7 +14,7 @@ from dragoman.dialects.gemini_interactions.support import SUPPORT
 from dragoman.event import mark_unusable
 from dragoman.exchange import Fault, Loss, Reply, StopReason, Written
 from dragoman.jsontext import accepts_json_text, expect_list, expect_object, text_or_none
-from dragoman.message import ContentBlock, TokenUsage
+from dragoman.message import CallBlock, ContentBlock, TokenUsage
 from dragoman.wire.counts import Counts
 from dragoman.wire.losses import SupportedDetails, detail_losses, supported_blocks
 from dragoman.wire.message_builder import MessageBuilder
@@ -62,15 +62,22 @@ def make_reply(body: Wire) -> Reply:
     for index, step in enumerate(expect_list(body.get(key) or [], f"$.{key}")):
         content.extend(read_step(expect_object(step, f"$.{key}[{index}]"), f"$.{key}[{index}]", builder))
     reason = STATUSES.get(str(body.get("status")), StopReason.UNKNOWN)
+    if reason is StopReason.END_TURN and any(isinstance(block, CallBlock) for block in content):
+        reason = StopReason.TOOL_USE
     reply = Reply(
         content=tuple(content),
         stop_reason=reason,
         usage=read_usage(body.get("usage")),
-        model=text_or_none(body.get("model")) or text_or_none(body.get("agent")),
+        model=read_model(body),
         fault=read_fault(body) if reason is StopReason.ERROR else None,
     )
     marked = mark_unusable(reply)
     return reply.replace(provider_raw=make_notes(NAME, default_reply(marked, marked.content), body))
+
+
+def read_model(body: Wire) -> str | None:
+    """Return the model that answers, or the agent."""
+    return text_or_none(body.get("model" if "model" in body else "agent"))
 
 
 def read_fault(body: Wire) -> Fault:

@@ -337,9 +337,9 @@ def _option_losses(options: Options) -> list[Loss]:
         "frequency_penalty": options.frequency_penalty is not None,
         "parallel_tool_calls": options.parallel_tool_calls is False,
         "response_format.name": options.response_format is not None and options.response_format.name is not None,
+        "reasoning": reasoning != Reasoning() and reasoning.effort not in _LEVELS,
         "reasoning.effort": reasoning.effort not in (None, *_LEVELS),
         "reasoning.budget_tokens": reasoning.budget_tokens is not None,
-        "reasoning": reasoning.enabled is not None and reasoning.effort is None,
         "user": options.user is not None,
     }
     return option_losses(conditions, NAME)

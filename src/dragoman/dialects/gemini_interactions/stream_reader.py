@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import msgspec
 
-from dragoman.dialects.gemini_interactions.reply import make_reply, read_fault
+from dragoman.dialects.gemini_interactions.reply import make_reply, read_fault, read_model
 from dragoman.dialects.gemini_interactions.steps import (
     NAME,
     NATIVE,
@@ -33,7 +33,7 @@ from dragoman.event import (
     ToolUseStart,
     UsageUpdate,
 )
-from dragoman.jsontext import expect_list, expect_object, text_or_none
+from dragoman.jsontext import expect_list, expect_object
 from dragoman.message import OpaqueBlock, TextBlock, ThinkingBlock
 from dragoman.wire.message_builder import MessageBuilder
 from dragoman.wire.stream_reader import BaseStreamReader, EventOrderError
@@ -90,8 +90,8 @@ class StreamReader(BaseStreamReader):
         if self._interaction is not None:
             raise EventOrderError("a second interaction.created")
         self._interaction = dict(expect_object(wire.get("interaction"), "interaction"))
-        model = text_or_none(self._interaction.get("model")) or text_or_none(self._interaction.get("agent"))
-        events.append(MessageStart(model, {"dialect": NAME, "start": self._interaction}))
+        notes = {"dialect": NAME, "start": self._interaction}
+        events.append(MessageStart(read_model(self._interaction), notes))
 
     def _read_step_start(self, wire: Wire, events: list[StreamEvent]) -> None:
         index = wire.get("index")

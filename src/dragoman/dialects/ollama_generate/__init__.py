@@ -10,14 +10,14 @@ from collections.abc import Collection, Iterable, Mapping
 from typing import Any, Final
 
 from dragoman.dialects import ollama
-from dragoman.exchange import Fault, Loss, Reply, Request, StopReason, Written
-from dragoman.message import CallBlock
+from dragoman.exchange import Fault, Loss, Reply, Request, Written
 from dragoman.wire.derived import Arrangement, DerivedDialect, DerivedStreamReader, DerivedStreamWriter, Wire
 from dragoman.wire.frames import json_line, sse_frame
-from dragoman.wire.prompt import to_prompt
+from dragoman.wire.prompt import drop_calls, to_prompt
 from dragoman.wire.support import Support
 
 NAME: Final = "ollama_generate"
+BASES: Final = ("ollama",)  # dialects whose own options it writes
 TAKES_PROMPT: Final = True  # one prompt instead of a conversation with calls
 _TEXTS: Final = (("response", "content"), ("thinking", "thinking"))  # keys of a reply, and of a message in a chat
 
@@ -79,16 +79,7 @@ def _prepare(request: Request, losses: list[Loss]) -> Request:
 
 
 def _prepare_reply(reply: Reply, losses: list[Loss]) -> Reply:
-    """Remove calls, which this API does not have."""
-    calls = [block for block in reply.content if isinstance(block, CallBlock)]
-    if not calls:
-        return reply
-    losses.extend(Loss("", "", block.type, NAME, "this API has no tools") for block in calls)
-    content = tuple(block for block in reply.content if not isinstance(block, CallBlock))
-    if reply.stop_reason is not StopReason.TOOL_USE:
-        return reply.replace(content=content)
-    losses.append(Loss("", "", "stop_reason", NAME, "this API has no tools"))
-    return reply.replace(content=content, stop_reason=StopReason.END_TURN)
+    return drop_calls(reply, NAME, losses)
 
 
 _DIALECT: Final = DerivedDialect(

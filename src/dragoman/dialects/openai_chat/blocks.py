@@ -121,15 +121,30 @@ def read_blocks(
 
 
 def _read_audio(audio: Any) -> list[tuple[Place, ContentBlock]]:
-    """Read a spoken answer: its transcript and its data. The wire does not name the format of the data."""
+    """Read a spoken answer: its transcript and its data."""
     placed_blocks: list[tuple[Place, ContentBlock]] = []
     transcript, data = (audio.get("transcript"), audio.get("data")) if isinstance(audio, dict) else (None, None)
     if isinstance(transcript, str) and transcript:
         placed_blocks.append(((TRANSCRIPT, 0), TextBlock(transcript, {"dialect": NAME, "at": TRANSCRIPT})))
     if isinstance(data, str) and data:
-        block = AudioBlock(ImageSource("base64", data), "audio/*", provider_raw={"dialect": NAME, "at": AUDIO})
+        raw = {"dialect": NAME, "at": AUDIO}
+        block = AudioBlock(ImageSource("base64", data), _audio_type(data), provider_raw=raw)
         placed_blocks.append(((AUDIO, 0), block))
     return placed_blocks
+
+
+def _audio_type(data: str) -> str:
+    """Return the media type of a spoken answer by its first bytes, as the wire does not name it."""
+    return next((media_type for start, media_type in _AUDIO_STARTS.items() if data.startswith(start)), "audio/pcm")
+
+
+_AUDIO_STARTS: Final = {  # in base64
+    "UklGR": "audio/wav",
+    "SUQz": "audio/mpeg",
+    "//": "audio/mpeg",
+    "T2dnUw": "audio/ogg",
+    "ZkxhQw": "audio/flac",
+}
 
 
 def _read_thinking(message: dict[str, Any], origin: str | None) -> list[tuple[Place, ContentBlock]]:
