@@ -1,8 +1,9 @@
 """Measure the endpoints of the server, beside an empty handler of the same server, over real sockets.
 
 A page of the history out of a short and a long thread; runs, from the request to the last event, against a provider
-that answers at once; and the memory of open streams. The clients are in this process, the server and the provider in
-two others. BENCH_FOLDER names the folder, and so the disk.
+that answers at once; their fsyncs (with strace), their time to the first token beside the provider's own; and the
+memory of open streams and of idle followers. The last table has the targets. The clients are in this process, the
+server and the provider in two others. BENCH_FOLDER names the folder, and so the disk.
 """
 
 from __future__ import annotations
@@ -14,17 +15,21 @@ import itertools
 import json
 import os
 import re
+import shutil
+import signal
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import aiohttp
+import msgspec
 from rich.console import Console
+from rich.table import Table
 
 from benchmarks.chat_server import LONG, PAGE, SHORT
 from benchmarks.side_by_side import print_figures
@@ -32,6 +37,7 @@ from benchmarks.turn_server import WORDS
 from dragoman.server.server import raise_file_limit
 
 EMPTY = "an empty handler"
+PROVIDER = "the provider itself"
 RUNS = "/api/v1/agent/runs"
 SSE = {"accept": "text/event-stream"}
 _NUMBERS = itertools.count(1)
@@ -97,6 +103,7 @@ class Client:
 
     def __init__(self, http: aiohttp.ClientSession) -> None:
         self.http = http
+        self.at_first_token = 0.0
 
     async def empty(self) -> None:
         async with self.http.get("/empty") as answer:
@@ -115,6 +122,57 @@ class Client:
         async with self.http.post(RUNS, json=_run_input(), headers=SSE) as answer:
             text = await answer.read()
         assert b"RUN_FINISHED" in text, text[-500:]
+
+    async def first_token(self) -> None:
+        """A run up to its first text. The rest is read, too, before the next call starts."""
+        async with self.http.post(RUNS, json=_run_input(), headers=SSE) as answer:
+            async for line in answer.content:
+                if b'"TEXT_MESSAGE_CONTENT"' in line:
+                    break
+            self.at_first_token = time.perf_counter()
+            await answer.read()
+
+
+async def first_token_ms(client: Client, provider: str, rounds: int) -> dict[str, float]:
+    """Return the median time to the first text of the provider itself and of a run, measured in turns."""
+    body = {"model": "m", "stream": True, "messages": [{"role": "user", "content": "hi"}]}
+    times: dict[str, list[float]] = {PROVIDER: [], "a run": []}
+    async with aiohttp.ClientSession() as http:
+        for _ in range(rounds):
+            start = time.perf_counter()
+            async with http.post(provider, json=body) as answer:
+                async for line in answer.content:
+                    if b'"content": "word' in line:
+                        break
+                times[PROVIDER].append(time.perf_counter() - start)
+                await answer.read()
+            start = time.perf_counter()
+            await client.first_token()
+            times["a run"].append(client.at_first_token - start)
+    return {name: statistics.median(values) * 1e3 for name, values in times.items()}
+
+
+async def syncs_per_run(client: Client, pid: int, writers: int, count: int) -> float | None:
+    """Return how often a run syncs a file, as strace counts it; ``None`` without strace."""
+    strace = shutil.which("strace")
+    if strace is None:
+        return None
+    with tempfile.NamedTemporaryFile("r", prefix="syncs-") as log:
+        command = [strace, "-f", "-qq", "-e", "trace=fsync,fdatasync", "-o", log.name, "-p", str(pid)]
+        with subprocess.Popen(command, stderr=subprocess.DEVNULL) as process:
+            await asyncio.sleep(1)  # until it is attached
+            await per_second(client.run, writers, count)
+            process.send_signal(signal.SIGINT)
+        return sum("sync(" in line for line in log.read().splitlines()) / count
+
+
+async def follower_memory_kb(client: Client, pid: int, count: int) -> float:
+    """Return kilobytes of server memory per follower of one run that says nothing."""
+    body = _run_input("fake:still")
+    async with client.http.post(RUNS, json=body, headers=SSE) as run:
+        await run.content.readline()
+        path = f"{RUNS}/{body['threadId']}/events"
+        return await stream_memory_kb(pid, count, lambda: client.http.get(path))
 
 
 def _run_input(model: str | None = None) -> dict[str, Any]:
@@ -150,7 +208,46 @@ async def stream_memory_kb(pid: int, count: int, open_stream: Callable[[], Any])
     return max(after - before, 0.1) * 1024 / count  # free memory is used first
 
 
-async def measure_all(console: Console, port: int, pid: int, options: argparse.Namespace) -> dict[str, Any]:
+class Target(msgspec.Struct, frozen=True):
+    """A figure and its limit."""
+
+    name: str
+    value: float
+    limit: float
+    is_minimum: bool = False
+
+    @property
+    def is_met(self) -> bool:
+        return self.value >= self.limit if self.is_minimum else self.value <= self.limit
+
+
+def print_targets(console: Console, targets: Iterable[Target]) -> None:
+    """Print each target with its limit."""
+    table = Table("target", "measured", "limit", "", title="targets of runs on SQLite", title_justify="left")
+    for target in targets:
+        limit = f"{'at least' if target.is_minimum else 'at most'} {target.limit:g}"
+        table.add_row(target.name, f"{target.value:.2f}", limit, "met" if target.is_met else "missed")
+    console.print(table)
+
+
+async def measure_runs(console: Console, client: Client, pid: int, provider: str, rounds: int) -> list[Target]:
+    """Measure fsyncs and the time to the first token."""
+    targets: list[Target] = []
+    for writers, limit in ((1, 2.0), (16, 0.5)):
+        syncs = await syncs_per_run(client, pid, writers, rounds)
+        if syncs is None:
+            console.print("fsyncs are not counted: strace is not installed")
+        else:
+            targets.append(Target(f"fsyncs of a run, {writers} at once", syncs, limit))
+    times_ms = await first_token_ms(client, provider, rounds)
+    print_figures(console, "time to the first token", times_ms, PROVIDER, "ms")
+    added_ms = times_ms["a run"] - times_ms[PROVIDER]
+    return [*targets, Target("time to the first token above the provider's, ms", added_ms, 5.0)]
+
+
+async def measure_all(
+    console: Console, port: int, pid: int, provider: str, options: argparse.Namespace
+) -> dict[str, Any]:
     connector = aiohttp.TCPConnector(limit=0)
     timeout = aiohttp.ClientTimeout(total=600)
     figures: dict[str, Any] = {}
@@ -163,6 +260,8 @@ async def measure_all(console: Console, port: int, pid: int, options: argparse.N
             f"{PAGE} of {options.messages:,} messages": client.page(LONG),
         }
         runs = {EMPTY: client.empty, "a run": client.run}
+        # Before everything else: later streams use memory that earlier requests have left.
+        follower_kb = await follower_memory_kb(client, pid, options.streams) if is_linux else 0.0
         for title, calls in (
             ("a page of the history", pages),
             (f"a run on a new thread, {WORDS} words streamed", runs),
@@ -179,16 +278,27 @@ async def measure_all(console: Console, port: int, pid: int, options: argparse.N
                 "runs": await per_second(client.run, writers, options.rounds * 2),
             }
             print_figures(console, title, figures[title], EMPTY, "a second")
+        targets: list[Target] = []
+        if is_linux:
+            run_cpu = figures[f"a run on a new thread, {WORDS} words streamed, CPU of the server"]["a run"]
+            targets = [
+                Target(f"CPU of a run of {WORDS} words, ms", run_cpu / 1e3, 3.0),
+                Target("runs a second, 16 at once", figures["per second, 16 at once"]["runs"], 300.0, is_minimum=True),
+                *await measure_runs(console, client, pid, provider, options.rounds),
+            ]
         if is_linux:
             title = f"memory of each of {options.streams:,} open streams"
             empty_kb = await stream_memory_kb(pid, options.streams, lambda: http.get("/stream"))
             run_kb = await stream_memory_kb(
                 pid, options.streams, lambda: http.post(RUNS, json=_run_input("fake:still"), headers=SSE)
             )
-            figures[title] = {EMPTY: empty_kb, "a run under way": run_kb}
+            targets.append(Target("memory of an idle follower, kB", follower_kb, 20.0))
+            figures[title] = {EMPTY: empty_kb, "a run under way": run_kb, "an idle follower": follower_kb}
             print_figures(console, title, figures[title], EMPTY, "kB")
             figures["memory of the server at the end, MB"] = round(memory_mb(pid), 1)
             console.print(f"the server has {memory_mb(pid):.0f} MB at the end")
+            print_targets(console, targets)
+            figures["targets"] = {target.name: target.value for target in targets}
     return figures
 
 
@@ -206,7 +316,8 @@ def main() -> None:
         start_process("benchmarks.turn_server") as (upstream, _),
         start_process("benchmarks.chat_server", folder, str(upstream), str(options.messages)) as (port, pid),
     ):
-        figures = asyncio.run(measure_all(Console(), port, pid, options))
+        provider = f"http://127.0.0.1:{upstream}/v1/chat/completions"
+        figures = asyncio.run(measure_all(Console(), port, pid, provider, options))
     if options.json_to:
         options.json_to.write_text(json.dumps({"figures": figures, "rounds": options.rounds}, indent=1) + "\n")
 

@@ -24,7 +24,7 @@ import msgspec
 
 from dragoman.errors import CorruptDataError
 from dragoman.jsontext import OWN, read_json
-from dragoman.store.operation import FOR_KEY_SHARE, Facet, Steps, from_micros, operation, to_micros
+from dragoman.store.operation import FOR_KEY_SHARE, Facet, Steps, from_micros, operation, to_micros, volatile
 from dragoman.store.types import TraceEvent
 
 if TYPE_CHECKING:
@@ -82,9 +82,16 @@ class TraceStore(Facet):
     """The trace of a store: ``store.trace``."""
 
     async def append(self, events: Iterable[EventLike], redactor: Redactor | None = None) -> int:
-        """Store redacted events; return how many were new and of an existing session."""
+        """Store redacted events; return how many were new and of an existing session.
+
+        On SQLite only events that an audit needs are synced; a power cut may lose the newest of the others.
+        """
         rows = [event_row(event, redactor or default_redactor()) for event in events]
-        return await self._store._write(append_events(rows)) if rows else 0
+        if not rows:
+            return 0
+        wanted = append_events(rows)
+        is_audited = any(row[5] in AUDIT_TYPES for row in rows)
+        return await self._store._write(wanted if is_audited else volatile(wanted))
 
     async def events(
         self,

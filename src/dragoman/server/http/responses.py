@@ -11,12 +11,15 @@ event is one frame, whatever its texts contain.
 
 from __future__ import annotations
 
+import asyncio
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping
+from contextlib import aclosing
 from typing import Any, Final
 
 import msgspec
 from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
 
 from dragoman.offload import run_off_loop
 
@@ -35,6 +38,43 @@ def _bytes_response(data: bytes, status: int = 200, headers: Mapping[str, str] |
     return Response(
         data, status, media_type="application/json", headers={"cache-control": "no-store", **(headers or {})}
     )
+
+
+class EventStreamResponse(Response):
+    """A stream of server-sent events, which ends when its client disconnects.
+
+    Starlette's ``StreamingResponse`` has a task group of two tasks for this, which takes memory for each idle client.
+    """
+
+    def __init__(self, frames: AsyncGenerator[bytes, None], headers: Mapping[str, str]) -> None:
+        super().__init__(None, 200, headers, "text/event-stream")
+        del self.headers["content-length"]
+        self._frames = frames
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG002
+        """Send the frames."""
+        task = asyncio.current_task()
+        assert task is not None
+        watch = asyncio.create_task(_wait_for_disconnect(receive, task), name="dragoman-disconnect")
+        await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
+        try:
+            async with aclosing(self._frames):
+                async for frame in self._frames:
+                    await send({"type": "http.response.body", "body": frame, "more_body": True})
+            await send({"type": "http.response.body", "body": b"", "more_body": False})
+        except asyncio.CancelledError:
+            if not watch.done():
+                raise
+            task.uncancel()
+        finally:
+            watch.cancel()
+
+
+async def _wait_for_disconnect(receive: Receive, task: asyncio.Task[Any]) -> None:
+    """Cancel a task when the client disconnects."""
+    while (await receive())["type"] != "http.disconnect":
+        pass
+    task.cancel()
 
 
 KEEP_ALIVE: Final = b": keep-alive\n\n"

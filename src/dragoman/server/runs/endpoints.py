@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
-from starlette.responses import Response, StreamingResponse
+from starlette.responses import Response
 
 from dragoman.ids import name_from_id
 from dragoman.jsontext import read_json
@@ -17,7 +18,7 @@ from dragoman.server.auth.principal import get_owned_session, get_principal
 from dragoman.server.http.endpoint import Endpoint, EventStream, Query
 from dragoman.server.http.http_errors import ApiError, not_found_error
 from dragoman.server.http.requests import app_state, json_bytes, text_param, validate_id
-from dragoman.server.http.responses import KEEP_ALIVE, encode_frame
+from dragoman.server.http.responses import KEEP_ALIVE, EventStreamResponse, encode_frame
 from dragoman.server.runs.input_schema import RunAgentInput
 from dragoman.server.runs.registry import RunRequest, run_in_progress_error
 from dragoman.server.runs.run_input import RunInput, parse_run_input
@@ -154,15 +155,16 @@ async def post_cancel(request: Request) -> Response:
     return Response(msgspec.json.encode(body), 202 if run is not None else 200, media_type="application/json")
 
 
-def _stream_response(batches: AsyncIterator[list[RunEvent]], first: bytes = b": \n\n") -> Response:
+def _stream_response(batches: AsyncGenerator[list[RunEvent], None], first: bytes = b": \n\n") -> Response:
     """Stream batches of events. The first bytes are sent immediately, to show that the stream is open."""
 
-    async def frames() -> AsyncIterator[bytes]:
+    async def frames() -> AsyncGenerator[bytes, None]:
         yield first
-        async for events in batches:
-            yield _encode_frames(events)
+        async with aclosing(batches):
+            async for events in batches:
+                yield _encode_frames(events)
 
-    return StreamingResponse(frames(), media_type="text/event-stream", headers=_HEADERS)
+    return EventStreamResponse(frames(), _HEADERS)
 
 
 def _encode_frames(events: list[RunEvent]) -> bytes:

@@ -18,7 +18,7 @@ import asyncio
 import contextlib
 import logging
 import math
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncGenerator, Iterator, Mapping
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final
 
@@ -250,7 +250,7 @@ class RunRegistry:
 
     async def follow(
         self, session_id: str, after: int = 0, *, run_id: str | None = None
-    ) -> AsyncIterator[list[RunEvent]]:
+    ) -> AsyncGenerator[list[RunEvent], None]:
         """Stored events after a number, then new ones, until no run is active; of one run only, if named.
 
         An empty list is yielded after every ``KEEP_ALIVE_S`` without events.

@@ -33,7 +33,7 @@ except ImportError:  # not a POSIX system: SQLite's own locks have to do
     fcntl = None  # type: ignore[assignment]
 
 _MAX_GROUP: Final = 512  # operations per transaction
-_CHECKPOINT_PAGES: Final = 1_000  # pages in the log before they are copied into the database
+_CHECKPOINT_PAGES: Final = 4_000  # pages in the log before they are copied into the database
 
 
 class WriterLock:

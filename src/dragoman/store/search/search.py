@@ -8,7 +8,8 @@ The index is filled in the background, shortly after messages were appended, in 
 writers hardly notice. Several processes may do this at once. If a process ends before it is done, the next one that
 opens the store or searches continues.
 
-Invariant: a search indexes what is missing first.
+The index is committed unsynced: what a power cut takes from it is indexed again. Invariant: a search indexes what is
+missing first.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ from dragoman.message import (
 )
 from dragoman.store.message_reader import MessageRow
 from dragoman.store.message_rows import BlobSlice, message_from, message_hash
-from dragoman.store.operation import from_micros, operation
+from dragoman.store.operation import from_micros, operation, volatile
 from dragoman.store.search import index
 from dragoman.store.search.backends import IndexEntry
 from dragoman.store.search.index import IndexBatch, Match, PendingMessages, SearchFilters
@@ -180,7 +181,7 @@ class SearchIndex:
             started = monotonic()
             while pending := await self._read_pending(targets, _BACKGROUND_BATCH[0]):
                 for batch in await self._make_batches(pending, _BACKGROUND_BATCH[1]):
-                    if not await self._store._write_index(index.put_batches(self._store.engine, batch)):
+                    if not await self._store._write_index(volatile(index.put_batches(self._store.engine, batch))):
                         return
                     is_quiet = monotonic() - self._last_write > _QUIET_S
                     await asyncio.sleep((monotonic() - started) * (_PAUSE_FACTOR if is_quiet else _BUSY_PAUSE_FACTOR))
@@ -195,7 +196,7 @@ class SearchIndex:
             targets = missing[first : first + _SESSIONS_PER_PASS]
             while pending := await self._read_pending(targets, _FOREGROUND_BATCH[0]):
                 for batch in await self._make_batches(pending, _FOREGROUND_BATCH[1]):
-                    await self._store._write_index(index.put_batches(self._store.engine, batch))
+                    await self._store._write_index(volatile(index.put_batches(self._store.engine, batch)))
 
     async def _repair_overrun(self) -> None:
         """Reindex sessions with an ``indexed_seq`` beyond their end; checked once after the store is opened."""
