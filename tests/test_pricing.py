@@ -16,6 +16,7 @@ from dragoman import catalog
 from dragoman.errors import FormatError, UnknownPriceError
 from dragoman.message import TokenUsage
 from dragoman.pricing import ModelPrice, PriceTable, Rates, library_prices, price_usage, prices_from_mapping, receipt
+from tests.conftest import scale
 
 # The specification's illustrative table, word for word.
 SPECIFIED: dict[str, Any] = {
@@ -283,7 +284,7 @@ def test_our_totals_are_the_library_s_own_for_every_model_that_it_prices_by_toke
     moments = [datetime(2025, 1, 1, 3, tzinfo=UTC), MAY, datetime(2026, 11, 15, 18, tzinfo=UTC)]
     compared = 0
     for provider in providers:
-        for entry in provider.models:
+        for entry in provider.models[:: scale(6, 1)]:
             model = f"{provider.id}:{entry.id}"
             if not table.has_price(model):
                 continue
@@ -297,7 +298,7 @@ def test_our_totals_are_the_library_s_own_for_every_model_that_it_prices_by_toke
                 expected = found.calc_price(theirs, provider, genai_request_timestamp=at, price_context=context)
                 assert receipt(table, model, usage, at).total_usd == expected.total_price, (model, at, fresh, tier)
                 compared += 1
-    assert compared > 11_000
+    assert compared > scale(1_500, 11_000)
 
 
 @pytest.mark.parametrize(

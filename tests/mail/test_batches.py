@@ -20,11 +20,12 @@ from dragoman.store import Store, open_store
 from dragoman.store.engines.tables import LETTER_COLUMNS, migrations
 from dragoman.store.mailbox.letters import to_row
 from dragoman.store.operation import in_clause_chunks, insert_chunks
+from tests.conftest import scale
 from tests.mail.conftest import Clock, failure, pass_time, result
 from tests.mail.timeouts import within
 from tests.store.conftest import Place
 
-ROUNDS = 6
+ROUNDS = scale(2, 6)
 
 
 def rows_of(sql: str, *arguments: Any) -> Generator[Any, Any, Any]:

@@ -75,11 +75,20 @@ def web() -> Iterator[Web]:
     made.end()
 
 
+@pytest.fixture(scope="module")
+def shared_web() -> Iterator[Web]:
+    """One server for all tests that leave it running."""
+    made = Web(WORD="sesame")
+    made.start()
+    yield made
+    made.end()
+
+
 @pytest.fixture(params=["pipes", "http"])
 def server(request: pytest.FixtureRequest) -> McpServer:
     if request.param == "pipes":
         return over_pipes()
-    web: Web = request.getfixturevalue("web")
+    web: Web = request.getfixturevalue("shared_web")
     return McpServer(name="probe", url=web.url, headers={"Authorization": "Bearer sesame"})
 
 

@@ -18,11 +18,13 @@ from dragoman.tools import tool
 from dragoman.turn import Agent, AgentConfig, TurnEnd
 from tests import recorded
 from tests.client.test_damaged import cases_of, told_by_reader
+from tests.conftest import scale
 from tests.servers.faulty_server import Answer, FaultyServer, ReceivedRequest, make_stream
 from tests.store.faults.conftest import times
 
 PATIENT = Timeouts(connect_s=20, first_byte_s=20, silence_s=20, whole_s=60)
 ONCE = Retries(max_retries=0)
+STEP = times(scale(29, 7), 1)  # of the lengths at which a stream is cut
 every_dialect = pytest.mark.parametrize("dialect", dialects.callable_names())
 _SETTINGS = """
 default_model = "fake:model"
@@ -116,7 +118,7 @@ async def test_a_stream_cut_at_every_byte_is_no_success_and_loses_no_word_and_ru
 
     async def each(it: Damage) -> None:
         ended_well = 0
-        for length in range(0, len(data), times(7, 1)):
+        for length in range(0, len(data), STEP):
             ended, answer = await it.turn(data[:length])
             expected = told_by_reader(dialect, data[:length], ())
             it.agent.services.availability = type(it.agent.services.availability)()
@@ -127,7 +129,7 @@ async def test_a_stream_cut_at_every_byte_is_no_success_and_loses_no_word_and_ru
             assert ended.fault is not None
             assert answer.metadata.status is MessageStatus.ERROR
             assert it.ran == []
-        assert ended_well * times(7, 1) < len(data) / 4
+        assert ended_well * STEP < len(data) / 4
 
     await damaged(dialect, tmp_path, each)
 
