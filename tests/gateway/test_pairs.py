@@ -17,7 +17,7 @@ WORDS = "It is the readme – très bref! 😀"
 
 
 def test_every_api_of_a_chat_endpoint_has_a_client() -> None:
-    assert set(CLIENTS) == {one.dialect for one in ENDPOINTS if one.operation == "chat"}
+    assert {*CLIENTS, "ollama_generate"} == {one.dialect for one in ENDPOINTS if one.operation == "chat"}
 
 
 @pytest.mark.parametrize("client", DIALECTS)
@@ -90,3 +90,37 @@ async def test_reasoning_reaches_the_caller_and_returns_to_its_provider_only(
     if upstream != "openai_chat":  # which has no signatures
         assert "Hm, well." in str(fake.bodies[1])
     assert "Hm, well." not in str(gateway_server.fakes["openai_responses"].bodies)
+
+
+@pytest.mark.parametrize("upstream", ["ollama", "anthropic"])
+async def test_the_older_api_of_ollama_is_served(gateway_server: ServerFixture, upstream: str) -> None:
+    gateway_server.fakes[upstream].say("Whole.")
+    gateway_server.fakes[upstream].say("In pieces.")
+
+    def generate() -> tuple[str, str]:
+        import ollama
+
+        client = ollama.Client(host=gateway_server.base_url, timeout=30)
+        try:
+            whole = client.generate(model=upstream, prompt="hi", system="Be brief.").response
+            pieces = "".join(part.response for part in client.generate(model=upstream, prompt="hi", stream=True))
+        finally:
+            client._client.close()
+        return whole, pieces
+
+    assert await asyncio.to_thread(generate) == ("Whole.", "In pieces.")
+    assert "Be brief." in str(gateway_server.fakes[upstream].bodies[0])
+
+
+@pytest.mark.parametrize("upstream", ["openai_chat", "openai_responses", "anthropic"])
+async def test_a_responses_body_at_the_chat_path_gets_chat_chunks(gateway_server: ServerFixture, upstream: str) -> None:
+    gateway_server.fakes[upstream].answer_with(call("read_file", {"path": "a"}))
+    tool = {"type": "function", "name": "read_file", "parameters": {"type": "object"}}
+    body = {"model": upstream, "stream": True, "input": [{"role": "user", "content": "hi"}], "tools": [tool]}
+    async with gateway_server.client.post("/v1/chat/completions", json=body) as response:
+        text = await response.text()
+    assert response.status == 200, text
+    assert '"object":"chat.completion.chunk"' in text
+    assert '"finish_reason":"tool_calls"' in text
+    assert text.endswith("data: [DONE]\n\n")
+    assert gateway_server.fakes[upstream].refused == []

@@ -24,6 +24,7 @@ _REQUIRED: Final = {
     "cohere": "messages",
     "gemini": "contents",
 }
+_STREAM_BY_DEFAULT: Final = ("ollama", "ollama_generate")
 _EMPTY: Final = (b"[]", b"null", b'""')
 
 
@@ -51,7 +52,7 @@ def parse(found: Match, request: GatewayRequest) -> ClientRequest:
     dialect = _body_dialect(reply_dialect, fields)
     stream = found.endpoint.stream
     if stream is None:
-        stream = _read_stream(fields, default=reply_dialect == "ollama")
+        stream = _read_stream(fields, default=reply_dialect in _STREAM_BY_DEFAULT)
     return ClientRequest(
         request=request,
         dialect=dialect,

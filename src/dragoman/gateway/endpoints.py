@@ -68,6 +68,7 @@ ENDPOINTS: Final = (
     _chat("/models/{model}:generateContent", "gemini", _GEMINI, stream=False),
     _chat("/models/{model}:streamGenerateContent", "gemini", _GEMINI, stream=True),
     _chat("/api/chat", "ollama"),
+    _chat("/api/generate", "ollama_generate"),
     _chat("/v2/chat", "cohere"),
     _chat("/model/{model}/converse", "bedrock_converse", stream=False),
     _chat("/model/{model}/converse-stream", "bedrock_converse", stream=True),

@@ -44,7 +44,7 @@ def reply_identity(dialect: str, new_id: str, created_at: datetime) -> dict[str,
             return {"id": f"resp_{new_id}", "created_at": seconds}
         case "cohere":
             return {"id": new_id}
-        case "ollama":
+        case "ollama" | "ollama_generate":
             return {"created_at": created_at.isoformat().replace("+00:00", "Z")}
         case "gemini":
             return {"responseId": new_id}

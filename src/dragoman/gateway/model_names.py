@@ -38,6 +38,7 @@ _DEFAULT_PROVIDERS: Final = {
     "openai_chat": "openai-chat",
     "openai_responses": "openai",
 }
+_LOOKUP_DIALECTS: Final = {"ollama_generate": "ollama"}  # no provider has a row for the older API
 _NAME: Final = re.compile(r"[^\s\x00-\x1f\x7f]{1,512}")
 _GEMINI_NAME: Final = re.compile(r"(?:models/|tunedModels/)?[A-Za-z0-9._:-]+")
 
@@ -64,6 +65,7 @@ class ModelNames:
 
     def find(self, name: str, dialect: str, seed: str = "") -> Resolution:
         """Return the models for a name; ``GatewayError`` if there are none."""
+        dialect = _LOOKUP_DIALECTS.get(dialect, dialect)
         _check_name(name, dialect)
         if name in self._config.models:
             return Resolution(self._expand(self._config.models[name], seed), "route")

@@ -35,7 +35,7 @@ LOCAL_FAULTS: Final = frozenset(
     )
 )
 _FINAL_EVENTS: Final = (b"response.completed", b"response.incomplete")
-_FRAMINGS: Final = {"ollama": "ndjson", "bedrock_converse": "aws-eventstream"}
+_FRAMINGS: Final = {"ollama": "ndjson", "ollama_generate": "ndjson", "bedrock_converse": "aws-eventstream"}
 MEDIA_TYPES: Final = {
     "sse": "text/event-stream",
     "ndjson": "application/x-ndjson",

@@ -58,6 +58,7 @@ _OWN_REASONING: Final[dict[str, ProviderRaw]] = {
     "cohere": {"form": "thinking"},
     "gemini": {"own": True},
     "ollama": {},
+    "ollama_generate": {},
     "openai_chat": {"at": "reasoning_content"},
     "openai_responses": {"own": True},
 }
