@@ -9,7 +9,7 @@ A provider of each dialect is called as the dialect is, and so is its one model.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -65,20 +65,20 @@ class OpenGateway:
 
 @contextlib.asynccontextmanager
 async def open_gateway(
-    folder: Path, answer: Callable[[ReceivedRequest], Answer], record: str = "off"
+    folder: Path, answer: Callable[[ReceivedRequest], Answer], names: Iterable[str] = tuple(CLIENTS)
 ) -> AsyncIterator[OpenGateway]:
-    """A gateway whose providers all answer with ``answer``."""
+    """A gateway whose providers of these dialects all answer with ``answer``."""
     async with contextlib.AsyncExitStack() as stack:
         upstream = await stack.enter_async_context(FaultyServer(answer))
         rows = [
             f'[providers.{name}]\ndialect = "{name}"\nbase_url = "{upstream.address}"\napi_key = "sk-own-secret-key"\n'
-            for name in CLIENTS
+            for name in names
         ]
         file = folder / "config.toml"
-        defaults = "".join(f'{name} = "{name}"\n' for name in CLIENTS)  # names as given reach the caller's dialect
+        defaults = "".join(f'{name} = "{name}"\n' for name in names)  # names as given reach the caller's dialect
         file.write_text("".join(rows) + f"[gateway.providers]\n{defaults}")
         file.chmod(0o600)
         loaded = settings.load(environment={}, file=file, keyring=lambda _: None)
         store = await stack.enter_async_context(open_store("memory:"))
         agent = await stack.enter_async_context(Agent(store, settings=loaded))
-        yield OpenGateway(make_gateway(agent.services, record), upstream)
+        yield OpenGateway(make_gateway(agent.services, "off"), upstream)

@@ -49,7 +49,7 @@ async def test_recorded_requests_and_replies_pass_unchanged(tmp_path: Path, dial
         return current
 
     requests = replies = streams = 0
-    async with open_gateway(tmp_path, play) as gateway:
+    async with open_gateway(tmp_path, play, [dialect]) as gateway:
         for _, record in records(dialect, part="request", sample=60):
             wire = record["request"]
             if not isinstance(record.get("response"), dict) and not record.get("stream"):

@@ -22,7 +22,7 @@ from typing import Final
 
 import msgspec
 
-from dragoman.catalog import Model, Provider
+from dragoman.catalog import Model, Provider, builtin
 from dragoman.errors import UnknownModelError
 from dragoman.gateway.config import GatewayConfig, ModelRoute, WeightedModels
 from dragoman.gateway.types import not_found_error
@@ -69,7 +69,7 @@ class ModelNames:
         _check_name(name, dialect)
         if name in self._config.models:
             return Resolution(self._expand(self._config.models[name], seed), "route")
-        if (model := self._find_id(name)) is not None:
+        if (model := self._find_id(name, dialect)) is not None:
             return Resolution((model,), "id")
         for pattern in self._patterns:
             if fnmatch.fnmatchcase(name, pattern):
@@ -104,15 +104,20 @@ class ModelNames:
                 names = route
         return tuple(self._registry.catalog.model(name) for name in names)
 
-    def _find_id(self, name: str) -> Model | None:
+    def _find_id(self, name: str, dialect: str) -> Model | None:
         found = self._registry.find(name)
-        if found is not None and (":" in name or self._is_alias(name, found)):
+        if found is None or ":" in name:
             return found
-        return None
+        is_alias = name in self._registry.aliases_of(found.id) and self._registry.is_configured(found)
+        return found if is_alias and not self._is_assumed(found, dialect) else None
 
-    def _is_alias(self, name: str, model: Model) -> bool:
-        """Whether a name is an alias of a model that can be called; a plain name is looked up by dialect later."""
-        return name in self._registry.aliases_of(model.id) and self._registry.is_configured(model)
+    def _is_assumed(self, model: Model, dialect: str) -> bool:
+        """Whether a model is a built-in row of a local provider, while the caller's dialect has a provider of its own.
+
+        Nobody has configured such a model, so it does not take its name from that provider.
+        """
+        is_local = self._provider(model.provider).runs_locally and model.id in builtin().models
+        return is_local and self._default_provider(dialect) is not None
 
     def _find_plain(self, name: str, dialect: str) -> Model | None:
         """Return the model of that name; if its provider also serves the caller's dialect, the same model there."""
@@ -123,7 +128,7 @@ class ModelNames:
         for model in models:
             if (twin := self._find_twin(self._provider(model.provider), dialect)) is not None:
                 return model.replace(id=f"{twin.key}:{name}", provider=twin.key)
-        return models[0] if models else None
+        return next((model for model in models if not self._is_assumed(model, dialect)), None)
 
     def _find_twin(self, provider: Provider, dialect: str) -> Provider | None:
         """Return the row of the same service with another dialect: it shares the variable of the key or the address."""
