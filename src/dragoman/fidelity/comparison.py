@@ -332,12 +332,16 @@ class _Comparison:
                 yield Finding(kind, "kept", "", place)
             elif any(found):
                 yield Finding(kind, "changed", "in the form of the target", place)
+            elif name == "cache_hint" and isinstance(block, TextBlock) and not block.text.strip():
+                yield Finding(kind, "changed", "at the block before a blank text", place)
+            elif kind == "text.citations" and any(getattr(other, name, ()) for other in self._after):
+                yield Finding(kind, "changed", "at another text", place)
             elif kind == "tool_use.free_form":
                 yield Finding(kind, "changed", "as a call of a function with one text", place)
             elif (note := self.losses.get_adjustment(message.id, kind)) is not None:
                 yield Finding(kind, "changed", note, place)
             else:
-                yield self.losses.missing_finding(kind, self.losses.take_block_reason(message.id, kind), place)
+                yield self.losses.missing_finding(kind, self.losses.peek_block_reason(message.id, kind), place)
 
     def _finding_for_match(
         self, kind: str, block: ContentBlock, match: _Match | None, message: Message, place: str
@@ -379,6 +383,9 @@ class _Comparison:
             yield _missing_finding(kind, self.losses.take_block_reason(message.id, kind, block.type), place)
 
     def _compare_call(self, call: CallBlock, message: Message, place: str) -> Finding:
+        adjustment = self.losses.get_adjustment(message.id, call.type)
+        if adjustment is not None and all(other.id != call.id for _, other in self._calls):
+            return Finding(call.type, "changed", adjustment, place)  # it is no call any more
         match = self._find_call(call)
         if match is None:
             return self._missing_block(call.type, call.type, message, place)
@@ -571,6 +578,7 @@ def collect_options(request: Request) -> dict[str, Any]:
     values["parallel_tool_calls"] = False if options.parallel_tool_calls is False else None
     values["stream"] = options.stream or None
     values["logprobs"] = options.logprobs or None
+    values["top_logprobs"] = options.top_logprobs or None
     values["n"] = options.n if options.n != 1 else None
     choice, response_format = options.tool_choice, options.response_format
     if choice is not None and choice.mode != "auto":

@@ -123,7 +123,7 @@ def _match_part(
             return TextBlock(text)
         case {"inlineData": dict()} | {"fileData": dict()} if role != "model":
             return _read_media(part, notes)
-        case {"inlineData": {"mimeType": str(media_type)}} if media_type.startswith("image/"):
+        case {"inlineData": {"mimeType": str(media_type)}} if media_type.startswith(("image/", "audio/")):
             notes["form"] = "generated"
             return _read_media(part, notes)
         case _:

@@ -88,9 +88,26 @@ def _fit_message(message: Message, limits: Limits, report: Report) -> Message | 
 def _fit_blocks(
     blocks: tuple[ContentBlock, ...], limits: Limits, message: Message, report: Report
 ) -> tuple[ContentBlock, ...]:
-    fitted = [new for block in blocks for new in _fit_block(block, limits, message, report)]
-    is_same = len(fitted) == len(blocks) and all(new is old for new, old in zip(fitted, blocks, strict=True))
+    fitted: list[ContentBlock] = []
+    is_same = True
+    for block in blocks:
+        if type(block) is ToolUseBlock or (type(block) is TextBlock and block.text and not block.text.isspace()):
+            fitted.append(block)  # most blocks fit
+            continue
+        new = tuple(_fit_block(block, limits, message, report))
+        is_same = is_same and len(new) == 1 and new[0] is block
+        if not new and fitted:
+            fitted[-1] = _move_hint(block, fitted[-1])
+        fitted.extend(new)
     return blocks if is_same else tuple(fitted)
+
+
+def _move_hint(block: ContentBlock, previous: ContentBlock) -> ContentBlock:
+    """Return the block before one that is left out, with its cache hint."""
+    hint = getattr(block, "cache_hint", None)
+    if hint is None or getattr(previous, "cache_hint", hint) is not None:
+        return previous
+    return msgspec.structs.replace(previous, cache_hint=hint)
 
 
 def _fit_block(block: ContentBlock, limits: Limits, message: Message, report: Report) -> Iterable[ContentBlock]:
