@@ -50,7 +50,7 @@ def fit_history(messages: Messages, limits: Limits, carries: Carries, report: Re
     """Return the messages that the target accepts."""
     session_id = messages[-1].session_id if messages else None
     messages = pair_calls(replace_invalid_calls(messages, report), report)
-    if _needs_content_changes(messages, limits):
+    if any(_needs_changes(message.content, limits) for message in messages):
         messages = tuple(fitted for m in messages if (fitted := _fit_message(m, limits, report)) is not None)
     if limits.system_place != "any":
         messages = _move_system(messages, limits, report)
@@ -64,21 +64,25 @@ def fit_history(messages: Messages, limits: Limits, carries: Carries, report: Re
 # --- blocks ----------------------------------------------------------------------------------------------------------
 
 
-def _needs_content_changes(messages: Messages, limits: Limits) -> bool:
-    """Fast check for media and empty texts."""
-    for message in messages:
-        for block in message.content:
-            kind = type(block)
-            if kind is TextBlock:
-                if not limits.allows_empty_text and not block.text.strip():  # type: ignore[union-attr]
-                    return True
-            elif kind in _MEDIA or kind is ToolResultBlock:
+def _needs_changes(content: tuple[ContentBlock, ...], limits: Limits) -> bool:
+    """Fast check for media and empty texts, which few messages have."""
+    for block in content:
+        kind = type(block)
+        if kind is TextBlock:
+            if not limits.allows_empty_text and (not block.text or block.text.isspace()):  # type: ignore[union-attr]
                 return True
+        elif kind is ToolResultBlock:
+            if _needs_changes(block.content, limits):  # type: ignore[union-attr]
+                return True
+        elif kind in _MEDIA:
+            return True
     return False
 
 
 def _fit_message(message: Message, limits: Limits, report: Report) -> Message | None:
     """Return the message; ``None`` if it was empty and nothing depends on it."""
+    if not _needs_changes(message.content, limits):
+        return message
     content = _fit_blocks(message.content, limits, message, report)
     if content is message.content:
         return message
