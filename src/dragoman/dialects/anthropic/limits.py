@@ -32,6 +32,7 @@ TABLE: Final = LimitTable(
         media_types={"image": ("image/jpeg", "image/png", "image/gif", "image/webp")},
         url_schemes=("https://", "http://"),
         max_user_length=256,
+        max_strict_tools=20,
     ),
     (*claude.FAMILIES, *_DEFAULT_OUTPUTS),
 )

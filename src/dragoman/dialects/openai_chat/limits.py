@@ -25,6 +25,7 @@ TABLE: Final = LimitTable(
             "frequency_penalty": (-2, 2),
         },
         has_switch=False,
+        needs_closed_schemas=True,
         media_types={"image": IMAGES},
         url_schemes=("https://", "http://", "data:"),
     ),

@@ -18,6 +18,7 @@ TABLE: Final = LimitTable(
     Limits(
         ranges={"temperature": (0, 2), "top_p": (0, 1)},
         has_switch=False,
+        needs_closed_schemas=True,
         media_types={"image": ("image/jpeg", "image/png", "image/gif", "image/webp")},
         url_schemes=("https://", "http://", "data:"),
     ),

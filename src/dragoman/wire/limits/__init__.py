@@ -22,6 +22,7 @@ from dragoman.wire.limits import claude
 from dragoman.wire.limits.history import EMPTY, Carries, fit_history
 from dragoman.wire.limits.options import fit_options
 from dragoman.wire.limits.table import Limits, LimitTable, Report, find_limits
+from dragoman.wire.limits.tools import fit_tools
 from dragoman.wire.message_builder import make_message
 
 if TYPE_CHECKING:
@@ -51,7 +52,8 @@ def fit_request(
     if not messages and raw is not None and not is_native:
         report.adjust("messages", "a user message is added: the request has none")
         messages = (make_message(Role.USER, EMPTY),)
-    if options is request.options and messages is request.messages:
+    tools = request.tools if is_native else fit_tools(request.tools, limits, report)
+    if options is request.options and messages is request.messages and tools is request.tools:
         return request, []
     losses.extend(report.losses)
-    return msgspec.structs.replace(request, options=options, messages=messages), report.adjustments
+    return msgspec.structs.replace(request, options=options, messages=messages, tools=tools), report.adjustments

@@ -55,6 +55,8 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     choice_needs_tools: bool = True
     allows_parallel: bool = True
     allows_forced_choice_beside_budget: bool = True
+    needs_closed_schemas: bool = False  # of strict tools: every property is required, and no others are allowed
+    max_strict_tools: int | None = None
     # messages
     allows_empty_text: bool = True
     allows_blank_text: bool = True

@@ -1,0 +1,61 @@
+"""Fit the tools of a request to the limits of a target.
+
+    fit_tools(tools, limits, report) -> tools
+
+Some APIs enforce a schema only if every object lists all of its properties as required and allows no others. Invariant:
+only the wish to enforce a schema is dropped; names and schemas stay.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from dragoman.exchange import OpaqueTool, ToolDefinition
+from dragoman.wire.limits.table import Limits, Report
+
+Tools = tuple[ToolDefinition | OpaqueTool, ...]
+
+
+def fit_tools(tools: Tools, limits: Limits, report: Report) -> Tools:
+    """Return the tools that the target accepts."""
+    if not any(isinstance(tool, ToolDefinition) and tool.strict for tool in tools):
+        return tools
+    fitted: list[ToolDefinition | OpaqueTool] = []
+    strict_count = 0
+    for tool in tools:
+        if isinstance(tool, ToolDefinition) and tool.strict:
+            reason = _rejection_of(tool, strict_count, limits)
+            if reason is not None:
+                report.adjust("tool.strict", f"{tool.name} is not strict: {reason}")
+                tool = msgspec.structs.replace(tool, strict=False)  # noqa: PLW2901
+            else:
+                strict_count += 1
+        fitted.append(tool)
+    return tuple(fitted)
+
+
+def _rejection_of(tool: ToolDefinition, strict_count: int, limits: Limits) -> str | None:
+    if limits.max_strict_tools is not None and strict_count >= limits.max_strict_tools:
+        return f"the API accepts {limits.max_strict_tools} strict tools"
+    if limits.needs_closed_schemas and not is_closed(tool.input_schema):
+        return "the API enforces only schemas whose objects require every property and allow no others"
+    return None
+
+
+def is_closed(schema: Any) -> bool:
+    """Whether every object of a schema requires all of its properties and allows no others."""
+    if isinstance(schema, list):
+        return all(is_closed(item) for item in schema)
+    if not isinstance(schema, dict):
+        return True
+    properties = schema.get("properties")
+    if schema.get("type") == "object" or isinstance(properties, dict):
+        names = set(properties) if isinstance(properties, dict) else set()
+        if schema.get("additionalProperties") is not False or set(schema.get("required") or ()) != names:
+            return False
+    inner = [*properties.values()] if isinstance(properties, dict) else []
+    inner += [schema[key] for key in ("items", "anyOf") if key in schema]
+    inner += [part for key in ("$defs", "definitions") for part in (schema.get(key) or {}).values()]
+    return all(is_closed(part) for part in inner)
