@@ -56,8 +56,8 @@ class EventStreamResponse(Response):
         task = asyncio.current_task()
         assert task is not None
         watch = asyncio.create_task(_wait_for_disconnect(receive, task), name="dragoman-disconnect")
-        await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
         try:
+            await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
             async with aclosing(self._frames):
                 async for frame in self._frames:
                     await send({"type": "http.response.body", "body": frame, "more_body": True})
