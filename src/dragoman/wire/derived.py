@@ -32,6 +32,22 @@ if TYPE_CHECKING:
     from dragoman.catalog import Model
 
 Wire = dict[str, Any]
+_COUNTED: Final = frozenset(  # a loss of these stands for one block or tool
+    {
+        "audio",
+        "document",
+        "image",
+        "invalid_tool_use",
+        "opaque",
+        "redacted_thinking",
+        "text",
+        "thinking",
+        "tool",
+        "tool_result",
+        "tool_use",
+        "video",
+    }
+)
 _OUTER: Final = "outer"  # the note with the difference between the derived wire and its arrangement
 
 
@@ -136,11 +152,10 @@ class DerivedDialect:
         return fault.replace(provider=self.name) if fault is not None and fault.provider == self.base.NAME else fault
 
     def _own_losses(self, losses: Iterable[Loss]) -> tuple[Loss, ...]:
-        """Return the losses of the base dialect as losses of this one, each name of a message once."""
+        """Return the losses of the base dialect as losses of this one, each field of a message once."""
         own: dict[tuple[str, str, str], Loss] = {}
         for number, loss in enumerate(losses):
-            is_field = "." in loss.block_type or not loss.message_id
-            key = (loss.message_id, loss.block_type, "" if is_field and loss.block_type != "tool" else str(number))
+            key = (loss.message_id, loss.block_type, str(number) if loss.block_type in _COUNTED else "")
             own.setdefault(key, loss.replace(adapter=self.name))
         return tuple(own.values())
 
