@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Mapping
+from typing import Final
 
 import msgspec
 
 from dragoman.exchange import ErrorClass, Fault
 from dragoman.store import Owners
 
-JSON_TYPE = "application/json"
+JSON_TYPE: Final = "application/json"
 
 
 class Caller(msgspec.Struct, frozen=True):

@@ -1,7 +1,7 @@
 """Calls of providers: one request, its status and headers, and its body in chunks.
 
     request = build_request(target, body, stream=…, caller_headers=…, query=…)
-    async with-less: response = await open_response(client, request); response.close()
+    response = await open_response(client, request, timeouts)      status and headers; then read() and close()
 
 Every failure of the connection is raised as ``NetworkError`` with its fault. Invariant: an API key is sent only to the
 origin of its endpoint, and the caller's key never is.
