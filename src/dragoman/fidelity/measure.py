@@ -174,7 +174,7 @@ class TranscriptDialect:
     def write_request(self, request: Request) -> Written:
         """Write the messages; report everything else as a loss."""
         written: Written = self._module.write_messages(request.messages)
-        return Written(written.wire, (*written.losses, *self._request_losses(request)))
+        return Written(written.wire, (*written.losses, *self._request_losses(request)), written.notes)
 
     def message_part(self, request: Request) -> Request:
         """Return the part of a request that a transcript can contain."""
