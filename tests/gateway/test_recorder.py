@@ -184,3 +184,23 @@ async def test_another_user_with_the_same_transcript_has_a_session_of_their_own(
         async with server.client.post("/v1/chat/completions", json={}, headers={"x-api-key": "sk-foreign"}) as refused:
             assert refused.status == 401
             assert (await refused.json())["error"]["code"] == "invalid_api_key"
+
+
+async def test_postgresql_records_the_same(tmp_path: Path, postgres_server: str) -> None:
+    async with run_test_server(tmp_path, store=f"{postgres_server}&schema=gateway_calls") as server:
+        messages: list[Any] = [{"role": "user", "content": "One?"}]
+        server.fake.answer_with(say("First."))
+        messages.append(await chat(server, "anthropic", messages))
+        for question in ("Two?", "Three?"):
+            await chat(server, "anthropic", [*messages, {"role": "user", "content": question}])
+        body = {"model": "anthropic", "input": "Hi"}
+        async with server.client.post("/v1/responses", json=body) as response:
+            name = (await response.json())["id"]
+        async with server.client.post("/v1/responses", json={**body, "previous_response_id": name}) as response:
+            assert response.status == 200
+        first, fork, state = await sessions(server)
+        assert (first.last_seq, fork.parent_session_id, fork.parent_seq, state.last_seq) == (4, first.id, 2, 4)
+        assert (await server.store.verify()).is_sound
+        await server.store.delete_session(state.id)
+        async with server.client.get(f"/v1/responses/{name}") as response:
+            assert response.status == 404
