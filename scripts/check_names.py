@@ -33,10 +33,10 @@ def words_of(text: str) -> frozenset[str]:
 # Established nouns, and verbs whose base form ends in -ed or -ing.
 WORDS: Final = words_of("""
     bed bleed breed bring building ceiling deed docstring docstrings embed embedding embeddings encoding evening
-    exceed feed finding findings framing heading hundred indeed keyring king led logging mapping mappings meaning
-    morning naming need needs padding ping pricing proceed rating ratings reasoning red ring routing seed seeds
-    setting settings shed sibling siblings signing speed spelling spring streaming string strings succeed thing
-    things thinking timing warning warnings wing
+    exceed feed finding findings framing grounding heading hundred indeed keyring king led logging mapping mappings
+    meaning morning naming need needs padding ping pricing proceed rating ratings reasoning red ring routing sampling
+    seed seeds setting settings shed sibling siblings signing speed spelling spring streaming string strings succeed
+    thing things thinking thought thoughts timing warning warnings wing
     """)
 # Adjectives that name a group of things: ``allowed_blocks``, ``expired``, ``pending_calls``.
 ADJECTIVES: Final = words_of(

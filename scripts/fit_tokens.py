@@ -108,7 +108,7 @@ class Sample(msgspec.Struct):
 
 def read_samples(folder: Path) -> Iterator[Sample]:
     """Yield the recorded prompts whose tokens are known and that contain all that was counted."""
-    names = dialects.recorded_names()
+    names = dialects.names_in_recordings()
     for file in sorted(folder.glob("*.jsonl.gz")):
         for record in read_records(file):
             exchange = _read_exchange(record, names)

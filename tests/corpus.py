@@ -70,7 +70,10 @@ def recorded_dialects() -> list[str]:
 def _entries(name: str) -> list[_Entry]:
     index = _index()
     return [
-        entry for alias, known in dialects.recorded_names().items() if known == name for entry in index.get(alias, ())
+        entry
+        for alias, known in dialects.names_in_recordings().items()
+        if known == name
+        for entry in index.get(alias, ())
     ]
 
 

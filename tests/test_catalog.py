@@ -96,7 +96,7 @@ def test_every_quirk_has_a_meaning_and_a_dialect_that_reads_it() -> None:
 def test_everybody_who_was_recorded_has_a_row_in_the_dialect_of_the_record() -> None:
     rows = catalog.builtin()
     homes = {urlsplit(row.base_url).hostname: row.key for row in rows.providers.values() if row.base_url}
-    spoken = dialects.recorded_names()
+    spoken = dialects.names_in_recordings()
     for record in recorded():
         if spoken[record["dialect"]] not in dialects.callable_names():
             continue

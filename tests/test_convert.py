@@ -316,7 +316,7 @@ def recorded_requests(every: int) -> Iterator[dict[str, Any]]:
         with gzip.open(file) as lines:
             for line in itertools.islice(lines, 0, None, every):
                 record = json.loads(line)
-                record["dialect"] = dialects.recorded_names()[record["dialect"]]
+                record["dialect"] = dialects.names_in_recordings()[record["dialect"]]
                 if isinstance(record["request"], dict):
                     yield record
 

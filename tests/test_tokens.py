@@ -114,7 +114,9 @@ def test_the_usage_that_a_history_reports_corrects_the_estimate() -> None:
     corrected = tokens.make_estimate(MODEL, history)
     assert corrected([ask]) == pytest.approx(raw * 3, rel=0.01)
     again = [*history, message(Role.USER, TextBlock("还有呢"))]
-    assert tokens.estimate_corrected(again, (), MODEL) == pytest.approx(3 * tokens.estimate(again, (), MODEL), rel=0.01)
+    assert tokens.estimate_with_history(again, (), MODEL) == pytest.approx(
+        3 * tokens.estimate(again, (), MODEL), rel=0.01
+    )
     for other in (counted(raw * 3, estimated=True), counted(raw * 3, model="openai:gpt-4o"), {}):
         unusable = [ask, message(Role.ASSISTANT, TextBlock("好"), **other)]
         assert tokens.make_estimate(MODEL, unusable)([ask]) == raw

@@ -182,7 +182,7 @@ class Adapter:
 
     def estimate_input_tokens(self, messages: Iterable[Message], tools: Iterable[ToolDefinition] = ()) -> int:
         """Return an estimate of the prompt tokens, corrected by the last usage of this model among the messages."""
-        return tokens.estimate_corrected(tuple(messages), tuple(tools), self.model.id)
+        return tokens.estimate_with_history(tuple(messages), tuple(tools), self.model.id)
 
     def _call_wire_ids(self, messages: Iterable[Message]) -> dict[str, str]:
         """Return the id of each call for this provider: the issued id if the provider accepts it, else a formatted one.

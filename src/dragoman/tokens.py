@@ -1,7 +1,7 @@
 """Estimates of prompt tokens, by model family.
 
     estimate(messages, tools, model)            tokens of a prompt for a model
-    estimate_corrected(messages, tools, model)  the same, corrected by the usage that the messages report
+    estimate_with_history(messages, tools, model)  the same, corrected by the usage that the messages report
     make_estimate(model, history, tools)        a function for messages, corrected by the usage in a history
     estimate_content(blocks, model)             tokens of an answer
     measure(messages, tools) -> Measure         what is counted: parts of words, digits, signs, tools, images …
@@ -350,7 +350,7 @@ def estimate_content(content: Iterable[ContentBlock], model: str | None = None) 
     return round(family_of(model).tokens(meter.measure()))
 
 
-def estimate_corrected(messages: Sequence[Message], tools: Sequence[ToolDefinition], model: str) -> int:
+def estimate_with_history(messages: Sequence[Message], tools: Sequence[ToolDefinition], model: str) -> int:
     """Return the tokens of a prompt, corrected by the last usage of the model that its messages report."""
     ratio = _find_ratio(model, messages, tuple(tools))
     return max(1, round(ratio * family_of(model).tokens(measure(messages, tools))))
@@ -372,14 +372,14 @@ def make_estimate(model: str, history: Sequence[Message], tools: Iterable[ToolDe
 
 def _find_ratio(model: str, history: Sequence[Message], tools: tuple[ToolDefinition, ...]) -> float:
     for at in range(len(history) - 1, 0, -1):
-        tokens = _counted_prompt(history[at], model)
+        tokens = _prompt_count(history[at], model)
         if tokens >= _MIN_TOKENS:
             lowest, highest = _RATIOS
             return min(highest, max(lowest, tokens / estimate(history[:at], tools, model)))
     return 1.0
 
 
-def _counted_prompt(message: Message, model: str) -> int:
+def _prompt_count(message: Message, model: str) -> int:
     """Return the tokens of the prompt of an answer that this model gave, as its provider counted them."""
     usage, metadata = message.metadata.usage, message.metadata
     if message.role is not Role.ASSISTANT or usage is None or usage.estimated or metadata.model != model:

@@ -46,7 +46,7 @@ def test_recorded_traffic_is_equal_after_a_round_trip(name: str) -> None:
 
 
 def test_every_record_is_of_a_known_dialect() -> None:
-    assert set(recorded_dialects()) - set(dialects.recorded_names()) == set()
+    assert set(recorded_dialects()) - set(dialects.names_in_recordings()) == set()
 
 
 @pytest.mark.parametrize("name", dialects.names())

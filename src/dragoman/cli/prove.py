@@ -162,7 +162,7 @@ def prove_records(
 ) -> Proof:
     """Prove each record of a supported dialect. Edited records (kind ``doctored``) are ignored."""
     modules = {name: dialects.load(name) for name in dialects.names()}
-    dialect_names = dialects.recorded_names()
+    dialect_names = dialects.names_in_recordings()
     for record in records:
         name = dialect_names.get(record["dialect"])
         if record.get("kind") == "doctored" or dialect not in (None, name):

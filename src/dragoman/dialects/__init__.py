@@ -117,12 +117,12 @@ def callable_names() -> tuple[str, ...]:
     return tuple(name for name in names() if hasattr(load(name), "HTTP"))
 
 
-def recorded_names() -> dict[str, str]:
+def names_in_recordings() -> dict[str, str]:
     """Return the name of the dialect for each name that recorded traffic uses."""
-    return {alias: name for name in names() for alias in (name.replace("_", "-"), *_recording_names(name))}
+    return {alias: name for name in names() for alias in (name.replace("_", "-"), *_aliases_in_recordings(name))}
 
 
-def _recording_names(name: str) -> tuple[str, ...]:
+def _aliases_in_recordings(name: str) -> tuple[str, ...]:
     aliases: tuple[str, ...] = getattr(load(name), "RECORDING_NAMES", ())
     return aliases
 

@@ -235,7 +235,7 @@ def _option_cases() -> dict[str, tuple[str, Request | None]]:
     }
 
 
-def _shared_cases() -> dict[str, tuple[str, Request | None]]:
+def _cases_of_shared_fields() -> dict[str, tuple[str, Request | None]]:
     """Return the cases about fields that several dialects share."""
     hello, hint = TextBlock("Hello."), CacheHint("1h")
     user = _message(Role.USER, hello)
@@ -307,7 +307,7 @@ def _shared_cases() -> dict[str, tuple[str, Request | None]]:
     }
 
 
-def _shared_reply_cases() -> dict[str, tuple[str, Reply]]:
+def _replies_of_shared_fields() -> dict[str, tuple[str, Reply]]:
     """Return the cases about replies with fields that several dialects share."""
     page = Citation(start=0, end=4, url="https://example.com/rome", title="Rome")
     tokens = (TokenLogprob("Hi", -0.25, (72, 105)), TokenLogprob(".", -0.5, (46,)))
@@ -381,8 +381,8 @@ CASES: Final = (
     *(Case(name, "Blocks", kind, request) for name, (kind, request) in _block_cases().items()),
     *(Case(name, "Tools and options", kind, request) for name, (kind, request) in _option_cases().items()),
     *(Case(name, "Answers", kind, answer=answer) for name, (kind, answer) in _reply_cases().items()),
-    *(Case(name, "Shared fields", kind, request) for name, (kind, request) in _shared_cases().items()),
-    *(Case(name, "Shared fields", kind, answer=answer) for name, (kind, answer) in _shared_reply_cases().items()),
+    *(Case(name, "Shared fields", kind, request) for name, (kind, request) in _cases_of_shared_fields().items()),
+    *(Case(name, "Shared fields", kind, answer=answer) for name, (kind, answer) in _replies_of_shared_fields().items()),
 )
 
 

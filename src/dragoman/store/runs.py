@@ -1,8 +1,8 @@
 """Runs of a session and their events, numbered through the session from 1 without a gap.
 
-    part = store.runs.opening(run, events, alive_s=…)     starts a run, in the transaction that stores its question
+    part = store.runs.open_part(run, events, alive_s=…)     starts a run, in the transaction that stores its question
     await store.runs.append(run, after, events)           before any client receives them
-    part = store.runs.closing(run, after, events, end)    ends a run, in the transaction that stores its answer
+    part = store.runs.close_part(run, after, events, end)    ends a run, in the transaction that stores its answer
     page = await store.runs.events(session_id, after)                             the events after a number
     await store.runs.cancel(session_id)                                           its worker polls for this
     await store.runs.heartbeat(owner, …)                                          keeps the runs of a worker alive
@@ -134,7 +134,7 @@ class RunStore(Facet):
             started_at=self._store.clock(),
         )
 
-    def opening(
+    def open_part(
         self,
         run: Run,
         events: Sequence[str] = (),
@@ -159,7 +159,7 @@ class RunStore(Facet):
 
     async def start(self, run: Run, events: Sequence[str] = (), *, alive_s: float) -> Run:
         """Store a new run in a transaction of its own."""
-        return await self._store._write(self.opening(run, events, alive_s=alive_s))
+        return await self._store._write(self.open_part(run, events, alive_s=alive_s))
 
     async def append(self, run: Run, after: int, events: Sequence[str]) -> bool:
         """Append events, each as JSON, after the event ``after`` of a run.
@@ -167,17 +167,17 @@ class RunStore(Facet):
         Return false, and store nothing, if the run has ended or its last event is another one. On SQLite a power cut
         may lose the events of a run that has not ended; the death of a process does not.
         """
-        return await self._store._write(volatile(self._appending(run, after, events)))
+        return await self._store._write(volatile(self._append_op(run, after, events)))
 
     async def end(self, run: Run, after: int, events: Sequence[str], end: RunEnd) -> bool:
         """Append the last events of a run and end it; false as for ``append``."""
-        return await self._store._write(self._appending(run, after, events, end))
+        return await self._store._write(self._append_op(run, after, events, end))
 
-    def closing(self, run: Run, after: int, events: Sequence[str], end: RunEnd) -> Part[bool]:
+    def close_part(self, run: Run, after: int, events: Sequence[str], end: RunEnd) -> Part[bool]:
         """Return the same as a part of another transaction."""
-        return Part(self._appending(run, after, events, end).__iter__)
+        return Part(self._append_op(run, after, events, end).__iter__)
 
-    def _appending(self, run: Run, after: int, events: Sequence[str], end: RunEnd | None = None) -> Operation[bool]:
+    def _append_op(self, run: Run, after: int, events: Sequence[str], end: RunEnd | None = None) -> Operation[bool]:
         return _append_events(run.session_id, run.run_id, after, tuple(events), end=end, now=self._store.clock())
 
     async def get(self, session_id: str, run_id: str) -> Run | None:

@@ -348,7 +348,7 @@ async def store_question(turn: TurnState) -> TurnStart | None:
     request, services, store = turn.request, turn.services, turn.services.store
     turn.answered_ids |= {answer.tool_use_id for answer in request.answers}
     closed_calls = _close_calls(turn)
-    messages = _opening_messages(turn, closed_calls)
+    messages = _initial_messages(turn, closed_calls)
     calls_model = turn.should_continue and not turn.runnable_calls
     rows = store.turns.place(turn.session, [*messages, turn.answer_placeholder()] if calls_model else messages)
     stored = rows[:-1] if calls_model else rows
@@ -377,7 +377,7 @@ async def store_question(turn: TurnState) -> TurnStart | None:
     return start
 
 
-def _opening_messages(turn: TurnState, closed_calls: Sequence[Call]) -> list[Message]:
+def _initial_messages(turn: TurnState, closed_calls: Sequence[Call]) -> list[Message]:
     """The messages that are stored before the model is called."""
     request, services = turn.request, turn.services
     messages = [*turn.imported, *(turn.result_message(answer) for answer in request.answers)]

@@ -85,7 +85,7 @@ class MessageBuilder:
         """Return our id of the latest call with this provider id."""
         return self._tool_ids.get(provider_id) or tool_id_for(provider_id, 1)
 
-    def unnamed_result_id(self) -> str:
+    def next_result_id(self) -> str:
         """Return our id of the oldest call without a provider id that has no result yet."""
         self._unnamed_results += 1
         return tool_id_for("", self._unnamed_results)

@@ -79,13 +79,13 @@ def field_reason(name: str, support: Support) -> str:
 
 def request_losses(request: Request, dialect: str, support: Support) -> Iterator[Loss]:
     """Return a report for each field of a request that the API does not have, and for options of other dialects."""
-    yield from shared_losses(request, dialect, support)
+    yield from report_shared_fields(request, dialect, support)
     yield from foreign_option_losses(request, dialect)
 
 
-def shared_losses(request: Request, dialect: str, support: Support) -> Iterator[Loss]:
+def report_shared_fields(request: Request, dialect: str, support: Support) -> Iterator[Loss]:
     """Return a report for each shared field of a request that the API does not have."""
-    for name in shared_options(request.options):
+    for name in collect_shared_options(request.options):
         if name not in support.request:
             yield _report(name, dialect, support)
     for tool in request.tools:
@@ -104,7 +104,7 @@ def shared_losses(request: Request, dialect: str, support: Support) -> Iterator[
 def drop_unsupported(request: Request, support: Support) -> Request:
     """Return a request without the shared options and fields of tools that the API does not have."""
     options = request.options
-    names = [name for name in shared_options(options) if name not in support.request]
+    names = [name for name in collect_shared_options(options) if name not in support.request]
     changes: dict[str, Any] = {name: () if name == "modalities" else None for name in names if "." not in name}
     if "tool_choice.allowed" in names and options.tool_choice is not None:
         changes["tool_choice"] = options.tool_choice.replace(allowed=())
@@ -122,7 +122,7 @@ def _drop_tool_fields(tool: ToolDefinition | OpaqueTool, support: Support) -> To
     return tool.replace(**changes) if changes else tool
 
 
-def shared_options(options: Options) -> dict[str, Any]:
+def collect_shared_options(options: Options) -> dict[str, Any]:
     """Return the options that only some APIs have, by name, where they ask for more than every API does anyway."""
     choice, reasoning, response_format = options.tool_choice, options.reasoning, options.response_format
     values = {

@@ -13,7 +13,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 from dragoman.dialects import bedrock_converse
 from dragoman.dialects.bedrock_invoke.families import NAME as NAME
-from dragoman.dialects.bedrock_invoke.families import family_of_model, family_of_reply, family_of_request, noted_family
+from dragoman.dialects.bedrock_invoke.families import (
+    family_from_notes,
+    family_of_model,
+    family_of_reply,
+    family_of_request,
+)
 from dragoman.dialects.bedrock_invoke.stream import stream_reader as stream_reader
 from dragoman.dialects.bedrock_invoke.stream import stream_writer as stream_writer
 from dragoman.exchange import Fault, Reply, Request, Written
@@ -50,7 +55,7 @@ def write_request(
     request: Request, quirks: Collection[str] = (), model: Model | None = None, *, fit: bool = True
 ) -> Written:
     """Write the body of InvokeModel and report losses."""
-    family = noted_family(request.provider_raw) or family_of_model(request.model)
+    family = family_from_notes(request.provider_raw) or family_of_model(request.model)
     return family.write_request(request, quirks, model, fit=fit)
 
 
@@ -62,7 +67,7 @@ def read_reply(body: dict[str, Any]) -> Reply:
 
 def write_reply(reply: Reply) -> Written:
     """Write the body of a reply and report losses."""
-    family = noted_family(reply.provider_raw) or family_of_model(reply.model)
+    family = family_from_notes(reply.provider_raw) or family_of_model(reply.model)
     return family.write_reply(reply)
 
 

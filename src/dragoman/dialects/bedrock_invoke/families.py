@@ -1,6 +1,6 @@
 """Model families of InvokeModel: which one a body, an event or a model belongs to, and its dialect.
 
-family_of_request(body), family_of_reply(body), family_of_event(wire), family_of_model(name), noted_family(raw)
+family_of_request(body), family_of_reply(body), family_of_event(wire), family_of_model(name), family_from_notes(raw)
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dragoman.dialects import anthropic, bedrock_converse, cohere_v1, openai_cha
 from dragoman.dialects.bedrock_invoke.text_families import TEXT_FAMILIES, TextFamily
 from dragoman.exchange import Loss, Reply, Request
 from dragoman.message import ProviderRaw
-from dragoman.wire.derived import Arrangement, DerivedDialect, Wire
+from dragoman.wire.derivation import Arrangement, DerivedDialect, Wire
 from dragoman.wire.prompt import drop_calls, to_prompt
 from dragoman.wire.residue import get_notes
 
@@ -147,7 +147,7 @@ def family_of_model(model: str | None) -> DerivedDialect:
     return FAMILIES[next(names, "claude")]
 
 
-def noted_family(raw: ProviderRaw | None) -> DerivedDialect | None:
+def family_from_notes(raw: ProviderRaw | None) -> DerivedDialect | None:
     """Return the family that the notes of a request or a reply name."""
     name: Any = get_notes(raw, NAME).get("family")
     return FAMILIES.get(name)

@@ -17,15 +17,15 @@ from dragoman.dialects.bedrock_invoke.families import (
     CONVERSE_EVENTS,
     FAMILIES,
     NAME,
+    family_from_notes,
     family_of_model,
     family_of_reply,
-    noted_family,
 )
 from dragoman.dialects.bedrock_invoke.text_families import TEXT_FAMILIES, TextFamily
 from dragoman.event import MessageComplete, MessageStart, StreamEvent
 from dragoman.exchange import Fault, Loss
 from dragoman.message import ProviderRaw
-from dragoman.wire.derived import DerivedDialect, DerivedStreamReader, DerivedStreamWriter, Wire
+from dragoman.wire.derivation import DerivedDialect, DerivedStreamReader, DerivedStreamWriter, Wire
 from dragoman.wire.frames import Frame, FramingError, aws_frame, aws_frame_as_json, json_line
 from dragoman.wire.residue import get_notes
 
@@ -170,7 +170,7 @@ class StreamWriter:
         if self._writer is None:
             dialect = FAMILIES["claude"]
             if isinstance(event, MessageStart):
-                dialect = noted_family(event.provider_raw) or family_of_model(event.model)
+                dialect = family_from_notes(event.provider_raw) or family_of_model(event.model)
             self._writer = _FamilyWriter(dialect, self._framing)
         return self._writer
 

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import msgspec
 
-from dragoman.wire.derived import Arrangement, Wire
+from dragoman.wire.derivation import Arrangement, Wire
 
 Path = tuple[str | int, ...]
 _METRICS: Final = "amazon-bedrock-invocationMetrics"

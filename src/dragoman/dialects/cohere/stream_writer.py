@@ -86,7 +86,7 @@ class StreamWriter(BaseStreamWriter):
         """Write text; its citations come last."""
         return self.write_text(delta.index, text, delta.provider_raw)
 
-    def _cited_texts(self) -> list[TextBlock]:
+    def _texts_with_citations(self) -> list[TextBlock]:
         """Return the texts with citations."""
         blocks = []
         for deltas in self._texts.values():
@@ -151,7 +151,7 @@ class StreamWriter(BaseStreamWriter):
 
     def _write_message_end(self, reply: Reply, raw: ProviderRaw | None) -> bytes:
         notes = get_notes(raw, NAME)
-        wire = apply_diff(default_reply(reply, self._cited_texts(), notes.get("form")), notes.get("residue"))
+        wire = apply_diff(default_reply(reply, self._texts_with_citations(), notes.get("form")), notes.get("residue"))
         frames = [self._end_part()]
         for index, citation in enumerate(list_or_empty(wire["message"].get("citations"))):
             frames.append(_write_delta("citation-start", index, "citations", citation))

@@ -26,7 +26,7 @@ from dragoman.message import (
     ToolResultBlock,
     ToolUseBlock,
 )
-from dragoman.wire.derived import Arrangement, DerivedDialect, Wire
+from dragoman.wire.derivation import Arrangement, DerivedDialect, Wire
 from dragoman.wire.losses import supported_blocks
 from dragoman.wire.support import Support
 

@@ -12,7 +12,7 @@ from typing import Any, Final
 from dragoman.dialects.cohere_v1.body import DIALECT, NAME, write_reply
 from dragoman.dialects.cohere_v1.tools import CallIds, call_to_base
 from dragoman.jsontext import expect_list, expect_object
-from dragoman.wire.derived import DerivedStreamReader, DerivedStreamWriter, Wire
+from dragoman.wire.derivation import DerivedStreamReader, DerivedStreamWriter, Wire
 from dragoman.wire.frames import json_line, sse_frame
 
 _TEXT_INDEX: Final = 0

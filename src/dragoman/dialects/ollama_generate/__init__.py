@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from dragoman.dialects import ollama
 from dragoman.exchange import Fault, Loss, Reply, Request, Written
-from dragoman.wire.derived import Arrangement, DerivedDialect, DerivedStreamReader, DerivedStreamWriter, Wire
+from dragoman.wire.derivation import Arrangement, DerivedDialect, DerivedStreamReader, DerivedStreamWriter, Wire
 from dragoman.wire.frames import json_line, sse_frame
 from dragoman.wire.prompt import drop_calls, to_prompt
 from dragoman.wire.support import Support

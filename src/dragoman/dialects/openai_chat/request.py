@@ -209,7 +209,7 @@ def _read_result(wire: dict[str, Any], where: str, builder: MessageBuilder) -> T
     if not isinstance(provider_id, str | None):
         raise FormatError("a result names the call that it answers", where=f"{where}.tool_call_id")
     blocks = [block for _, block in read_parts(wire, where)]
-    result_id = builder.result_id(provider_id) if provider_id else builder.unnamed_result_id()
+    result_id = builder.result_id(provider_id) if provider_id else builder.next_result_id()
     result = ToolResultBlock(result_id, tuple(blocks))
     content = wire.get("content", ABSENT)
     notes: dict[str, Any] = {} if provider_id in (None, result_id) else {"id": provider_id}

@@ -52,7 +52,7 @@ class SessionChange(msgspec.Struct, frozen=True):
     fields: dict[str, Any] = {}  # of the thread that exists
 
 
-class _Closing(msgspec.Struct):
+class _RunClose(msgspec.Struct):
     """The end of a run that is stored with the last answer."""
 
     part: Part[bool]
@@ -92,7 +92,7 @@ class RunPublisher:
         self._pending: list[TurnEvent] = []  # not encoded yet
         self._unstored: list[str] = []  # encoded events
         self._opening: Part[Run] | None = None
-        self._closing: _Closing | None = None  # submitted with the last answer
+        self._closing: _RunClose | None = None  # submitted with the last answer
         self._end: RunEnd | None = None  # as it is stored
         self._flush_task: asyncio.Task[None] | None = None
         self._flush_timer: asyncio.TimerHandle | None = None
@@ -193,7 +193,7 @@ class RunPublisher:
         """The run with its first events, for the transaction of the question."""
         now_ms = self._now_ms()
         self._unstored = _to_texts([*self._encoder.encode_start(start, now_ms), *self._encoder.encode(start, now_ms)])
-        self._opening = self._store.runs.opening(
+        self._opening = self._store.runs.open_part(
             self.run,
             self._unstored,
             alive_s=self._alive_s,
@@ -223,8 +223,8 @@ class RunPublisher:
         events = self._encoder.encode(answer, now_ms)
         last, run_end = self._encode_outcome(end)
         texts = _to_texts([*events, *last])
-        part = self._store.runs.closing(self.run, self.last_number, [*self._unstored, *texts], run_end)
-        self._closing = _Closing(part, texts, run_end, undo)
+        part = self._store.runs.close_part(self.run, self.last_number, [*self._unstored, *texts], run_end)
+        self._closing = _RunClose(part, texts, run_end, undo)
         return part
 
     def confirm_close(self) -> None:

@@ -25,7 +25,7 @@ from dragoman.message import ProviderRaw
 from dragoman.wire.faults import HEAD_BYTES, early_end, stream_error
 from dragoman.wire.frames import Frame, FramingError, json_line, make_splitter, sse_frame
 from dragoman.wire.residue import apply_diff, diff, get_notes
-from dragoman.wire.support import Support, drop_unsupported, reply_losses, shared_losses
+from dragoman.wire.support import Support, drop_unsupported, reply_losses, report_shared_fields
 from dragoman.wire.tool_definitions import MAX_BRACKETS
 
 if TYPE_CHECKING:
@@ -98,7 +98,7 @@ class DerivedDialect:
         """Write a request and report losses."""
         losses: list[Loss] = []
         if self._support is not None:
-            losses.extend(shared_losses(request, self.name, self._support))
+            losses.extend(report_shared_fields(request, self.name, self._support))
             request = drop_unsupported(request, self._support)
         if self._prepare is not None:
             request = self._prepare(request, losses)
