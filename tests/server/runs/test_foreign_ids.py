@@ -98,6 +98,7 @@ async def read_thread(caller: Caller) -> None:
         for wanted in ("json", "markdown", "html", "nothing"):
             await caller.ask("GET", f"{thread}/export", f"?format={wanted}")
     await caller.ask("GET", f"{thread}/messages")
+    await caller.ask("GET", f"{thread}/versions")
     formats = json.loads(await caller.ask("GET", "/api/v1/agent/formats"))["formats"]
     for dialect in (*formats, "nothing"):
         shown = f"{thread}/messages/{{messageId}}/as/{{dialect}}"
