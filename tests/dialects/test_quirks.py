@@ -251,7 +251,7 @@ def test_those_who_speak_responses_have_quirks_of_their_own() -> None:
     quirks = ["no_max_output_tokens", "no_temperature", "no_service_tier", "no_user", "store_nothing"]
     assert set(quirks) <= set(RESPONSES.QUIRKS)
     made = RESPONSES.write_request(request, quirks)
-    assert made.wire == {"model": "m", "input": [], "store": False}
+    assert made.wire == {"model": "m", "input": [], "store": False, "include": ["reasoning.encrypted_content"]}
     assert [loss.block_type for loss in made.losses] == ["max_output_tokens", "temperature", "service_tier", "user"]
 
 
@@ -259,7 +259,7 @@ def test_that_an_answer_is_not_kept_is_a_loss_for_one_who_wanted_it_kept() -> No
     for store, lost in ((True, ["store"]), (False, []), (None, [])):
         wire = {"model": "m", "input": "Hi.", **({"store": store} if store is not None else {})}
         made = RESPONSES.write_request(RESPONSES.read_request(wire), ["store_nothing"])
-        assert made.wire == {**wire, "store": False}
+        assert made.wire == {**wire, "store": False, "include": ["reasoning.encrypted_content"]}
         assert [loss.block_type for loss in made.losses] == lost
 
 
