@@ -45,7 +45,7 @@ def main(kind: str) -> None:
             install_lock("run")
             install_project()
         case "dev":
-            install_lock("dev")
+            install_lock("dev", UV_COMPILE_BYTECODE="1")  # tests treat warnings of the compiler as errors
         case "page":
             build_page()
         case "weights":
@@ -81,10 +81,10 @@ def install_ensurepip() -> None:
     _run(["apt-get", "install", "-y", "-qq", package], DEBIAN_FRONTEND="noninteractive")
 
 
-def install_lock(name: str, *more: str) -> None:
+def install_lock(name: str, *more: str, **variables: str) -> None:
     """Install the packages of a lock file, with uv or pip."""
     print(f"Installing requirements/{name}.txt", flush=True)
-    _install(*_OPTIONS, "--requirement", str(LOCKS / f"{name}.txt"), *more)
+    _install(*_OPTIONS, "--requirement", str(LOCKS / f"{name}.txt"), *more, **variables)
 
 
 def install_project() -> None:

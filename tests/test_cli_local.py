@@ -20,7 +20,9 @@ def run(*arguments: str, folder: Path, **variables: str) -> subprocess.Completed
     environment = {name: value for name, value in os.environ.items() if not name.startswith(("PIP_", "UV_"))}
     environment.pop(WEIGHTS_VARIABLE, None)
     environment |= {"HOME": str(folder), "XDG_DATA_HOME": str(folder), "XDG_CONFIG_HOME": str(folder)}
-    environment |= {"PIP_CONFIG_FILE": os.devnull, "PIP_INDEX_URL": "http://127.0.0.1:1/", **variables}
+    environment |= {"PIP_CONFIG_FILE": os.devnull, "PIP_INDEX_URL": "http://127.0.0.1:1/"}
+    environment |= {"UV_NO_CONFIG": "1", "UV_DEFAULT_INDEX": "http://127.0.0.1:1/", "UV_CACHE_DIR": str(folder / "uv")}
+    environment |= variables
     return subprocess.run(
         [*COMMAND, *arguments], capture_output=True, text=True, check=False, timeout=120, env=environment, cwd=folder
     )

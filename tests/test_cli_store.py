@@ -734,8 +734,8 @@ def test_help_teaches_with_examples_that_are_understood(command: tuple[str, ...]
     assert examples
     assert "Exit codes: 0" in shown
     for example in examples:
-        last = example.rpartition(" | ")[2]  # what another command gives may be piped into it
-        program, *arguments = shlex.split(re.sub(" [<>] .*", "", last))
+        part = next(part for part in reversed(example.split(" | ")) if part.startswith("dragoman "))  # of a pipe
+        program, *arguments = shlex.split(re.sub(" [<>] .*", "", part))
         assert program == "dragoman"
         assert tuple(arguments[: len(command)]) == command
         app.parse_args(arguments, exit_on_error=False, print_error=False)

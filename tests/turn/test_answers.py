@@ -21,9 +21,11 @@ import pytest
 import dragoman
 from dragoman import Agent, AnswerError, Message, Options, TextDelta, TurnEnd
 from dragoman.errors import FormatError, InputError, RoutingFailedError, UnknownModelError
+from dragoman.local import find_weights
 from dragoman.settings import Settings
 from dragoman.turn import AgentConfig, TurnRequest
 from dragoman.turn.types import TurnFields
+from tests.conftest import WEIGHTS_VARIABLE
 from tests.strict import call, say
 from tests.turn.fake_agent import DIALECTS, FakeAgent, open_fake_agent
 
@@ -434,7 +436,7 @@ def test_the_local_model_answers_in_two_lines(tmp_path: Path) -> None:
         text=True,
         check=False,
         timeout=120,
-        env={"PATH": os.environ["PATH"], "HOME": str(tmp_path)},
+        env={"PATH": os.environ["PATH"], "HOME": str(tmp_path), WEIGHTS_VARIABLE: str(find_weights())},
         cwd=tmp_path,
     )
     assert (done.returncode, done.stderr) == (0, "")

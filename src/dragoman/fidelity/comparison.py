@@ -83,7 +83,7 @@ def compare_requests(
         for index, message in enumerate(before.messages)
         for finding in comparison.compare_message(index, message)
     ]
-    findings.extend(_compare_tools(before.tools, after.tools, comparison.losses))
+    findings.extend(_compare_tools(before, after.tools, comparison.losses))
     findings.extend(_compare_options(before, after, comparison.losses, implicit))
     for name, origin in foreign_options(before, target).items():
         if origin in bases:
@@ -482,17 +482,22 @@ def _input_change(before: CallBlock, after: CallBlock) -> str | None:
 # --- tools and options -----------------------------------------------------------------------------------------------
 
 
-def _compare_tools(
-    before: Iterable[ToolDefinition | OpaqueTool], after: Iterable[ToolDefinition | OpaqueTool], losses: _Losses
-) -> Iterator[Finding]:
+def _compare_tools(before: Request, after: Iterable[ToolDefinition | OpaqueTool], losses: _Losses) -> Iterator[Finding]:
     unmatched = list(after)
-    for index, tool in enumerate(before):
+    choice = before.options.tool_choice
+    allowed = choice.allowed if choice is not None else ()
+    for index, tool in enumerate(before.tools):
         place, kind = f"tools[{index}]", "opaque_tool" if isinstance(tool, OpaqueTool) else "tool"
         new_tool = next((candidate for candidate in unmatched if _is_same_tool(tool, candidate)), None)
         if isinstance(tool, OpaqueTool) and tool.kind is not None:
             yield _compare_server_tool(tool, new_tool, losses, place)
         if new_tool is None:
-            yield _missing_finding(kind, losses.take_block_reason("", "tool"), place)
+            is_allowed = isinstance(tool, OpaqueTool) or not allowed or tool.name in allowed
+            note = None if is_allowed else losses.get_adjustment("", "tool_choice.allowed")
+            if note is not None:  # a tool that may not be called is left out by name
+                yield Finding(kind, "changed", note, place)
+            else:
+                yield _missing_finding(kind, losses.take_block_reason("", "tool"), place)
             continue
         unmatched.remove(new_tool)
         names = ("description", "input_schema") if isinstance(tool, ToolDefinition) else ()

@@ -66,7 +66,8 @@ def allowed_tools(request: Request, dialect: str, losses: list[Loss]) -> tuple[T
     if choice is None or not choice.allowed:
         return request.tools
     tools = tuple(tool for tool in request.tools if isinstance(tool, OpaqueTool) or tool.name in choice.allowed)
-    reason = f"{len(request.tools) - len(tools)} other tools are left out"
+    others = [tool.name for tool in request.tools if isinstance(tool, ToolDefinition) and tool not in tools]
+    reason = f"tools that are not allowed are left out: {', '.join(others) or 'none'}"
     losses.append(Loss("", "", "tool_choice.allowed", dialect, reason, "adjusted"))
     return tools
 
