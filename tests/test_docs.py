@@ -327,7 +327,7 @@ def codes_in_the_source() -> dict[str, set[str]]:
     gc.collect()  # one in the middle of parsing confuses the parser of Python 3.11
     for file in SOURCE.rglob("*.py"):
         for call in (node for node in ast.walk(ast.parse(file.read_text("utf-8"))) if isinstance(node, ast.Call)):
-            kind = "fault" if isinstance(call.func, ast.Name) and call.func.id == "Fault" else "error"
+            kind = "fault" if ast.unparse(call.func) in ("Fault", "fault.replace") else "error"
             for keyword in call.keywords:
                 if keyword.arg == "code":
                     constants = (node for node in ast.walk(keyword.value) if isinstance(node, ast.Constant))

@@ -20,7 +20,7 @@ import pytest
 from anthropic.types import message_create_params as anthropic_params
 from openai.types.chat import completion_create_params as chat_params
 from openai.types.responses import response_create_params as responses_params
-from pydantic import TypeAdapter, ValidationError
+from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from dragoman import dialects
 from dragoman.cli.prove import first_difference
@@ -339,7 +339,12 @@ def test_the_sdk_hears_what_we_stream(name: str, reply: str, loopback: Loopback)
 
 
 def plain(value: Any) -> Any:
-    """JSON as dicts and lists; pydantic checks an iterable only when somebody walks it."""
+    """JSON as dicts and lists; pydantic checks an iterable only when somebody walks it.
+
+    Of a model there is what was set of the fields that it declares: the published types make one of a cited text.
+    """
+    if isinstance(value, BaseModel):
+        return {key: plain(getattr(value, key)) for key in type(value).model_fields if key in value.model_fields_set}
     if isinstance(value, Mapping):
         return {key: plain(inner) for key, inner in value.items()}
     if isinstance(value, Iterable) and not isinstance(value, str):

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from dragoman import dialects, fold
-from dragoman.event import AlternativeComplete, unfold
+from dragoman.event import AlternativeComplete, MessageComplete, MessageStart, TextDelta, unfold
 from dragoman.exchange import Reply, StopReason
 from dragoman.message import (
     Alternative,
@@ -215,3 +215,49 @@ def test_a_generated_image_is_an_image() -> None:
     (item,) = RESPONSES.write_reply(reply).wire["output"]
     assert (item["type"], item["result"]) == ("image_generation_call", "iVBORw0K")
     assert RESPONSES.read_reply(RESPONSES.write_reply(reply).wire).content == reply.content
+
+
+def read_bytes(dialect: Any, data: bytes) -> Reply:
+    reader = dialect.stream_reader()
+    return fold([*reader.feed(data), *reader.close()])
+
+
+@pytest.mark.parametrize("start", [4, 3_004])
+def test_a_streamed_citation_of_cohere_has_its_place_and_near_the_beginning_its_text(start: int) -> None:
+    cohere = dialects.load("cohere")
+    text = "Rom " * 1_000
+    cited = PAGE.replace(start=start, end=start + 3)
+    reply = Reply(content=(TextBlock(text, citations=(cited,)),), stop_reason=StopReason.END_TURN)
+    events = (MessageStart("m"), *(TextDelta(0, "Rom ") for _ in range(1_000)), TextDelta(0, "", None, (cited,)))
+    writer = cohere.stream_writer()
+    data = b"".join(
+        [*(writer.feed(event) for event in (*events, MessageComplete(StopReason.END_TURN))), writer.close()]
+    )
+    assert (b'"end":%d,"text":"Rom"' % (start + 3) in data) is (start == 4)
+    again, whole = read_bytes(cohere, data), cohere.read_reply(cohere.write_reply(reply).wire)
+    assert again.content[0].citations == whole.content[0].citations
+
+
+def test_a_cohere_stream_keeps_the_text_of_every_citation_of_its_provider() -> None:
+    cohere = dialects.load("cohere")
+    cited = PAGE.replace(start=3_004, end=3_007)
+    events = (MessageStart("m"), *(TextDelta(0, "Rom ") for _ in range(1_000)), TextDelta(0, "", None, (cited,)))
+    writer = cohere.stream_writer()
+    data = b"".join(
+        [*(writer.feed(event) for event in (*events, MessageComplete(StopReason.END_TURN))), writer.close()]
+    )
+    sent = data.replace(b'"end":3007,', b'"end":3007,"text":"Rom",')
+    assert sent != data
+    reader, writer = cohere.stream_reader(), cohere.stream_writer()
+    heard = [*reader.feed(sent), *reader.close()]
+    assert b'"text":"Rom"' in b"".join([*(writer.feed(event) for event in heard), writer.close()])
+
+
+def test_probabilities_after_their_text_are_read_from_an_ollama_stream() -> None:
+    said = b'{"model":"m","message":{"role":"assistant","content":"Rome"},"done":false}\n'
+    known = said.replace(b'"Rome"', b'"","logprobs":0').replace(
+        b',"logprobs":0}', b'},"logprobs":[{"token":"Rome","logprob":-0.5}]'
+    )
+    end = b'{"model":"m","message":{"role":"assistant","content":""},"done":true,"done_reason":"stop"}\n'
+    reply = read_bytes(dialects.load("ollama"), said + known + end)
+    assert reply.content[0].token_logprobs == (TokenLogprob("Rome", -0.5),)

@@ -1,4 +1,4 @@
-"""Valid inputs that the fuzzer starts from: cassettes, the samples of the fidelity table, examples, recorded traffic.
+"""Valid inputs that the fuzzer starts from: cassettes, samples of the fidelity table, examples, recorded traffic.
 
     wires(dialect, part)     requests, replies, errors, or streams as lists of [event name, object]
     conversations(format)    transcripts
@@ -31,9 +31,16 @@ from dragoman.wire.frames import make_splitter
 from tests import recorded
 from tests.conftest import CORPUS
 from tests.entries.examples import EVERY
+from tests.fuzz import constructed
 from tests.letters.examples import EXAMPLES
 
-FRAMING: Final = {"bedrock_converse": "aws-eventstream", "ollama": "ndjson"}  # every other one has server-sent events
+FRAMING: Final = {  # every other one has server-sent events
+    "bedrock_converse": "aws-eventstream",
+    "bedrock_invoke": "aws-eventstream",
+    "cohere_v1": "ndjson",
+    "ollama": "ndjson",
+    "ollama_generate": "ndjson",
+}
 NOON: Final = datetime(2026, 5, 8, 12, tzinfo=UTC)
 COUNT: Final = int(os.environ.get("DRAGOMAN_FUZZ_COUNT", "40"))  # inputs of each subject
 IS_LONG: Final = COUNT > 100
@@ -44,8 +51,8 @@ _LONGEST: Final = 12_000  # characters: a longer input costs more than it finds
 @functools.cache
 def wires(dialect: str, part: str) -> tuple[Any, ...]:
     """The seeds of one part of a dialect: ``request``, ``reply``, ``stream`` or ``error``."""
-    found = [*_recorded_by_us(dialect, part), *_from_corpus(dialect, part)]
-    if part == "request":
+    found = [*_recorded_by_us(dialect, part), *constructed.wires(dialect, part), *_from_corpus(dialect, part)]
+    if part == "request" and dialect in dialects.callable_names():
         found += importlib.import_module(f"dragoman.fidelity.samples.{dialect}").WIRES.values()
     return tuple(wire for wire in found if len(json.dumps(wire)) <= _LONGEST)
 
@@ -133,7 +140,7 @@ def messages() -> tuple[tuple[Message, ...], ...]:
     """Histories of canonical messages, with what only a stored one says."""
     golden = [
         codec.decode(msgspec.json.encode(message))
-        for name in dialects.names()
+        for name in dialects.callable_names()
         for message in json.loads((recorded.GOLDEN / f"{name}.json").read_bytes()).values()
     ]
     histories = [request.messages for request in requests()[::4] if request.messages]

@@ -18,7 +18,7 @@ from typing import Any, Final
 import msgspec
 
 import dragoman
-from dragoman import codec, dialects, entries, envelope, formats, letters, transcripts, value
+from dragoman import codec, dialects, entries, envelope, formats, jsontext, letters, transcripts, value
 from dragoman.adapter import RequestContext
 from dragoman.context_window import fit
 from dragoman.errors import InputError
@@ -32,6 +32,7 @@ from tests.fuzz import seeds
 from tests.fuzz.mutation import cut
 
 Read = Callable[[Any, random.Random], None]
+_UNEXPECTED: Final = jsontext.describe_unexpected(Exception()).partition(" (")[0]
 _CONTEXT: Final = RequestContext(
     session_id="sess_1", message_id="01KE0000000000000000000009", created_at=datetime(2026, 1, 1, tzinfo=UTC)
 )
@@ -148,6 +149,7 @@ def _stream(module: ModuleType, data: bytes, chance: random.Random) -> None:
     for event in events:
         value.encode(event)
         if isinstance(event, StreamError):
+            assert _UNEXPECTED not in event.fault.message  # of a reader inside another, which is guarded
             use_fault(event.fault, chance)
     writer = module.stream_writer()
     again = b"".join([*(writer.feed(event) for event in events), writer.close()])

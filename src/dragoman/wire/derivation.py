@@ -203,35 +203,52 @@ class DerivedStreamReader:
 
     def feed(self, data: bytes) -> list[StreamEvent]:
         """Return the events that these bytes complete."""
-        if self._head is not None and len(self._head) < HEAD_BYTES:
-            self._head += data[: HEAD_BYTES - len(self._head)]
-        return self._run(lambda: self._splitter.feed(data))
+        events: list[StreamEvent] = []
+        try:
+            self.read_bytes(data, events)
+        except Exception as error:  # noqa: BLE001  events read before it stand
+            self._abort(error, events)
+        return events
 
     def close(self) -> list[StreamEvent]:
         """Return the last events; a fault if the stream ended too early."""
-        events = self._run(self._splitter.close)
+        events: list[StreamEvent] = []
+        try:
+            self._finish(events)
+        except Exception as error:  # noqa: BLE001  events read before it stand
+            self._abort(error, events)
+        return events
+
+    def read_bytes(self, data: bytes, events: list[StreamEvent]) -> None:
+        """Append the events that these bytes complete."""
+        if self._head is not None and len(self._head) < HEAD_BYTES:
+            self._head += data[: HEAD_BYTES - len(self._head)]
+        if not self._is_over:
+            self._read_frames(self._splitter.feed(data), events)
+
+    def _finish(self, events: list[StreamEvent]) -> None:
+        if not self._is_over:
+            self._read_frames(self._splitter.close(), events)
         if not self._is_over and self._head is not None:
             events.append(early_end(self._name, self._head, self._splitter.tail))
         elif not self._is_over and self._inner is not None:
             events.extend(self._own_event(event) for event in self._inner.close())
         self._is_over = True
-        return events
 
-    def _run(self, split: Callable[[], Iterable[Frame]]) -> list[StreamEvent]:
-        events: list[StreamEvent] = []
+    def _read_frames(self, frames: Iterable[Frame], events: list[StreamEvent]) -> None:
         try:
-            for frame in () if self._is_over else split():
+            for frame in frames:
                 events.extend(self._read_frame(frame))
                 if self._is_over:
                     break
-        except FramingError as error:
+        except InputError as error:
             events.append(stream_error(self._name, "bad_event", str(error)))
             self._is_over = True
-        except Exception as error:  # noqa: BLE001  events read before it stand
-            log_unexpected(error)
-            events.append(stream_error(self._name, "bad_event", describe_unexpected(error)))
-            self._is_over = True
-        return events
+
+    def _abort(self, error: Exception, events: list[StreamEvent]) -> None:
+        log_unexpected(error)
+        events.append(stream_error(self._name, "bad_event", describe_unexpected(error)))
+        self._is_over = True
 
     def _read_frame(self, frame: Frame) -> Iterator[StreamEvent]:
         if frame.is_failure:

@@ -37,7 +37,10 @@ def read_citations(wire: Any) -> tuple[Citation, ...]:
 
 
 def write_citations(text: str, citations: tuple[Citation, ...]) -> list[dict[str, Any]]:
-    """Return the citations of a text; sources of one place are together."""
+    """Return the citations of a text; sources of one place are together.
+
+    Of a streamed text the beginning is given: a place after it has no text, its start and end locate it.
+    """
     wire: list[dict[str, Any]] = []
     for citation in citations:
         start = citation.start if citation.start is not None else 0
@@ -46,8 +49,8 @@ def write_citations(text: str, citations: tuple[Citation, ...]) -> list[dict[str
         if wire and (wire[-1]["start"], wire[-1]["end"]) == (start, end):
             wire[-1]["sources"].append(source)
         else:
-            place = {"start": start, "end": end, "text": text[start:end]}
-            wire.append({**place, "sources": [source], "type": "TEXT_CONTENT"})
+            cited = {"text": text[start:end]} if end <= len(text) else {}
+            wire.append({"start": start, "end": end, **cited, "sources": [source], "type": "TEXT_CONTENT"})
     return wire
 
 

@@ -12,6 +12,7 @@ from dragoman.dialects.cohere.blocks import (
     write_call,
     write_part,
 )
+from dragoman.dialects.cohere.citations import write_citations
 from dragoman.dialects.cohere.reply import DETAILS, default_reply, default_start
 from dragoman.dialects.cohere.support import SUPPORT
 from dragoman.event import (
@@ -25,9 +26,10 @@ from dragoman.event import (
     ToolUseStart,
 )
 from dragoman.exchange import Reply, StopReason
-from dragoman.jsontext import join_surrogates, list_or_empty
+from dragoman.jsontext import has_lone_surrogate, join_surrogates, list_or_empty
 from dragoman.message import (
     CallBlock,
+    Citation,
     ContentBlock,
     InvalidToolUseBlock,
     ProviderRaw,
@@ -41,6 +43,37 @@ from dragoman.wire.residue import apply_diff, get_notes
 from dragoman.wire.stream_writer import BaseStreamWriter
 
 _STREAMED_FIELDS: Final = ("content", "tool_plan", "tool_calls", "citations")
+_KEPT_CHARACTERS: Final = 2_000  # of each text, so that a long answer does not fill the memory
+
+
+class _CitedText:
+    """What is kept of a text for its citations, which come last: its beginning, its length and the citations."""
+
+    def __init__(self) -> None:
+        self._beginning = ""
+        self._length = 0
+        self._citations: list[Citation] = []
+
+    def add(self, delta: TextDelta) -> None:
+        """Add a piece."""
+        if len(self._beginning) < _KEPT_CHARACTERS:
+            self._beginning = (self._beginning + delta.text)[:_KEPT_CHARACTERS]
+        is_ascii = delta.text.isascii()
+        self._length += len(delta.text) if is_ascii else sum(map(_ends_character, delta.text))
+        self._citations.extend(delta.citations)
+
+    def write(self) -> list[dict[str, Any]]:
+        """Write the citations."""
+        beginning = join_surrogates(self._beginning)
+        text = "" if has_lone_surrogate(beginning) else beginning
+        ends = [self._length if citation.end is None else citation.end for citation in self._citations]
+        citations = (citation.replace(end=end) for citation, end in zip(self._citations, ends, strict=True))
+        return write_citations(text, tuple(citations))
+
+
+def _ends_character(unit: str) -> bool:
+    """Return whether a character ends here: the first half of a surrogate pair does not end one."""
+    return not "\ud800" <= unit <= "\udbff"
 
 
 class StreamWriter(BaseStreamWriter):
@@ -61,7 +94,7 @@ class StreamWriter(BaseStreamWriter):
         self._open_part: int | None = None  # its block index
         self._calls: dict[int, int] = {}
         self._plan_index: int | None = None
-        self._texts: dict[int, list[TextDelta]] = {}
+        self._cited_texts: dict[int, _CitedText] = {}  # by block index
 
     def write_start(self, start: MessageStart) -> bytes:
         """Write the empty message."""
@@ -79,22 +112,12 @@ class StreamWriter(BaseStreamWriter):
     def feed(self, event: StreamEvent) -> bytes:
         """Return the bytes for one event."""
         if type(event) is TextDelta:
-            self._texts.setdefault(event.index, []).append(event)
+            self._cited_texts.setdefault(event.index, _CitedText()).add(event)
         return super().feed(event)
 
     def write_text_delta(self, delta: TextDelta, text: str) -> bytes:
         """Write text; its citations come last."""
         return self.write_text(delta.index, text, delta.provider_raw)
-
-    def _texts_with_citations(self) -> list[TextBlock]:
-        """Return the texts with citations."""
-        blocks = []
-        for deltas in self._texts.values():
-            citations = tuple(citation for delta in deltas for citation in delta.citations)
-            if citations:
-                text = join_surrogates("".join(delta.text for delta in deltas))
-                blocks.append(TextBlock(text, citations=citations))
-        return blocks
 
     def write_text(self, index: int, text: str, raw: ProviderRaw | None) -> bytes:
         """Write text of the plan or of a part."""
@@ -151,7 +174,11 @@ class StreamWriter(BaseStreamWriter):
 
     def _write_message_end(self, reply: Reply, raw: ProviderRaw | None) -> bytes:
         notes = get_notes(raw, NAME)
-        wire = apply_diff(default_reply(reply, self._texts_with_citations(), notes.get("form")), notes.get("residue"))
+        default = default_reply(reply, (), notes.get("form"))
+        citations = [citation for text in self._cited_texts.values() for citation in text.write()]
+        if citations:
+            default["message"]["citations"] = citations
+        wire = apply_diff(default, notes.get("residue"))
         frames = [self._end_part()]
         for index, citation in enumerate(list_or_empty(wire["message"].get("citations"))):
             frames.append(_write_delta("citation-start", index, "citations", citation))

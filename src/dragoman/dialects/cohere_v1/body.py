@@ -160,8 +160,8 @@ def _text_of(message: Wire) -> str:
     content = message.get("content")
     if isinstance(content, str):
         return content
-    texts = [part.get("text", "") for part in content or () if isinstance(part, dict)]
-    return "".join([message.get("tool_plan") or "", *texts])
+    texts = [part.get("text") for part in content or () if isinstance(part, dict)]
+    return "".join(text for text in (message.get("tool_plan"), *texts) if isinstance(text, str))
 
 
 def _result_from_base(message: Wire, calls: dict[str, Wire]) -> Wire:

@@ -56,7 +56,7 @@ def definitions_from(schema: dict[str, Any]) -> dict[str, Any]:
 def _definition_from(schema: dict[str, Any], *, is_required: bool) -> dict[str, Any]:
     kind, items = schema.get("type"), schema.get("items")
     word = _PYTHON_TYPES.get(str(kind), "str")
-    if kind == "array" and isinstance(items, dict) and items.get("type") in _PYTHON_TYPES:
+    if kind == "array" and isinstance(items, dict) and items.get("type") in tuple(_PYTHON_TYPES):
         word = f"List[{_PYTHON_TYPES[items['type']]}]"
     description = {"description": schema["description"]} if isinstance(schema.get("description"), str) else {}
     return {**description, "type": word, **({"required": True} if is_required else {})}

@@ -67,7 +67,7 @@ def _match_item(wire: Wire) -> ContentBlock | None:
     kind = wire.get("type")
     if kind == "text" and isinstance(wire.get("text"), str):
         return TextBlock(wire["text"])
-    if kind not in _MEDIA:
+    if not isinstance(kind, str) or kind not in _MEDIA:
         return None
     media_type = text_or_none(wire.get("mime_type")) or _DEFAULT_TYPES[kind]
     if isinstance(wire.get("data"), str):

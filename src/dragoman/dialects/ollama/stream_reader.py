@@ -135,7 +135,7 @@ class StreamReader(BaseStreamReader):
             self._message[key] = value
         if text and key == "thinking":
             events.append(ThinkingDelta(self._block_index(key), text, None, dict(NATIVE)))
-        elif text:
+        elif text or (self._logprobs and key in self._indexes):  # probabilities may follow their text
             logprobs, self._logprobs = self._logprobs, ()
             events.append(TextDelta(self._block_index(key), text, None, (), logprobs))
 
