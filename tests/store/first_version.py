@@ -79,11 +79,13 @@ async def make(path: Path) -> None:
     path.with_name(f"{path.name}-lock").unlink(missing_ok=True)
 
 
-def drop_columns_since(connection: apsw.Connection, version: int) -> None:
-    """Drop the columns that steps of the schema after this version have added."""
+def drop_additions_since(connection: apsw.Connection, version: int) -> None:
+    """Drop the tables and columns that steps of the schema after this version have added."""
     for sql in tables_module.migrations("sqlite")[version:]:
         for table, column in re.findall(r"^ALTER TABLE (\w+) ADD COLUMN (\w+)", sql, flags=re.MULTILINE):
             connection.execute(f"ALTER TABLE {table} DROP COLUMN {column}")
+        for table in re.findall(r"^CREATE TABLE (\w+)", sql, flags=re.MULTILINE):
+            connection.execute(f"DROP TABLE {table}")
 
 
 def _take_back(connection: apsw.Connection) -> None:

@@ -13,7 +13,7 @@ import dragoman
 from dragoman.errors import FormatError, InputError
 from dragoman.message import MAX_TOKENS, NOT_RECORDED, UNPRICED, Usage, usage_problems
 from dragoman.store import Store, message_writer, open_store
-from tests.store.first_version import drop_columns_since
+from tests.store.first_version import drop_additions_since
 from tests.store.messages import answered, said, used
 
 FORGED: dict[str, Any] = {"input_tokens": 2**63 - 1, "cost_usd": Decimal(-1_000_000)}
@@ -195,7 +195,7 @@ async def test_a_store_of_an_earlier_version_counts_its_unpriced_zeros_apart(tmp
         extra = {"usage": {"pricing_version": UNPRICED}}
         await store.append(session.id, [answered("x", usage=one, extra=extra) for one in usages])
     connection = apsw.Connection(str(file))
-    drop_columns_since(connection, 10)
+    drop_additions_since(connection, 10)
     connection.pragma("user_version", 10)
     connection.close()
     async with open_store(f"sqlite:///{file}") as store:

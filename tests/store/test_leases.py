@@ -28,7 +28,7 @@ async def test_one_turn_runs_at_a_time(store: Store, clock: Clock) -> None:
     assert caught.value.code == "turn_in_flight"
     await store.turns.acquire(other.id, "you")
     await pass_time(store, clock, seconds=20)
-    assert (await store.turns.acquire(session.id, "me")).expires_at > lease.expires_at  # renewed
+    assert (await store.turns.acquire(session.id, "me", seconds=30)).expires_at > lease.expires_at  # renewed
     await pass_time(store, clock, seconds=25)
     with pytest.raises(ConflictError):
         await store.turns.acquire(session.id, "you")

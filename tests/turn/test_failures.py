@@ -424,14 +424,24 @@ async def test_a_summary_that_cannot_be_had_stops_no_turn(tmp_path: Path) -> Non
 
 
 async def test_a_second_turn_that_is_refused_does_not_hide_the_first(tmp_path: Path) -> None:
+    is_refused = asyncio.Event()
+
+    @tool(side_effects=SideEffects.NONE)
+    async def wait() -> str:
+        """Wait until the second turn is refused."""
+        await is_refused.wait()
+        return "refused"
+
     async with open_fake_agent(tmp_path, "anthropic") as it:
-        agent = await it.agent()
+        agent = await it.agent(tools=[wait])
+        it.fakes["anthropic"].answer_with(call("wait", {}))
         first = agent.begin(it.session, "Hello?")
         await anext(aiter(first))
         second = agent.begin(it.session, "Me too")
         with pytest.raises(ConflictError):
             await second.wait()
-        assert agent.active_turn(it.session) in (first, None)
+        assert agent.active_turn(it.session) is first
+        is_refused.set()
         assert isinstance(await first.wait(), TurnEnd)
         await asyncio.sleep(0)
         assert agent.active_turn(it.session) is None

@@ -46,8 +46,9 @@ def _line(text: str, *, is_done: bool = False) -> bytes:
 
 
 def _make_story(asked: ReceivedRequest) -> Answer:
-    """A long answer, told slowly; a short one to whoever asks for it."""
-    words = _WORDS if "long" in asked.body.decode() else _WORDS[:20]
+    """A short answer, told slowly; a long one, or one that only a cancel ends, to whoever asks for it."""
+    body = asked.body.decode()
+    words = _WORDS * 50 if "endless" in body else _WORDS if "long" in body else _WORDS[:20]
     pieces: list[Any] = [piece for word in words for piece in (encode_chunk(_line(word)), _EVERY_S)]
     end = [encode_chunk(_line("", is_done=True)), encode_chunk(b"")]
     return [make_head(200, **{"content-type": "application/x-ndjson", "transfer-encoding": "chunked"}), *pieces, *end]
@@ -212,13 +213,13 @@ async def test_a_run_can_be_followed_and_cancelled_at_another_worker(shared_plac
         asyncio.timeout(60),
     ):
         (_, here), (_, there) = await servers.server(), await servers.server()
-        given = run_input("A long story, please.")
+        given = run_input("An endless story, please.")
         first, second = Client(session, given), Client(session, given)
         reading = asyncio.create_task(first.begin(here))
         while len(first.seen) < 5:
             await asyncio.sleep(0.01)
         following = asyncio.create_task(second.come_back(there))
-        while len(second.seen) < 20:
+        while len(second.seen) < 10:
             await asyncio.sleep(0.01)
         async with session.post(f"{there}{RUNS}/{given['threadId']}/cancel") as answer:
             assert answer.status == 202
@@ -229,7 +230,7 @@ async def test_a_run_can_be_followed_and_cancelled_at_another_worker(shared_plac
         again = Client(session, given)
         await again.begin(there)  # the same request, at another worker
         assert again.seen == first.seen
-        busy = Client(session, run_input("A long story, please.", threadId=given["threadId"]))
+        busy = Client(session, run_input("An endless story, please.", threadId=given["threadId"]))
         running = asyncio.create_task(busy.begin(here))
         while not busy.seen:
             await asyncio.sleep(0.01)

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 import multiprocessing
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine
 from multiprocessing.connection import Connection
 from typing import Any
 
 import pytest
 
 from dragoman.errors import ConflictError
-from dragoman.store import Store, open_store
+from dragoman.store import Store, liveness, open_store
 from tests.conftest import scale
 from tests.store.conftest import Place, pass_time
 from tests.store.messages import said
@@ -185,16 +186,40 @@ def _hold_lease(url: str, session_id: str, pipe: Connection) -> None:
     asyncio.run(main())
 
 
-async def test_the_lease_of_a_killed_process_ends_with_its_duration_and_not_before(shared_place: Place) -> None:
-    async with shared_place.open() as store:
-        session = await store.create_session()
-        receiver, sender = _processes.Pipe(duplex=False)
-        process = _processes.Process(target=_hold_lease, args=(shared_place.url, session.id, sender))
-        process.start()
-        sender.close()
+@contextlib.asynccontextmanager
+async def _lease_holder(place: Place, session_id: str) -> AsyncIterator[None]:
+    """A process that holds the lease of a session for an hour."""
+    receiver, sender = _processes.Pipe(duplex=False)
+    process = _processes.Process(target=_hold_lease, args=(place.url, session_id, sender))
+    process.start()
+    sender.close()
+    try:
         assert await asyncio.to_thread(receiver.recv) == "held"
+        yield
+    finally:
         process.kill()
         process.join()
+
+
+async def test_the_lease_of_a_process_ends_when_it_is_killed_and_not_before(shared_place: Place) -> None:
+    async with shared_place.open() as store:
+        session = await store.create_session()
+        async with _lease_holder(shared_place, session.id):
+            with pytest.raises(ConflictError, match="a turn is running"):
+                await store.turns.acquire(session.id, "another")
+        await store.turns.acquire(session.id, "another")
+        with pytest.raises(ConflictError):
+            await store.turns.acquire(session.id, "a third")
+
+
+async def test_the_lease_of_a_killed_process_of_another_machine_ends_with_its_duration_and_not_before(
+    shared_place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(liveness, "_machine", lambda: "another")
+    async with shared_place.open() as store:
+        session = await store.create_session()
+        async with _lease_holder(shared_place, session.id):
+            pass
         await pass_time(store, seconds=3000)
         with pytest.raises(ConflictError, match="a turn is running"):
             await store.turns.acquire(session.id, "another")
