@@ -657,7 +657,8 @@ def test_no_words_vanish_they_are_in_the_history_or_set_aside(history: list[Mess
 @given(strategies.histories)
 def test_repair_makes_up_no_words(history: list[Message]) -> None:
     made_up = said(repair(history).messages) - said(history)
-    assert made_up <= {"cancelled: this call was never answered"}
+    texts = {text for text in made_up if not text.startswith("invalid: the input of this call cannot be used")}
+    assert texts <= {"cancelled: this call was never answered"}
 
 
 @given(strategies.histories)

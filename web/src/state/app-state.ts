@@ -34,6 +34,7 @@ export type Dialog =
   | { kind: "show-as"; messageId: string };
 
 let nextPage: string | null = null;
+let loads = 0; // requests of the first page
 
 export function hasMoreThreads(): boolean {
   return nextPage !== null;
@@ -41,8 +42,10 @@ export function hasMoreThreads(): boolean {
 
 // Loads the first page, and keeps later pages that were loaded before.
 export async function loadThreads(): Promise<void> {
+  const load = ++loads;
   await attempt(async () => {
     const page = await api.threads();
+    if (load !== loads) return; // a later request has newer rows
     const ids = new Set(page.threads.map((row) => row.id));
     const oldest = Date.parse(page.threads.at(-1)?.updatedAt ?? "");
     const isLater = (row: Thread) => page.cursor !== null && !ids.has(row.id) && Date.parse(row.updatedAt) <= oldest;
@@ -187,7 +190,10 @@ export async function sendInBranch({ threadId, atSeq, draft }: Branch, model: st
     show(next);
     await next.loaded;
     isSent = await next.send(draft, model);
-    if (isSent && model !== null) putThread(await api.changeThread(row.id, { model }));
+    if (isSent && model !== null) {
+      putThread(await api.changeThread(row.id, { model }));
+      await loadThreads(); // supersedes a request that was sent before the change
+    }
     if (isSent) return;
     const { problem } = next.view.value;
     await api.deleteThread(row.id);
