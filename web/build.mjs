@@ -19,6 +19,8 @@ const result = await build({
   absWorkingDir: here,
   entryPoints: { app: "src/main.tsx", style: "src/styles/main.css", icon: "src/icon.svg" },
   entryNames: "[name]-[hash]",
+  chunkNames: "[name]-[hash]",
+  splitting: true, // pages other than the chat are loaded when they are opened
   assetNames: "[name]-[hash]",
   loader: { ".svg": "copy" },
   outdir: fresh,
@@ -37,17 +39,29 @@ const result = await build({
 const page = await readFile(join(here, "src", "index.html"), "utf-8");
 const html = page
   .replace("{script}", outputName("app-", ".js"))
+  .replace("{preloads}", preloads())
   .replace("{style}", outputName("style-", ".css"))
   .replace("{icon}", outputName("icon-", ".svg"));
 await writeFile(join(fresh, "index.html"), html);
 await rm(target, { recursive: true, force: true });
 await rename(fresh, target);
 
-function outputName(start, end) {
-  const names = Object.keys(result.metafile.outputs).map((path) => basename(path));
-  const output = names.find((name) => name.startsWith(start) && name.endsWith(end));
-  if (!output) throw new Error(`no build output matches ${start}*${end}: ${names}`);
+function outputPath(start, end) {
+  const paths = Object.keys(result.metafile.outputs);
+  const output = paths.find((path) => basename(path).startsWith(start) && path.endsWith(end));
+  if (!output) throw new Error(`no build output matches ${start}*${end}: ${paths}`);
   return output;
+}
+
+function outputName(start, end) {
+  return basename(outputPath(start, end));
+}
+
+// Links to the scripts that the first one imports, so that the browser requests them together.
+function preloads() {
+  const { imports } = result.metafile.outputs[outputPath("app-", ".js")];
+  const paths = imports.filter(({ kind }) => kind === "import-statement").map(({ path }) => basename(path));
+  return paths.sort().map((name) => `<link rel="modulepreload" href="static/${name}">`).join("\n    ");
 }
 
 // Writes the licences of all dependencies that are parts of the page to one file.

@@ -45,7 +45,7 @@ async def test_what_the_page_is_made_of_is_kept_for_ever_and_its_names_say_its_c
     async with aiohttp.ClientSession(site.base_url, auto_decompress=False) as client:
         async with client.get("/", headers={"Accept-Encoding": "identity"}) as answer:
             parts = re.findall(r'(?:src|href)="(static/[^"]+)"', await answer.text())
-        assert len(parts) == 3
+        assert len(parts) >= 3
         for part in parts:
             assert re.search(r"-[A-Z0-9]{8}\.(js|css|svg)$", part)
             async with client.get(f"/{part}", headers={"Accept-Encoding": "gzip"}) as packed:

@@ -3,8 +3,8 @@ import { useEffect, useRef, useState } from "preact/hooks";
 import uPlot from "uplot";
 import * as api from "./api/client.ts";
 import { useObservable } from "./state/observable.ts";
-import { count, dollars, modelName, plural, spent } from "./lib/format.ts";
-import { Modal } from "./components/modal.tsx";
+import { ModelTable } from "./components/thread-cost.tsx";
+import { dollars, plural, spent } from "./lib/format.ts";
 import { IconButton } from "./components/icons.tsx";
 import { DAY_S, series } from "./lib/cost-series.ts";
 import * as appState from "./state/app-state.ts";
@@ -38,47 +38,6 @@ export function Costs() {
         </div>
       </div>
     </section>
-  );
-}
-
-// Costs of the open conversation.
-export function ThreadCost({ onClose }: { onClose: () => void }) {
-  const [models, setModels] = useState<api.Total[] | null>(null);
-  useEffect(() => void appState.attempt(async () => setModels((await api.threadCost(appState.open.value.id)).byModel)), []);
-  return (
-    <Modal title="Cost of this conversation" onClose={onClose} class="wide">
-      {models === null ? <p class="muted">Loading …</p> : <ModelTable models={models} />}
-      <p class="muted small">By Dragoman's price table. Messages that a fork shares with its original count in the original.</p>
-    </Modal>
-  );
-}
-
-function ModelTable({ models }: { models: api.Total[] }) {
-  return (
-    <div class="table prose" tabindex={0} role="region" aria-label="Costs by model">
-      <table>
-        <thead>
-          <tr>
-            <th>Model</th>
-            <th align="right">Answers</th>
-            <th align="right">Tokens in</th>
-            <th align="right">Tokens out</th>
-            <th align="right">Cost</th>
-          </tr>
-        </thead>
-        <tbody>
-          {models.map((row) => (
-            <tr key={row.group}>
-              <td>{modelName(row.group ?? "unknown")}</td>
-              <td align="right">{count(row.messages)}</td>
-              <td align="right">{count(row.inputTokens + row.cachedInputTokens + row.cacheCreationInputTokens)}</td>
-              <td align="right">{count(row.outputTokens)}</td>
-              <td align="right">{spent(row.costUsd, row.unpriced, row.messages)}</td>
-            </tr>
-          ))}
-        </tbody>
-      </table>
-    </div>
   );
 }
 

@@ -1,9 +1,8 @@
 // Pages by the first part of the URL hash.
 import type { ComponentChild } from "preact";
 import { Chat } from "./chat/chat.tsx";
-import { Costs } from "./costs.tsx";
 import type { IconName } from "./components/icons.tsx";
-import { Mail } from "./mail/mail.tsx";
+import { lazy } from "./components/lazy.tsx";
 
 export interface Page {
   name: string; // "": the start page
@@ -11,6 +10,9 @@ export interface Page {
   icon: IconName;
   show: () => ComponentChild;
 }
+
+const Costs = lazy(async () => (await import("./costs.tsx")).Costs);
+const Mail = lazy(async () => (await import("./mail/mail.tsx")).Mail);
 
 export const PAGES: Page[] = [
   { name: "", label: "Chat", icon: "chat", show: () => <Chat /> },

@@ -1,12 +1,12 @@
 // The open dialog.
 import { useState } from "preact/hooks";
 import { useObservable } from "../state/observable.ts";
-import { ThreadCost } from "../costs.tsx";
 import { Help } from "./help.tsx";
 import { Modal } from "./modal.tsx";
 import { ModelPicker } from "../chat/model-picker.tsx";
 import * as appState from "../state/app-state.ts";
 import { ShowAs } from "../chat/show-as.tsx";
+import { ThreadCost } from "./thread-cost.tsx";
 import type { Thread } from "../api/types.ts";
 
 const close = () => appState.dialog.set(null);

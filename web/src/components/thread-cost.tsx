@@ -1,0 +1,46 @@
+// Costs of the open conversation, in a dialog.
+import { useEffect, useState } from "preact/hooks";
+import * as api from "../api/client.ts";
+import { Modal } from "./modal.tsx";
+import { count, modelName, spent } from "../lib/format.ts";
+import * as appState from "../state/app-state.ts";
+
+export function ThreadCost({ onClose }: { onClose: () => void }) {
+  const [models, setModels] = useState<api.Total[] | null>(null);
+  useEffect(() => void appState.attempt(async () => setModels((await api.threadCost(appState.open.value.id)).byModel)), []);
+  return (
+    <Modal title="Cost of this conversation" onClose={onClose} class="wide">
+      {models === null ? <p class="muted">Loading …</p> : <ModelTable models={models} />}
+      <p class="muted small">By Dragoman's price table. Messages that a fork shares with its original count in the original.</p>
+    </Modal>
+  );
+}
+
+export function ModelTable({ models }: { models: api.Total[] }) {
+  return (
+    <div class="table prose" tabindex={0} role="region" aria-label="Costs by model">
+      <table>
+        <thead>
+          <tr>
+            <th>Model</th>
+            <th align="right">Answers</th>
+            <th align="right">Tokens in</th>
+            <th align="right">Tokens out</th>
+            <th align="right">Cost</th>
+          </tr>
+        </thead>
+        <tbody>
+          {models.map((row) => (
+            <tr key={row.group}>
+              <td>{modelName(row.group ?? "unknown")}</td>
+              <td align="right">{count(row.messages)}</td>
+              <td align="right">{count(row.inputTokens + row.cachedInputTokens + row.cacheCreationInputTokens)}</td>
+              <td align="right">{count(row.outputTokens)}</td>
+              <td align="right">{spent(row.costUsd, row.unpriced, row.messages)}</td>
+            </tr>
+          ))}
+        </tbody>
+      </table>
+    </div>
+  );
+}
