@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import re
 import statistics
 import struct
 
@@ -64,6 +65,40 @@ def test_every_family_counts_more_for_more(family: tokens.Family) -> None:
 def test_chinese_has_more_tokens_than_a_quarter_of_its_characters() -> None:
     assert tokens_of(CHINESE) > len(CHINESE) * 0.6
     assert tokens_of(ENGLISH) < len(ENGLISH) / 3
+
+
+def test_counts_are_those_of_the_patterns_they_stand_for() -> None:
+    text = "HTMLParser reads camelCase, snake_case and 1234567 -> ABc\n\n\tüber 漢字  😀 internationalization"
+    parts = re.findall(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])|[A-Z]", text)
+    digits, signs = re.findall(r"[0-9]+", text), re.findall(r"[!-/:-@\[-`{-~]+", text)
+    counts = dict(zip(tokens.TEXT_COUNTS, tokens.measure_text(text), strict=True))
+    assert counts == {
+        "word": len(parts),
+        "long": sum(max(0, len(part) - 6) for part in parts),
+        "longer": sum(max(0, len(part) - 10) for part in parts),
+        "upper": sum(len(part) - 1 for part in parts if part.isupper()),
+        "digit": sum(map(len, digits)),
+        "number": sum(-(-len(number) // 3) for number in digits),
+        "sign": len(signs),
+        "sign_more": sum(len(run) - 1 for run in signs),
+        "line": 1,
+        "space": 1,
+        "han": 2,
+        "hangul": 0,
+        "latin": 1,
+        "cyrillic": 0,
+        "letter": 0,
+        "symbol": 0,
+        "astral": 1,
+    }
+
+
+def test_a_long_text_is_sampled_and_not_kept() -> None:
+    paragraph = "The quick brown fox jumps over 13 lazy dogs; internationalization, naïveté and HTMLParser.\n"
+    one = sum(tokens.measure_text(paragraph))
+    kept = tokens._count_short.cache_info().currsize
+    assert sum(tokens.measure_text(paragraph * 20_000)) == pytest.approx(20_000 * one, rel=0.02)
+    assert tokens._count_short.cache_info().currsize == kept
 
 
 def test_the_first_family_whose_pattern_matches_counts() -> None:
