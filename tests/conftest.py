@@ -20,6 +20,7 @@ from tests import cli_runner
 from tests.servers.fixtures import (  # noqa: F401  one of each for a process, whatever folder its tests are in
     aimock_server,
     llama_server,
+    pooler,
     postgres,
     postgres_server,
     s3_server,

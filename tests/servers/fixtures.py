@@ -17,7 +17,7 @@ from typing import Any, Final
 
 import pytest
 
-from tests.servers.processes import run_aimock, run_llama
+from tests.servers.processes import run_aimock, run_llama, run_pgbouncer
 
 WORDS: Final = "It is the readme of Project Foo – très bref! 😀"
 LLAMA_WORDS: Final = WORDS.replace("Foo –", "Foo\u00a0–")  # the same, with a space that does not break
@@ -101,6 +101,13 @@ def postgres() -> Iterator[Any]:
 def postgres_server(postgres: Any) -> str:
     """The URL of a PostgreSQL server."""
     return str(postgres.get_uri())
+
+
+@pytest.fixture(scope="session")
+def pooler(postgres: Any) -> Iterator[str]:
+    """The URL of a PgBouncer in transaction mode in front of the same server."""
+    with run_pgbouncer(Path(postgres.pgdata)) as url:
+        yield url
 
 
 def free_ports(count: int) -> list[int]:

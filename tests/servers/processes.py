@@ -12,6 +12,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,64 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 INSTALLED = ROOT / ".cache" / "aimock"
 PACKAGE = INSTALLED / "node_modules" / "@copilotkit" / "aimock"
+
+
+def find_program(name: str, package: str) -> str:
+    """Where a program of this system is; it is installed if we may, and the test is skipped if it cannot be had."""
+    path = shutil.which(name) or _install(name, package)
+    if path is None:
+        pytest.skip(f"there is no {name} here; on Debian or Ubuntu: sudo apt-get install {package}")
+    return path
+
+
+def _install(name: str, package: str) -> str | None:
+    if os.geteuid() != 0 or shutil.which("apt-get") is None:
+        return None
+    environment = os.environ | {"DEBIAN_FRONTEND": "noninteractive"}
+    wait = ["-o", "DPkg::Lock::Timeout=120"]
+    for command in (["update", "-qq"], ["install", "-y", "-qq", "--no-install-recommends", *wait, package]):
+        subprocess.run(["apt-get", *command], env=environment, capture_output=True, check=False, timeout=300)
+    return shutil.which(name)
+
+
+_POOLER = """
+[databases]
+postgres = host={server} dbname=postgres user=postgres
+
+[pgbouncer]
+pool_mode = transaction
+default_pool_size = 3
+max_client_conn = 500
+auth_type = any
+unix_socket_dir = {folder}
+listen_port = 6432
+logfile = {folder}/log
+"""
+
+
+@contextlib.contextmanager
+def run_pgbouncer(server_folder: Path) -> Iterator[str]:
+    """PgBouncer in transaction mode in front of the PostgreSQL server of that folder. Gives its URL.
+
+    Its three connections are fewer than those of most stores, so that transactions of a client meet different ones.
+    """
+    program = find_program("pgbouncer", "pgbouncer")
+    owner = server_folder.owner()  # others cannot open the socket of the server
+    with tempfile.TemporaryDirectory(prefix="dragoman-pgbouncer-") as folder:
+        config = Path(folder) / "pgbouncer.ini"
+        config.write_text(_POOLER.format(server=server_folder, folder=folder))
+        for path in (folder, config):
+            shutil.chown(path, owner)
+        user = ["-u", owner] if os.geteuid() == 0 else []
+        with subprocess.Popen([program, "-q", *user, str(config)], stderr=subprocess.DEVNULL) as process:
+            try:
+                while not (Path(folder) / ".s.PGSQL.6432").exists():
+                    assert process.poll() is None, (Path(folder) / "log").read_text()
+                    time.sleep(0.01)
+                yield f"postgresql://postgres:@/postgres?host={folder}&port=6432"
+            finally:
+                process.kill()
+                process.wait()
 
 
 @contextlib.contextmanager

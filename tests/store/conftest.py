@@ -49,8 +49,11 @@ def _sqlite(request: pytest.FixtureRequest) -> Place:
 
 
 def _postgres(request: pytest.FixtureRequest) -> Place:
+    return schema_of(request, request.getfixturevalue("postgres_server"))
+
+
+def schema_of(request: pytest.FixtureRequest, server: str) -> Place:
     """A schema that does not exist yet; for a test that takes ``store``, one with an empty store."""
-    server: str = request.getfixturevalue("postgres_server")
     if "store" not in request.fixturenames:
         return Place(f"{server}&schema=place_{next(_NUMBERS)}")
     runner: asyncio.Runner = request.getfixturevalue("runner")

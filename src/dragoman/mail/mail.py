@@ -18,7 +18,6 @@ process, a transport or a consumer. An effect passed to ``ack`` is committed exa
 
 from __future__ import annotations
 
-import asyncio
 import copy
 import functools
 import hashlib
@@ -53,6 +52,7 @@ from dragoman.mail.retry_policy import RULES, RetryRule, classify_error, get_rul
 from dragoman.mail.stored_letter import to_decrypted, to_masked, to_stored, to_transport
 from dragoman.offload import LARGE, run_off_loop
 from dragoman.redaction import Redactor
+from dragoman.signals import MAIL, Signals, Subscription
 
 if TYPE_CHECKING:
     from dragoman.store import Store
@@ -93,60 +93,42 @@ class Transport(Protocol):
 
 
 class MailboxNotifier:
-    """Wakes the waiters of this process when a letter is stored. Waiters also poll, so a lost wake-up only delays."""
+    """Wakes waiters when a letter is stored. Waiters also poll, so a lost wake-up only delays."""
 
-    def __init__(self) -> None:
-        self._events: dict[str, set[asyncio.Event]] = {}
+    def __init__(self, signals: Signals | None = None) -> None:
+        self._signals = signals or Signals()
         self.busy: set[str] = set()  # mailboxes that had letters at the last receive
 
     def notify(self, name: str) -> None:
         """Wake the waiters of a name."""
-        for event in self._events.get(name, ()):
-            event.set()
+        self._signals.publish(MAIL, name)
 
     def waiter(self, name: str) -> Waiter:
         """Return a waiter, to be used with ``with``."""
-        return Waiter(self._events, name)
+        return Waiter(self._signals.subscribe(MAIL, name))
 
 
 class Waiter:
     """Waits for a notification, or for a time that doubles from ``MIN_WAIT_S`` to ``MAX_WAIT_S``."""
 
-    def __init__(self, events: dict[str, set[asyncio.Event]], name: str) -> None:
-        self._events = events
-        self._name = name
-        self._event = asyncio.Event()
+    def __init__(self, subscription: Subscription) -> None:
+        self._subscription = subscription
         self._wait_s = MIN_WAIT_S
 
     def __enter__(self) -> Waiter:
-        self._events.setdefault(self._name, set()).add(self._event)
+        self._subscription.open()
         return self
 
     def __exit__(self, *_: object) -> None:
-        others = self._events.get(self._name, set())
-        others.discard(self._event)
-        if not others:
-            self._events.pop(self._name, None)
+        self._subscription.close()
 
     def reset(self) -> None:
         """Make the next wait short."""
         self._wait_s = MIN_WAIT_S
 
     async def wait(self, max_s: float = MAX_WAIT_S) -> None:
-        """Wait for a notification or the time-out. (``asyncio.wait_for`` of Python 3.11 may lose a cancellation.)"""
-        was_notified = True
-
-        def on_timeout() -> None:
-            nonlocal was_notified
-            was_notified = False
-            self._event.set()
-
-        timer = asyncio.get_running_loop().call_later(min(self._wait_s, max_s), on_timeout)
-        try:
-            await self._event.wait()
-        finally:
-            timer.cancel()
-            self._event.clear()
+        """Wait for a notification or the time-out."""
+        was_notified = await self._subscription.wait(min(self._wait_s, max_s))
         self._wait_s = MIN_WAIT_S if was_notified else min(2 * self._wait_s, MAX_WAIT_S)
 
 
@@ -228,7 +210,7 @@ class Mail:
         self.store = store
         self.transport = transport
         self.encryptor = encryptor or make_encryptor(store)
-        self.notifier = MailboxNotifier()
+        self.notifier = MailboxNotifier(store.signals)
         self.redactor = Redactor()
         self.team_id = team_id or ""
         self.user_id = user_id
@@ -366,7 +348,7 @@ class Mail:
         return await self.send(answer, **links)
 
     def notify(self, stored: StoredLetter) -> None:
-        """Wake the waiters of this process for a new letter."""
+        """Wake the waiters for a new letter."""
         self.notifier.notify(OUTBOX if self.uses_transport else self._mailbox_key(stored.recipient_id))
 
     def notify_all(self, *recipient_ids: str) -> None:

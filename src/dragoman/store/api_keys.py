@@ -17,6 +17,7 @@ from typing import Any, Final
 import msgspec
 
 from dragoman.errors import ConflictError, UnknownNameError
+from dragoman.signals import KEYS
 from dragoman.store.operation import Facet, Steps, VolatileOperation, from_micros, operation, to_micros
 
 _KEY: Final = "public_id, secret_hash, name, user_id, team_id, scopes, created_at, expires_at, revoked_at, last_used_at"
@@ -82,7 +83,9 @@ class KeyStore(Facet):
 
     async def revoke(self, public_id: str) -> ApiKey:
         """Revoke a key. A key that was revoked before keeps the time of its revocation."""
-        return await self._store._write(_revoke_key(public_id, self._store.clock()))
+        key = await self._store._write(_revoke_key(public_id, self._store.clock()))
+        self._store.signals.publish(KEYS, "")
+        return key
 
     async def touch(self, public_id: str) -> None:
         """Store that a key was used now. A power cut may lose this."""

@@ -4,7 +4,7 @@
     await store.runs.append(run, after, events)           before any client receives them
     part = store.runs.close_part(run, after, events, end)    ends a run, in the transaction that stores its answer
     page = await store.runs.events(session_id, after)                             the events after a number
-    await store.runs.cancel(session_id)                                           its worker polls for this
+    await store.runs.cancel(session_id)                                           signals its worker, which also polls
     await store.runs.heartbeat(owner, …)                                          keeps the runs of a worker alive
 
 A run whose worker died on this machine, or sends no heartbeat, expires, and any process may fail it. Runs belong to the
@@ -25,6 +25,7 @@ from typing import Any, Final, Literal
 import msgspec
 
 from dragoman.errors import ConflictError, CorruptDataError
+from dragoman.signals import CANCEL, RUN
 from dragoman.store.liveness import is_dead
 from dragoman.store.operation import (
     Facet,
@@ -167,11 +168,19 @@ class RunStore(Facet):
         Return false, and store nothing, if the run has ended or its last event is another one. On SQLite a power cut
         may lose the events of a run that has not ended; the death of a process does not.
         """
-        return await self._store._write(volatile(self._append_op(run, after, events)))
+        is_stored = await self._store._write(volatile(self._append_op(run, after, events)))
+        self.announce(run.session_id)
+        return is_stored
 
     async def end(self, run: Run, after: int, events: Sequence[str], end: RunEnd) -> bool:
         """Append the last events of a run and end it; false as for ``append``."""
-        return await self._store._write(self._append_op(run, after, events, end))
+        is_stored = await self._store._write(self._append_op(run, after, events, end))
+        self.announce(run.session_id)
+        return is_stored
+
+    def announce(self, session_id: str) -> None:
+        """Wake the followers of a session, after a part was committed."""
+        self._store.signals.publish(RUN, session_id)
 
     def close_part(self, run: Run, after: int, events: Sequence[str], end: RunEnd) -> Part[bool]:
         """Return the same as a part of another transaction."""
@@ -198,7 +207,10 @@ class RunStore(Facet):
 
     async def cancel(self, session_id: str, run_id: str | None = None) -> Run | None:
         """Request the end of a run, or of the running one, and return it; ``None`` if it has ended or is unknown."""
-        return await self._store._write(_cancel_run(session_id, run_id, self._store.clock()))
+        run = await self._store._write(_cancel_run(session_id, run_id, self._store.clock()))
+        if run is not None:
+            self._store.signals.publish(CANCEL, run.owner)
+        return run
 
     async def heartbeat(self, owner: str, alive_s: float) -> None:
         """Keep the runs of a worker alive for so long."""
@@ -218,7 +230,9 @@ class RunStore(Facet):
 
     async def fail_expired(self, run: Run, event: str) -> bool:
         """Fail an expired run with a last event; false if it has ended, or is alive again."""
-        return await self._store._write(_fail_expired(run, event, self._store.clock()))
+        is_stored = await self._store._write(_fail_expired(run, event, self._store.clock()))
+        self.announce(run.session_id)
+        return is_stored
 
     async def delete_old_events(self, older_than: timedelta = RETENTION) -> int:
         """Delete the events of runs that ended so long ago, and return the number of batches. The runs stay."""

@@ -26,6 +26,7 @@ from dragoman.errors import DragomanError, FormatError, InputError, UnknownSessi
 from dragoman.ids import UlidSource
 from dragoman.message import Message, Role
 from dragoman.offload import estimate_size, run_off_loop
+from dragoman.signals import Signals
 from dragoman.store import (
     high_water,
     message_reader,
@@ -91,6 +92,7 @@ class Store:
         self.clock = clock
         self.strict = False  # whether an append that breaks a rule is refused
         self.mark = HighWaterMark(None)
+        self.signals = Signals()
         self.search_index = SearchIndex(self)
         self.costs = CostStore(self)
         self.entries = EntryStore(self)

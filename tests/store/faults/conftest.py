@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 import random
-import shutil
-import subprocess
 import sys
 from collections.abc import Callable
 
 import pytest
+
+from tests.servers.processes import find_program
 
 IS_LONG = os.environ.get("DRAGOMAN_FAULTS") == "long"
 _COUNTED = "counted"
@@ -52,19 +52,6 @@ def program() -> Callable[[str, str], str]:
     """Where a program of this system is; it is installed if we may, and the test is skipped if it cannot be had."""
 
     def found(name: str, package: str) -> str:
-        path = shutil.which(name) or _installed(name, package)
-        if path is None:
-            pytest.skip(f"there is no {name} here; on Debian or Ubuntu: sudo apt-get install {package}")
-        return path
+        return find_program(name, package)
 
     return found
-
-
-def _installed(name: str, package: str) -> str | None:
-    if os.geteuid() != 0 or shutil.which("apt-get") is None:
-        return None
-    environment = os.environ | {"DEBIAN_FRONTEND": "noninteractive"}
-    wait = ["-o", "DPkg::Lock::Timeout=120"]
-    for command in (["update", "-qq"], ["install", "-y", "-qq", "--no-install-recommends", *wait, package]):
-        subprocess.run(["apt-get", *command], env=environment, capture_output=True, check=False, timeout=300)
-    return shutil.which(name)

@@ -28,6 +28,7 @@ import msgspec
 
 from dragoman import settings
 from dragoman.attachments import SigningKeys
+from dragoman.signals import KEYS
 from dragoman.store import ApiKey, Store
 
 PEPPER_VARIABLE: Final = "DRAGOMAN_KEY_PEPPER"
@@ -88,6 +89,7 @@ class KeyRing:
         self._peppers = peppers
         self._now = now
         self._cache: dict[bytes, tuple[float, ApiKey]] = {}
+        store.signals.call(KEYS, "", self.clear)
 
     async def verify(self, text: str) -> ApiKey | None:
         """The stored key, if the text is a valid key."""

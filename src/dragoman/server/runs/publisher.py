@@ -207,6 +207,7 @@ class RunPublisher:
         assert self._opening is not None
         self.run = self._opening.result
         self._notify(len(self._unstored))
+        self._store.runs.announce(self.run.session_id)
         self._next_flush = self._loop.time() + FLUSH_S
         self.is_started = True
         self._on_start(self)
@@ -234,6 +235,7 @@ class RunPublisher:
             self._closing, self._end = None, closing.end
             self._unstored.extend(closing.texts)
             self._notify(len(self._unstored), has_ended=True)
+            self._store.runs.announce(self.run.session_id)
 
     def _drop_closing(self) -> None:
         """Forget an end that was encoded and not stored."""

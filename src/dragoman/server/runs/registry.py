@@ -5,11 +5,11 @@
     await registry.cancel(session_id, run_id)                       also if another worker runs it
     await registry.close(grace_s)                                   at shutdown
 
-Followers of a run of this process wait for its publisher; followers of another worker's run poll the store. A worker
-sends a heartbeat for its runs every two seconds. Any worker ends a run whose worker has died: on the same machine at
-once, because the supervisor reports the death and processes are looked up; on others after eight seconds without a
-heartbeat. Invariants: a run continues without its client until it ends or is cancelled; a rejected request leaves no
-thread, no file and no run behind.
+Followers of a run of this process wait for its publisher; followers of another worker's run wait for signals of the
+store, and poll it. A worker sends a heartbeat for its runs every two seconds. Any worker ends a run whose worker has
+died: on the same machine at once, because the supervisor reports the death and processes are looked up; on others after
+eight seconds without a heartbeat. Invariants: a run continues without its client until it ends or is cancelled; a
+rejected request leaves no thread, no file and no run behind.
 """
 
 from __future__ import annotations
@@ -35,6 +35,7 @@ from dragoman.server.runs.recovery import end_expired_run, end_lost_run
 from dragoman.server.runs.run_input import RunInput
 from dragoman.server.runs.turn_request import PreparedTurn, TurnPreparation
 from dragoman.shield import run_to_completion
+from dragoman.signals import CANCEL, RUN
 from dragoman.store import Session
 from dragoman.store.liveness import make_owner
 from dragoman.store.runs import Run, RunEvent, RunExistsError
@@ -44,10 +45,11 @@ if TYPE_CHECKING:
 
 ALIVE_S: Final = 8.0  # how long a run counts as alive after a heartbeat
 HEARTBEAT_S: Final = 2.0
-CANCEL_POLL_S: Final = 0.5  # how soon a cancel that another worker accepted takes effect
+CANCEL_POLL_S: Final = 0.5  # how soon a cancel that another worker accepted takes effect, without its signal
 CLEANUP_S: Final = 3600.0
 KEEP_ALIVE_S: Final = 15.0  # a follower without events gets an empty list
 POLL_S: Final = (0.05, 0.5)  # first and longest interval for polling a run of another worker
+SIGNAL_POLL_S: Final = 1.0  # the same if the store delivers the signals of other workers
 _log: Final = logging.getLogger("dragoman.server")
 
 
@@ -84,11 +86,13 @@ class RunRegistry:
         self._lost_runs: list[Run] = []  # not published to their end
         self._maintenance_task: asyncio.Task[None] | None = None
         self._stop_event = asyncio.Event()
-        self._has_death = asyncio.Event()  # of another worker
+        self._has_death = False  # of another worker
+        self._wake_event = asyncio.Event()  # ends the pause of the maintenance task
 
     def start(self) -> None:
         """Start the maintenance task: heartbeats, cancels, and recovery of other workers' runs."""
         if self._maintenance_task is None:
+            self._store.signals.call(CANCEL, self._owner, self._wake_event.set)
             self._maintenance_task = asyncio.create_task(self._maintain(), name="dragoman-runs")
 
     # --- starting ----------------------------------------------------------------------------------------------------
@@ -255,38 +259,39 @@ class RunRegistry:
 
         An empty list is yielded after every ``KEEP_ALIVE_S`` without events.
         """
-        wait_s, quiet_s = POLL_S[0], 0.0
-        while True:
-            publisher = self._publishers.get(session_id)
-            if publisher is not None and _is_followable(publisher.run, after, run_id):
-                if events := publisher.events_after(after):
-                    after = events[-1].number
+        changes = self._store.signals.subscribe(RUN, session_id)
+        try:
+            wait_s, quiet_s = POLL_S[0], 0.0
+            while True:
+                publisher = self._publishers.get(session_id)
+                if publisher is not None and _is_followable(publisher.run, after, run_id):
+                    if events := publisher.events_after(after):
+                        after = events[-1].number
+                        yield events
+                    elif publisher.has_ended:
+                        return
+                    elif not await publisher.wait_for_change(KEEP_ALIVE_S):
+                        yield []
+                    continue
+                changes.open()
+                page = await self._store.runs.events(session_id, after)
+                run = page.latest if run_id is None else await self._store.runs.get(session_id, run_id)
+                if events := [event for event in page.events if run_id in (None, event.run_id)]:
+                    after, wait_s, quiet_s = events[-1].number, POLL_S[0], 0.0
                     yield events
-                elif publisher.has_ended:
+                    continue
+                if run is None or not run.is_running or self._stop_event.is_set():
                     return
-                elif not await publisher.wait_for_change(KEEP_ALIVE_S):
+                if session_id in self._publishers or await end_expired_run(self._state, run):
+                    continue
+                wait_s = SIGNAL_POLL_S if self._store.signals.is_shared else min(wait_s * 1.5, POLL_S[1])
+                if not await changes.wait(wait_s):
+                    quiet_s += wait_s
+                if quiet_s >= KEEP_ALIVE_S:
+                    quiet_s = 0.0
                     yield []
-                continue
-            page = await self._store.runs.events(session_id, after)
-            run = page.latest if run_id is None else await self._store.runs.get(session_id, run_id)
-            if events := [event for event in page.events if run_id in (None, event.run_id)]:
-                after, wait_s, quiet_s = events[-1].number, POLL_S[0], 0.0
-                yield events
-                continue
-            if run is None or not run.is_running or self._stop_event.is_set():
-                return
-            if session_id in self._publishers or await end_expired_run(self._state, run):
-                continue
-            await self._wait(wait_s)
-            wait_s, quiet_s = min(wait_s * 1.5, POLL_S[1]), quiet_s + wait_s
-            if quiet_s >= KEEP_ALIVE_S:
-                quiet_s = 0.0
-                yield []
-
-    async def _wait(self, seconds: float) -> None:
-        """Wait, at most until shutdown."""
-        with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self._stop_event.wait(), seconds)
+        finally:
+            changes.close()
 
     @property
     def is_stopping(self) -> bool:
@@ -313,6 +318,7 @@ class RunRegistry:
     async def close(self, grace_s: float = 0.0) -> None:
         """Start no more runs, wait for the active ones for a time, then cancel the rest."""
         self._stop_event.set()
+        self._store.signals.deliver_all()  # followers end
         if self._tasks:
             await asyncio.wait(self._tasks, timeout=grace_s)
         while self._tasks or self._starting_users:
@@ -330,7 +336,7 @@ class RunRegistry:
         next_heartbeat = next_cleanup = 0.0
         while True:
             try:
-                if now() >= next_heartbeat or self._has_death.is_set():
+                if now() >= next_heartbeat or self._has_death:
                     next_heartbeat = now() + self._heartbeat_s
                     await self._send_heartbeat()
                 if now() >= next_cleanup:
@@ -344,17 +350,19 @@ class RunRegistry:
                 _log.warning("maintenance of runs failed: %s", error)
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(CANCEL_POLL_S):
-                    await self._has_death.wait()
+                    await self._wake_event.wait()
+            self._wake_event.clear()
 
     def report_death(self) -> None:
         """End the runs of a worker that has just died, without waiting for the next heartbeat."""
-        self._has_death.set()
+        self._has_death = True
+        self._wake_event.set()
 
     async def _send_heartbeat(self) -> None:
         """Keep the runs of this worker alive, and end those of dead workers."""
         if self._publishers:
             await self._store.runs.heartbeat(self._owner, self._alive_s)
-        self._has_death.clear()
+        self._has_death = False
         for run in await self._store.runs.expired():
             await end_expired_run(self._state, run)
         while self._lost_runs:

@@ -8,6 +8,10 @@ Blobs are stored in a table of the same database unless another location is conf
 key starts with the session, as a database that is distributed by session needs; only ``blobs`` and ``erasures`` belong
 to no session.
 
+Servers exchange signals with LISTEN and NOTIFY (``postgres_signals``). Behind a pooler that shares connections between
+transactions, such as PgBouncer in transaction mode, no statement is prepared by name, every statement is part of an
+explicit transaction, which also sets the schema, and servers poll.
+
 Invariant: nothing is acknowledged before its commit has returned with ``synchronous_commit`` on, from a server that
 syncs. A server with unsafe settings is detected at the start, and the store is not opened.
 """
@@ -30,6 +34,8 @@ from dragoman.store.store import Store, now_utc
 
 try:
     import asyncpg  # type: ignore[import-untyped]
+
+    from dragoman.store.engines.postgres_signals import NOTIFY, PostgresSignals
 except ImportError:
     raise StoreUnusableError(
         "PostgreSQL needs a package that is not installed",
@@ -48,6 +54,8 @@ _CLOSE_TIMEOUT_S: Final = 20
 _PAUSES_S: Final = (0.02, 0.1, 0.5, 1.5)  # before an operation is tried again
 _SAFE_SETTINGS: Final = {"fsync": "on", "full_page_writes": "on", "server_encoding": "UTF8"}
 _SAFE_COMMITS: Final = ("on", "remote_apply")
+_SETTINGS: Final = (*_SAFE_SETTINGS, "synchronous_commit")
+_OPTIONS: Final = ("schema", "connections", "pooler")  # of the URL, our own
 
 _ROLLBACK_ERRORS: Final = (asyncpg.SerializationError, asyncpg.DeadlockDetectedError)
 _CONNECTION_ERRORS: Final = (
@@ -71,18 +79,15 @@ class PostgresStore(Store):
         self._dsn, options = _options_from(url)
         self._schema = options.get("schema")
         self._connections = int(options.get("connections", _CONNECTIONS))
-        self._begin = "BEGIN"
+        self._pooler = options.get("pooler")  # none or transaction; detected if it is not given
+        self._setup = ""  # statements at the start of each transaction
         self._pool: Pool | None = None
         super().__init__(blobs if blobs is not None else PostgresBlobs(self), clock)
+        self.signals: PostgresSignals = PostgresSignals(self._connect_listener, self._send_signal, self._schema or "")
 
     async def open(self) -> None:
-        settings = {"application_name": "dragoman"}
-        if self._schema is not None:
-            settings["search_path"] = _quote_name(self._schema)
         try:
-            pool = await asyncpg.create_pool(
-                self._dsn, min_size=1, max_size=self._connections, reset=_skip_reset, server_settings=settings
-            )
+            pool = await self._open_pool()
         except (asyncpg.PostgresError, *_CONNECTION_ERRORS, ValueError) as error:
             raise StoreUnusableError(f"it cannot be opened ({error})", where=self._where) from None
         try:
@@ -97,14 +102,22 @@ class PostgresStore(Store):
             await pool.close()
             raise
         self._pool = pool
+        if not self.uses_pooler:
+            self.signals.start()
         self.search_index.start()
 
     async def close(self) -> None:
         await self.search_index.stop()
+        await self.signals.stop()
         pool, self._pool = self._pool, None
         if pool is not None:
             with contextlib.suppress(TimeoutError):  # a server that does not answer keeps nobody here
                 await asyncio.wait_for(pool.close(), _CLOSE_TIMEOUT_S)
+
+    @property
+    def uses_pooler(self) -> bool:
+        """Whether a pooler is between this process and the server."""
+        return self._pooler == "transaction"
 
     @property
     def _where(self) -> str:
@@ -114,18 +127,70 @@ class PostgresStore(Store):
 
     # --- opening -----------------------------------------------------------------------------------------------------
 
+    async def _open_pool(self) -> Pool:
+        """Open a pool of connections in the way that the server or pooler allows."""
+        if self._pooler is None:
+            try:
+                pool = await self._connect_pool()
+            except asyncpg.ProtocolViolationError:  # of a pooler: it does not know the parameter search_path
+                self._pooler = "transaction"
+            else:
+                self._pooler = "transaction" if await _is_pooler(pool) else "none"
+                if not self.uses_pooler:
+                    return pool
+                await pool.close()
+        return await self._connect_pool()
+
+    async def _connect_pool(self) -> Pool:
+        return await asyncpg.create_pool(
+            self._dsn,
+            min_size=1,
+            max_size=self._connections,
+            reset=_skip_reset,
+            server_settings=self._server_settings(),
+            **({"statement_cache_size": 0} if self.uses_pooler else {}),
+        )
+
+    def _server_settings(self) -> dict[str, str]:
+        settings = {"application_name": "dragoman"}
+        if self._schema is not None and not self.uses_pooler:
+            settings["search_path"] = _quote_name(self._schema)
+        return settings
+
+    async def _connect_listener(self) -> Connection:
+        return await asyncpg.connect(self._dsn, server_settings={"application_name": "dragoman signals"})
+
+    async def _send_signal(self, channel: str, payload: str) -> None:
+        async with self._connection() as connection:
+            await connection.execute(NOTIFY, channel, payload)
+
+    @contextlib.asynccontextmanager
+    async def _transaction(self, connection: Connection) -> AsyncIterator[None]:
+        """A transaction with its settings."""
+        async with connection.transaction():
+            if self._setup:
+                await connection.execute(self._setup)
+            yield
+
     async def _check(self, connection: Connection) -> None:
         version = connection.get_server_version()
         if version.major < _MIN_VERSION:
             raise self._unsafe_error(
                 f"the server is PostgreSQL {version.major}, and {_MIN_VERSION} is the oldest that will do"
             )
+        async with connection.transaction():
+            settings = {name: await connection.fetchval(f"SHOW {name}") for name in _SETTINGS}
         for name, expected in _SAFE_SETTINGS.items():
-            actual = await connection.fetchval(f"SHOW {name}")
-            if actual != expected:
-                raise self._unsafe_error(f"{name} is {actual!r} and should be {expected!r}; an answer could be lost")
-        if await connection.fetchval("SHOW synchronous_commit") not in _SAFE_COMMITS:
-            self._begin = "BEGIN; SET LOCAL synchronous_commit = on"
+            if settings[name] != expected:
+                raise self._unsafe_error(
+                    f"{name} is {settings[name]!r} and should be {expected!r}; an answer could be lost"
+                )
+        setup = []
+        if settings["synchronous_commit"] not in _SAFE_COMMITS:
+            setup.append("SET LOCAL synchronous_commit = on")
+        if self._schema is not None and self.uses_pooler:
+            setup.append(f"SET LOCAL search_path = {_quote_name(self._schema)}")
+        self._setup = "; ".join(setup)
 
     def _unsafe_error(self, what: str) -> StoreUnusableError:
         return StoreUnusableError(what, where=self._where, remedy="Change the server's settings, or use another server")
@@ -134,10 +199,11 @@ class PostgresStore(Store):
         """Take the steps that are missing, all or none. Changes of tables are part of the transaction here, so that no
         copy has to be made first."""
         steps = migrations("postgres")
-        if await self._version(connection) == len(steps):
-            return
+        async with self._transaction(connection):
+            if await self._version(connection) == len(steps):
+                return
         try:
-            async with connection.transaction():
+            async with self._transaction(connection):
                 await connection.execute(f"SELECT pg_advisory_xact_lock({_MIGRATION_LOCK})")
                 if self._schema is not None:
                     await connection.execute(f"CREATE SCHEMA IF NOT EXISTS {_quote_name(self._schema)}")
@@ -158,7 +224,7 @@ class PostgresStore(Store):
             ) from None
 
     async def _restart_leases(self, connection: Connection) -> None:
-        async with connection.transaction():
+        async with self._transaction(connection):
             await _run_operation(connection, restart_leases(None))
 
     async def _version(self, connection: Connection) -> int:
@@ -171,7 +237,7 @@ class PostgresStore(Store):
     # --- running -----------------------------------------------------------------------------------------------------
 
     async def _write(self, operation: AnyOperation[Outcome]) -> Outcome:
-        return await self._run_with_retries(self._begin, operation)
+        return await self._run_with_retries("BEGIN", operation)
 
     async def _read(self, operation: AnyOperation[Outcome]) -> Outcome:
         return await self._run_with_retries("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY", operation)
@@ -194,7 +260,7 @@ class PostgresStore(Store):
         """Run it in one transaction; ``_UndoneError`` if nothing can be left of it, and it may go well another time."""
         async with self._connection() as connection:
             try:
-                await connection.execute(begin)
+                await connection.execute(f"{begin}; {self._setup}" if self._setup else begin)
                 result = await _run_operation(connection, operation)
             except BaseException as error:  # noqa: BLE001  it goes on, as what it means here
                 with contextlib.suppress(asyncpg.PostgresError, *_CONNECTION_ERRORS):
@@ -251,6 +317,12 @@ def _number_placeholders(sql: str) -> str:
     return first + "".join(f"${number}{part}" for number, part in enumerate(rest, 1))
 
 
+async def _is_pooler(pool: Pool) -> bool:
+    """Whether the server that answers is another one than the process that was connected to."""
+    async with pool.acquire() as connection, connection.transaction():
+        return bool(await connection.fetchval("SELECT pg_backend_pid()") != connection.get_server_pid())
+
+
 async def _skip_reset(_: Connection) -> None:
     """Nothing of a session's state is ever changed, so that there is nothing to reset, and no round trip for it."""
 
@@ -288,10 +360,14 @@ def _translate_error(error: BaseException) -> BaseException:
 
 
 def _options_from(url: str) -> tuple[str, dict[str, str]]:
-    """The URL without the options that are ours, and those: ``schema`` and ``connections``."""
+    """The URL without the options that are ours, and those."""
     parts = urlsplit(url)
     options = dict(parse_qsl(parts.query, keep_blank_values=True))
-    own = {name: options.pop(name) for name in list(options) if name in ("schema", "connections")}
+    own = {name: options.pop(name) for name in list(options) if name in _OPTIONS}
+    if own.get("pooler", "none") not in ("none", "transaction"):
+        raise StoreUnusableError(
+            f"the option pooler is {own['pooler']!r}", remedy="Use pooler=none or pooler=transaction, or omit it"
+        )
     return urlunsplit(parts._replace(query=urlencode(options))), own
 
 

@@ -1,0 +1,56 @@
+"""PostgreSQL behind PgBouncer in transaction mode: the tests of the store, and what differs.
+
+The tests of some modules run again here with a place behind the pooler.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from dragoman.errors import StoreUnusableError
+from dragoman.store import Store, open_store
+from dragoman.store.engines.postgres import PostgresStore
+from tests.store.conftest import Place, schema_of
+from tests.store.messages import said
+from tests.store.test_append import *  # noqa: F403
+from tests.store.test_entries import *  # noqa: F403
+from tests.store.test_leases import *  # noqa: F403
+from tests.store.test_runs import *  # noqa: F403
+from tests.store.test_turns import *  # noqa: F403
+
+
+@pytest.fixture
+def place(request: pytest.FixtureRequest, pooler: str) -> Place:
+    """A fresh place behind the pooler."""
+    return schema_of(request, pooler)
+
+
+@pytest.fixture
+def shared_place(place: Place) -> Place:
+    return place
+
+
+async def test_a_pooler_is_detected(store: Store, postgres_server: str) -> None:
+    assert isinstance(store, PostgresStore)
+    assert store.uses_pooler
+    assert not store.signals.is_shared  # LISTEN is not possible
+    async with open_store(f"{postgres_server}&schema=direct") as direct:
+        assert isinstance(direct, PostgresStore)
+        assert not direct.uses_pooler
+
+
+async def test_more_writers_than_connections_of_the_pooler(place: Place) -> None:
+    async with place.open() as first, place.open() as second:
+        session = (await first.create_session()).id
+        stores = [first, second] * 10
+        await asyncio.gather(*(store.append(session, said(f"word {at}")) for at, store in enumerate(stores)))
+        rows = await second.read(session)
+        assert [row.seq for row in rows] == list(range(1, 21))
+        assert (await first.verify()).is_sound
+
+
+async def test_an_unknown_kind_of_pooler_is_refused(postgres_server: str) -> None:
+    with pytest.raises(StoreUnusableError, match="pooler=none or pooler=transaction"):
+        open_store(f"{postgres_server}&pooler=statement")

@@ -1,0 +1,141 @@
+"""Signals between the tasks of a store and between the servers of one PostgreSQL database."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import asyncpg
+import pytest
+
+from dragoman.server.auth.api_keys import KeyRing, load_peppers, new_key
+from dragoman.signals import CANCEL, KEYS, MAIL, RUN, Subscription
+from dragoman.store import Store, open_store
+from tests.store.conftest import Place
+
+
+@pytest.fixture
+def url(postgres_server: str, request: pytest.FixtureRequest) -> str:
+    return f"{postgres_server}&schema=signals_{abs(hash(request.node.name)) % 10**9}"
+
+
+async def receive(changes: Subscription) -> None:
+    async with asyncio.timeout(30):
+        while not await changes.wait(10):
+            pass
+
+
+async def until_shared(store: Store) -> None:
+    """Wait until a store that has a subscription listens."""
+    async with asyncio.timeout(30):
+        while not store.signals.is_shared:
+            await asyncio.sleep(0.005)
+
+
+async def test_a_signal_wakes_a_task_of_the_same_store(place: Place) -> None:
+    async with place.open() as store:
+        with store.signals.subscribe(MAIL, "/CA") as changes:
+            store.signals.publish(MAIL, "/CA")
+            await receive(changes)
+            store.signals.publish(MAIL, "/CB")
+            if not store.signals.is_shared:
+                assert not await changes.wait(0.01)
+
+
+async def test_a_signal_reaches_another_server(url: str) -> None:
+    async with open_store(url) as here, open_store(url) as there:
+        keys = ["a", "b" * 5_000, "ü 🎉", "c" * 5_000]
+        subscriptions = [there.signals.subscribe(RUN, key) for key in keys]
+        for one in subscriptions:
+            one.open()
+        await until_shared(there)
+        for one in subscriptions:
+            await one.wait(0)  # of the start
+        for key in keys:
+            here.signals.publish(RUN, key)
+        for one in subscriptions:
+            await receive(one)
+
+
+async def test_another_schema_of_the_database_is_not_woken(url: str) -> None:
+    woken: list[str] = []
+    async with open_store(url) as here, open_store(f"{url}_other") as other, open_store(url) as there:
+        other.signals.call(RUN, "a", lambda: woken.append("other"))
+        there.signals.call(RUN, "a", lambda: woken.append("there"))
+        await until_shared(other)
+        await until_shared(there)
+        woken.clear()
+        with other.signals.subscribe(RUN, "last") as last:
+            await last.wait(0)
+            here.signals.publish(RUN, "a")
+            while not woken:
+                await asyncio.sleep(0.005)
+            other.signals.publish(RUN, "last")
+            await receive(last)
+    assert woken == ["there"]
+
+
+async def kill_listeners(url: str) -> None:
+    connection: Any = await asyncpg.connect(url.partition("&schema=")[0])
+    try:
+        await connection.execute(
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'dragoman signals'"
+        )
+    finally:
+        await connection.close()
+
+
+async def test_after_a_lost_connection_every_receiver_is_woken(url: str) -> None:
+    async with open_store(url) as here, open_store(url) as there:
+        with there.signals.subscribe(RUN, "a") as changes:
+            await until_shared(there)
+            await changes.wait(0)
+            for number in range(3):
+                await kill_listeners(url)
+                here.signals.publish(RUN, f"missed {number}")  # possibly while nobody listens
+                await receive(changes)  # of the new connection
+            await until_shared(there)
+            here.signals.publish(RUN, "a")
+            await receive(changes)
+
+
+async def test_a_signal_sent_before_the_store_closes_arrives(url: str) -> None:
+    """As of a command that revokes a key and ends."""
+    async with open_store(url) as there:
+        with there.signals.subscribe(KEYS, "") as changes:
+            await until_shared(there)
+            await changes.wait(0)
+            async with open_store(url) as here:
+                here.signals.publish(KEYS, "")
+            await receive(changes)
+
+
+async def test_a_cancel_reaches_the_worker_of_another_server(url: str) -> None:
+    async with open_store(url) as here, open_store(url) as there:
+        session = (await here.create_session()).id
+        run = await there.runs.start(there.runs.new(session, "r", b"h", owner="there"), alive_s=60)
+        with there.signals.subscribe(CANCEL, "there") as cancels, here.signals.subscribe(RUN, session) as events:
+            await until_shared(there)
+            await until_shared(here)
+            await cancels.wait(0)
+            await events.wait(0)
+            await here.runs.cancel(session)
+            await receive(cancels)
+            assert await there.runs.to_cancel("there") == [(session, "r")]
+            await there.runs.append(run, 0, ['{"type":"X"}'])
+            await receive(events)
+            assert [event.json for event in (await here.runs.events(session)).events] == ['{"type":"X"}']
+
+
+async def test_a_key_revoked_on_one_server_is_rejected_by_another(url: str) -> None:
+    peppers = load_peppers("memory:")
+    async with open_store(url) as here, open_store(url) as there:
+        ring = KeyRing(there, peppers, now=lambda: 0.0)  # its cache never expires
+        api_key = new_key(peppers)
+        await here.keys.create(api_key.public_id, api_key.secret_hash, user_id="ann")
+        await until_shared(there)
+        assert await ring.verify(api_key.text) is not None
+        await here.keys.revoke(api_key.public_id)
+        async with asyncio.timeout(30):
+            while await ring.verify(api_key.text) is not None:
+                await asyncio.sleep(0.005)
