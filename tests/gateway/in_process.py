@@ -81,4 +81,6 @@ async def open_gateway(
         loaded = settings.load(environment={}, file=file, keyring=lambda _: None)
         store = await stack.enter_async_context(open_store("memory:"))
         agent = await stack.enter_async_context(Agent(store, settings=loaded))
-        yield OpenGateway(make_gateway(agent.services, "off"), upstream)
+        gateway = make_gateway(agent.services, "off")
+        stack.push_async_callback(gateway.close)
+        yield OpenGateway(gateway, upstream)

@@ -5,7 +5,7 @@
         server.requests                                  what came, in order
         await server.hung_up.wait()                      the other side closed a connection before the answer was over
 
-An answer is a list of steps: bytes to send, seconds to wait, ``SILENCE`` (until the other side goes), ``RESET`` (the
+An answer is a list of steps: bytes to send, seconds to wait, an event to wait for, ``SILENCE`` (until the other side goes), ``RESET`` (the
 connection is torn down), ``CLOSE`` (it is closed properly). After the last step the connection is kept.
 """
 
@@ -23,7 +23,7 @@ import msgspec
 SILENCE: Final = "silence"
 RESET: Final = "reset"
 CLOSE: Final = "close"
-Step = bytes | float | str
+Step = bytes | float | str | asyncio.Event
 Answer = Sequence[Step]
 
 
@@ -106,6 +106,8 @@ class FaultyServer:
                     return False
                 case "close":
                     return False
+                case asyncio.Event():
+                    await step.wait()
                 case _:
                     await asyncio.sleep(float(step))
         return True

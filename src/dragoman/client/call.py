@@ -21,6 +21,7 @@ from dragoman.exchange import ErrorClass, Fault
 from dragoman.settings import Endpoint
 from dragoman.wire.http_endpoint import BEARER, HttpEndpoint
 
+REDIRECTS: Final = (301, 302, 303, 307, 308)
 _VERSION: Final = re.compile(r"/v\d\w*(?=/)")
 
 

@@ -19,10 +19,9 @@ from typing import Final, Self
 import aiohttp
 from yarl import URL
 
-from dragoman.client.call import NetworkError, network_fault
+from dragoman.client.call import REDIRECTS, NetworkError, network_fault
 from dragoman.exchange import ErrorClass, Fault
 
-_REDIRECTS: Final = (301, 302, 303, 307, 308)
 _METHOD_PRESERVED: Final = (307, 308)
 _MAX_REDIRECTS: Final = 3
 _LOOPBACK_HOSTS: Final = ("localhost", "127.0.0.1", "::1")
@@ -69,7 +68,7 @@ class Transport:
             skip_auto_headers=("user-agent",),
             trace_configs=[_trace_reuse()],
         )
-        self._proxies: dict[str, str | None] = {}
+        self._proxies: dict[tuple[str, str], str | None] = {}  # by scheme and host
 
     async def close(self) -> None:
         """Close all connections."""
@@ -86,7 +85,7 @@ class Transport:
                     response = await self._post(url, headers, body, timeout)
             except (aiohttp.ClientError, OSError) as error:
                 raise NetworkError(_to_fault(error, url)) from error
-            if response.status not in _REDIRECTS:
+            if response.status not in REDIRECTS:
                 return Response(response)
             url = _redirect_target(url, response)
         raise NetworkError(_redirect_fault("too many redirects"))
@@ -111,12 +110,16 @@ class Transport:
                 if not reused or isinstance(error, aiohttp.ClientConnectorError):
                     raise
 
+    def needs_proxy(self, address: str) -> bool:
+        """Whether requests to a URL go through a proxy."""
+        return self._find_proxy(_parse_url(address)) is not None
+
     def _find_proxy(self, url: URL) -> str | None:
         if url.host in _LOOPBACK_HOSTS:
             return None
-        origin = str(url.origin())
+        origin = (url.scheme, url.host or "")
         if origin not in self._proxies:
-            is_direct = urllib.request.proxy_bypass(url.host or "")
+            is_direct = urllib.request.proxy_bypass(origin[1])
             proxies = urllib.request.getproxies()
             self._proxies[origin] = None if is_direct else proxies.get(url.scheme) or proxies.get("all")
         return self._proxies[origin]

@@ -26,7 +26,7 @@ from dragoman.gateway.recorder import Recorder
 from dragoman.gateway.response_state import resolve_state
 from dragoman.gateway.token_counts import count_tokens
 from dragoman.gateway.types import GatewayError, GatewayRequest, GatewayResponse
-from dragoman.gateway.upstream import Target
+from dragoman.gateway.upstream import Target, Upstream
 from dragoman.offload import run_off_loop
 from dragoman.turn.services import AgentServices
 
@@ -61,6 +61,7 @@ class Gateway:
         self.recorder = recorder
         self.timeouts = timeouts
         self.names = ModelNames(services.registry, config)
+        self.upstream = Upstream(services.client)
         self._operations: dict[str, Callable[[Match, GatewayRequest], Awaitable[GatewayResponse]]] = {
             "chat": self._chat,
             "count": self._count,
@@ -74,6 +75,10 @@ class Gateway:
             "model_info": self._model_info,
         }
         self.without_counter: set[str] = set()  # providers that do not answer their counting endpoint
+
+    async def close(self) -> None:
+        """Close the connections to providers."""
+        await self.upstream.close()
 
     @property
     def operations(self) -> set[str]:

@@ -56,7 +56,7 @@ MODULES: Final = (
     metrics,
     web_page,
 )
-_HOST: Final = re.compile(rb"(?:[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])(?::[0-9]{1,5})?")
+HOST: Final = re.compile(rb"(?:[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])(?::[0-9]{1,5})?")
 # If one of these headers came twice, one value could be checked and the other used.
 _SINGLE_HEADERS: Final = frozenset(
     (b"origin", b"sec-fetch-site", b"authorization", b"content-type", b"content-encoding")
@@ -70,6 +70,7 @@ HEADERS: Final = (
     (b"cache-control", b"no-store"),
 )
 _POLICY: Final = (b"content-security-policy", b"default-src 'none'; frame-ancestors 'none'")
+COMMON_HEADERS: Final = (*HEADERS, _POLICY)  # of every response that does not replace them
 
 
 def endpoints() -> tuple[Endpoint, ...]:
@@ -204,13 +205,16 @@ class RequestMiddleware:
                 await self.app(scope, receive, send_with_headers)
         finally:
             seconds = time.perf_counter() - start_s
-            self._counters.count_request(scope["method"], scope.get("dragoman.route", ""), status, seconds)
-            _log_response(scope, status, seconds)
+            principal = scope.get("state", {}).get("principal")
+            user_id = principal.user_id if isinstance(principal, Principal) else ""
+            route = (scope["method"], scope.get("dragoman.route", ""))
+            self._counters.count_request(*route, status, seconds)
+            log_response(request_id, route, status, seconds, user_id)
 
 
 def _check_headers(scope: Scope) -> ApiError | None:
     hosts = [value for key, value in scope["headers"] if key == b"host"]
-    if len(hosts) != 1 or not _HOST.fullmatch(hosts[0]):
+    if len(hosts) != 1 or not HOST.fullmatch(hosts[0]):
         return ApiError(400, "invalid_host", "The Host header is missing or malformed.")
     names = [key for key, _ in scope["headers"] if key in _SINGLE_HEADERS]
     if len(set(names)) != len(names):
@@ -219,20 +223,19 @@ def _check_headers(scope: Scope) -> ApiError | None:
     return None
 
 
-def _log_response(scope: Scope, status: int, seconds: float) -> None:
+def log_response(request_id: str, route: tuple[str, str], status: int, seconds: float, user_id: str) -> None:
     """Log one line. It has the route instead of the URL, because a URL can contain a token."""
     if not _log.isEnabledFor(logging.INFO):
         return
-    principal = scope.get("state", {}).get("principal")
     _log.info(
         "answered" if status else "client disconnected",
         extra={
-            "request_id": scope["dragoman.request_id"],
-            "method": scope["method"],
-            "route": scope.get("dragoman.route", ""),
+            "request_id": request_id,
+            "method": route[0],
+            "route": route[1],
             "status": status,
             "ms": round(seconds * 1000, 1),
-            "user": principal.user_id if isinstance(principal, Principal) else "",
+            "user": user_id,
         },
     )
 
@@ -241,6 +244,6 @@ def _add_headers(headers: Any, request_id: str, origin: bytes | None) -> list[tu
     """The headers of a response with the common headers. A content security policy of its own is kept."""
     result = list(headers)
     names = {key.lower() for key, _ in result}
-    defaults = (*HEADERS, _POLICY, (b"x-request-id", request_id.encode()))
+    defaults = (*COMMON_HEADERS, (b"x-request-id", request_id.encode()))
     cors = cors_headers(origin) if origin is not None else ()
     return [*result, *(pair for pair in defaults if pair[0] not in names), *cors]

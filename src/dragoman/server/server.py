@@ -30,7 +30,7 @@ from dragoman.redaction import redact
 from dragoman.server.application import make_app
 from dragoman.server.auth.principal import FindUser
 from dragoman.server.config import ServerConfig, address, default_attachments_url, private_paths
-from dragoman.server.http.connection_limits import make_protocol
+from dragoman.server.gateway_fast_path import make_protocol
 from dragoman.server.http.endpoint import Endpoint
 from dragoman.server.runs import RunRegistry
 from dragoman.server.state import AppState
@@ -112,6 +112,7 @@ async def open_app_state(
         agent = await stack.enter_async_context(Agent(store, settings=effective, **agent_fields))
         await asyncio.to_thread(load_libraries, agent)
         state = AppState(store, agent, attachments, config, base_url=base_url, find_user=find_user)
+        stack.push_async_callback(state.gateway.close)
         if config.nats:
             state.mail = await stack.enter_async_context(_open_nats_mail(store, config))
         state.runs = RunRegistry(state)
@@ -204,7 +205,7 @@ class ChatServer(uvicorn.Server):
         super().__init__(
             uvicorn.Config(
                 make_app(state, extra_endpoints),
-                http=make_protocol(config.read_timeout_s),
+                http=make_protocol(state),
                 ws="none",
                 lifespan="off",
                 access_log=False,

@@ -104,6 +104,12 @@ class KeyRing:
             self._cache_key(digest, now_s + CACHE_S, key)
         return key if key is not None and key.is_valid(self._store.clock()) else None
 
+    def find_verified(self, text: str) -> ApiKey | None:
+        """The stored key, if the text was verified less than ``CACHE_S`` seconds ago."""
+        until, key = self._cache.get(hashlib.sha256(text.encode("utf-8", "replace")).digest(), (0.0, None))
+        is_fresh = key is not None and self._now() < until and key.is_valid(self._store.clock())
+        return key if is_fresh else None
+
     def clear(self) -> None:
         """Clear the cache."""
         self._cache.clear()

@@ -83,6 +83,11 @@ class Peer:
         self._client, self._server = client, server
         self._uid: int | None = None
 
+    @property
+    def known_uid(self) -> int | None:
+        """The owner of its socket, if it was found before."""
+        return self._uid
+
     async def uid(self) -> int | None:
         """The owner of its socket, constant for the connection."""
         match self._client, self._server:

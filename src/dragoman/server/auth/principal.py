@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 # Returns the id of the user of a request, or none to reject it; for an application that mounts this one.
 FindUser = Callable[["Request"], "str | Awaitable[str | None] | None"]
 
-_PROXY_HEADERS: Final = ("forwarded", "x-forwarded-for", "x-forwarded-host", "x-real-ip")
+PROXY_HEADERS: Final = ("forwarded", "x-forwarded-for", "x-forwarded-host", "x-real-ip")
 
 
 class Principal(msgspec.Struct, frozen=True):
@@ -199,9 +199,9 @@ def credentials_error() -> ApiError:
 def require_local_request(request: Request) -> None:
     """Reject a request that a page of another site or a proxy sent."""
     host = request.headers.get("host", "").lower()
-    if not is_loopback(_strip_port(host)):
+    if not is_loopback(strip_port(host)):
         raise ApiError(403, "host_not_allowed", "Without a key, Host must name this machine.")
-    if any(name in request.headers for name in _PROXY_HEADERS):
+    if any(name in request.headers for name in PROXY_HEADERS):
         message = "A proxy forwarded the request. Start the server with --base-url or --require-keys, and send a key."
         raise ApiError(403, "proxy_not_allowed", message)
     origin = request.headers.get("origin")
@@ -218,5 +218,6 @@ def _scheme(config: ServerConfig) -> str:
     return urlsplit(config.base_url or "").scheme.lower() or "http"
 
 
-def _strip_port(host: str) -> str:
+def strip_port(host: str) -> str:
+    """The host of a Host header."""
     return host.partition("]")[0] if host.startswith("[") else host.partition(":")[0]

@@ -8,7 +8,7 @@ client that still sends does not receive the response if the connection is reset
 from __future__ import annotations
 
 import asyncio
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
@@ -104,9 +104,3 @@ class LimitedProtocol(HttpToolsProtocol):
         head = (b"content-type: application/json", b"content-length: %d" % len(body), b"connection: close")
         self.transport.write(STATUS_LINE[status] + b"\r\n".join((*head, b"", body)))
         self.transport.close()
-
-
-def make_protocol(read_timeout_s: float) -> type[LimitedProtocol]:
-    """A protocol class with this time-out."""
-    attributes: dict[str, Any] = {"read_timeout_s": read_timeout_s}
-    return type("LimitedProtocol", (LimitedProtocol,), attributes)

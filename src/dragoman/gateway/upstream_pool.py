@@ -1,0 +1,498 @@
+"""Connections to providers: HTTP/1.1 with keep-alive, on protocols of the event loop.
+
+    pool = UpstreamPool()
+    response = await pool.post(url, headers, body, connect_s=…, head_s=…)     when the headers have arrived
+    await response.read_chunk(timeout_s)                                      the next bytes; empty at the end
+    response.close()
+
+A connection returns to the pool as soon as the body is complete. A pooled connection that the provider has closed is
+replaced by a new one if no byte of a response has arrived. A body that nobody reads pauses its connection.
+
+Invariants: every wait has a time-out. A response whose connection breaks is never complete. The pool follows no
+redirect and uses no proxy; ``client.transport`` does both.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import os
+import socket
+import ssl
+import zlib
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+import aiohappyeyeballs
+import httptools
+import msgspec
+
+from dragoman.client.call import NetworkError, network_fault
+
+_MAX_HEAD_BYTES: Final = 256 * 1024
+_MAX_UNREAD_BYTES: Final = 256 * 1024  # of a body, before the connection is paused
+_INFLATE_BYTES: Final = 1024 * 1024  # at most per step, so that a small body cannot expand to a huge one
+_IDLE_S: Final = 60.0
+_NEXT_ADDRESS_S: Final = 0.25  # before the next address of a host is tried as well
+_GZIP: Final = 16 + zlib.MAX_WBITS
+
+
+class Origin(msgspec.Struct, frozen=True):
+    """The server of a URL."""
+
+    host: str
+    port: int
+    is_secure: bool
+
+
+class ClosedEarlyError(Exception):
+    """A connection was closed before any byte of the response."""
+
+    def __init__(self, error: NetworkError) -> None:
+        super().__init__(error.fault.code)
+        self.error = error
+
+
+class PoolResponse:
+    """A response whose headers have arrived."""
+
+    __slots__ = ("_chunks", "_connection", "_decoder", "_is_complete", "_size", "error", "headers", "status")
+
+    def __init__(self, connection: UpstreamConnection) -> None:
+        self._connection: UpstreamConnection | None = connection
+        self._chunks: list[bytes] = []
+        self._size = 0
+        self._is_complete = False
+        self.error: NetworkError | None = None
+        self._decoder: _Decoder | None = None
+        self.status = 0
+        self.headers: dict[str, str] = {}
+
+    def __enter__(self) -> PoolResponse:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Discard what was not read. A connection whose body is incomplete is closed."""
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.abort()
+
+    async def read_chunk(self, timeout_s: float | None) -> bytes:
+        """Return the next bytes, empty at the end; ``TimeoutError`` after ``timeout_s``."""
+        if self._decoder is not None:
+            return await self._decoder.read(self, timeout_s)
+        return await self.read_encoded(timeout_s)
+
+    async def read_encoded(self, timeout_s: float | None) -> bytes:
+        """Return the next bytes as they were sent."""
+        while not self._chunks:
+            if self._is_complete:
+                return b""
+            if self.error is not None:
+                raise self.error
+            if self._connection is None:
+                raise _connection_error("the response was closed")
+            await self._connection.wait(timeout_s)
+        chunks, self._chunks, self._size = self._chunks, [], 0
+        if self._connection is not None:
+            self._connection.unpause()
+        return chunks[0] if len(chunks) == 1 else b"".join(chunks)
+
+    @property
+    def unread_bytes(self) -> int:
+        """Bytes that have arrived and were not read."""
+        return self._size
+
+    def set_head(self, status: int, headers: dict[str, str]) -> None:
+        """Store the status and the headers."""
+        self.status, self.headers = status, headers
+        if headers.get("content-encoding", "").lower() in ("gzip", "x-gzip"):
+            self._decoder = _Decoder()
+
+    def add(self, data: bytes) -> bool:
+        """Store bytes of the body; whether the connection must pause."""
+        self._chunks.append(data)
+        self._size += len(data)
+        return self._size > _MAX_UNREAD_BYTES
+
+    def complete(self) -> None:
+        """Note the end of the body."""
+        self._is_complete = True
+        self._connection = None
+
+    def fail(self, error: NetworkError) -> None:
+        """Note that the connection broke."""
+        self.error = error
+        self._connection = None
+
+
+class _Decoder:
+    """Decompresses a body step by step."""
+
+    def __init__(self) -> None:
+        self._inflator: Any = zlib.decompressobj(_GZIP)
+
+    async def read(self, response: PoolResponse, timeout_s: float | None) -> bytes:
+        while True:
+            data = self._inflator.unconsumed_tail or await response.read_encoded(timeout_s)
+            if not data:
+                if not self._inflator.eof:
+                    raise _connection_error("the compressed response is truncated")
+                return b""
+            try:
+                text: bytes = self._inflator.decompress(data, _INFLATE_BYTES)
+            except zlib.error:
+                raise _connection_error("the response is not compressed as its headers say") from None
+            if text:
+                return text
+
+
+class UpstreamConnection(asyncio.Protocol):
+    """One connection. It has at most one request at a time."""
+
+    def __init__(self, pool: UpstreamPool, origin: Origin, loop: asyncio.AbstractEventLoop) -> None:
+        self._pool = pool
+        self._origin = origin
+        self._loop = loop
+        self._parser = httptools.HttpResponseParser(self)
+        self._transport: Any = None
+        self._response: PoolResponse | None = None
+        self._waiter: asyncio.Future[None] | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._deadline = 0.0
+        self._headers: dict[str, str] = {}
+        self._head_bytes = 0
+        self._in_head = True
+        self._has_length = False
+        self._is_paused = False
+        self._is_lost = False
+        self._keeps_alive = True
+
+    # --- requests ----------------------------------------------------------------------------------------------------
+
+    async def send(self, head: bytes, body: bytes, timeout_s: float) -> PoolResponse:
+        """Send a request and return its response when the headers have arrived."""
+        response = self._response = PoolResponse(self)
+        self._in_head, self._head_bytes = True, 0
+        if len(body) < 64 * 1024:
+            self._transport.write(head + body)
+        else:
+            self._transport.writelines((head, body))
+        try:
+            while not response.status and response.error is None:
+                await self.wait(timeout_s)
+        except BaseException:
+            self.abort()
+            raise
+        if response.status:
+            return response
+        assert response.error is not None
+        raise response.error if self._head_bytes else ClosedEarlyError(response.error)
+
+    async def wait(self, timeout_s: float | None) -> None:
+        """Wait for news; ``TimeoutError`` after ``timeout_s``."""
+        waiter = self._waiter = self._loop.create_future()
+        if timeout_s is not None:
+            self._set_deadline(timeout_s)
+        try:
+            await waiter
+        finally:
+            if self._waiter is waiter:  # else the connection has the next request already
+                self._waiter = None
+
+    def abort(self) -> None:
+        """Close the connection at once."""
+        self._response = None
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        self._pool.discard(self)
+        self._transport.abort()
+
+    @property
+    def is_usable(self) -> bool:
+        """Whether another request can be sent."""
+        return not self._is_lost and not self._transport.is_closing()
+
+    @property
+    def origin(self) -> Origin:
+        """The server at the other end."""
+        return self._origin
+
+    def unpause(self) -> None:
+        """Read on after a pause."""
+        if self._is_paused:
+            self._is_paused = False
+            self._transport.resume_reading()
+
+    # --- time-outs: one timer, which is moved only when it fires -----------------------------------------------------
+
+    def _set_deadline(self, timeout_s: float) -> None:
+        self._deadline = deadline = self._loop.time() + timeout_s
+        timer = self._timer
+        if timer is None or timer.when() > deadline:
+            if timer is not None:
+                timer.cancel()
+            self._timer = self._loop.call_at(deadline, self._check_deadline)
+
+    def _check_deadline(self) -> None:
+        self._timer = None
+        if self._waiter is None and self._response is not None:
+            return  # nobody waits for the provider
+        if self._loop.time() < self._deadline:
+            self._timer = self._loop.call_at(self._deadline, self._check_deadline)
+        elif self._waiter is None:  # idle
+            self.abort()
+        elif not self._waiter.done():
+            self._waiter.set_exception(TimeoutError())
+
+    def _wake(self) -> None:
+        waiter = self._waiter
+        if waiter is not None and not waiter.done():
+            waiter.set_result(None)
+
+    # --- events of the connection ------------------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = transport
+
+    def data_received(self, data: bytes) -> None:
+        response = self._response
+        if response is None:  # nothing was requested
+            self.abort()
+            return
+        if self._in_head:
+            self._head_bytes += len(data)
+        try:
+            self._parser.feed_data(data)
+        except (httptools.HttpParserError, httptools.HttpParserUpgrade):
+            self._fail("the response is not HTTP")
+        else:
+            if self._in_head and self._head_bytes > _MAX_HEAD_BYTES:
+                self._fail("the head of the response is too large")
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._is_lost = True
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        self._pool.discard(self)
+        response = self._response
+        if response is None:
+            return
+        if exc is None and not self._in_head and not self._has_length:
+            self._end_body()  # a body without a length ends with its connection
+        elif exc is None and self._in_head:
+            self._fail("the server closed the connection")
+        elif exc is None:
+            self._fail("the response is truncated or does not match its headers")
+        else:
+            self._fail(describe_error(exc))
+
+    def _fail(self, reason: str) -> None:
+        response, self._response = self._response, None
+        if response is not None:
+            response.fail(_connection_error(reason, None if response.status else self._origin))
+        self._wake()
+        if not self._is_lost:
+            self.abort()
+
+    # --- events of the parser ----------------------------------------------------------------------------------------
+
+    def on_message_begin(self) -> None:
+        if self._response is None:
+            raise ValueError("a response without a request")  # becomes an error of the parser
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        self._headers[name.decode("latin-1").lower()] = value.decode("latin-1")
+
+    def on_headers_complete(self) -> None:
+        headers, self._headers = self._headers, {}
+        status = self._parser.get_status_code()
+        if status < 200 or self._response is None:
+            return
+        self._in_head = False
+        self._has_length = "content-length" in headers or "transfer-encoding" in headers
+        self._keeps_alive = self._parser.should_keep_alive()
+        self._response.set_head(status, headers)
+        self._wake()
+
+    def on_body(self, body: bytes) -> None:
+        response = self._response
+        if response is not None:
+            if response.add(body) and not self._is_paused:
+                self._is_paused = True
+                self._transport.pause_reading()
+            self._wake()
+
+    def on_message_complete(self) -> None:
+        if not self._in_head:  # else it was an interim response
+            self._end_body()
+
+    def _end_body(self) -> None:
+        response, self._response = self._response, None
+        if response is None:
+            return
+        response.complete()
+        self._wake()
+        self._in_head = True
+        self._head_bytes = 0
+        self.unpause()
+        has_sent_all = not self._transport.get_write_buffer_size()
+        if self._is_lost or not self._keeps_alive or not has_sent_all:
+            self._transport.close()
+        else:
+            self._set_deadline(_IDLE_S)
+            self._pool.release(self)
+
+
+class UpstreamPool:
+    """The connections of one event loop."""
+
+    def __init__(self) -> None:
+        self._idle: dict[Origin, list[UpstreamConnection]] = {}
+        self._all: set[UpstreamConnection] = set()
+
+    async def post(
+        self, url: str, headers: dict[str, str], body: bytes, *, connect_s: float, head_s: float
+    ) -> PoolResponse:
+        """Send a request and return its response when the headers have arrived."""
+        origin, target = split_url(url)
+        head = _encode_head(origin, target, headers, len(body))
+        while (connection := self._take(origin)) is not None:
+            try:
+                return await _send(connection, head, body, head_s)
+            except ClosedEarlyError:
+                continue
+        connection = await self._connect(origin, connect_s)
+        try:
+            return await _send(connection, head, body, head_s)
+        except ClosedEarlyError as error:
+            raise error.error from None
+
+    @property
+    def size(self) -> int:
+        """Number of connections."""
+        return len(self._all)
+
+    def release(self, connection: UpstreamConnection) -> None:
+        """Keep a connection for the next request."""
+        self._idle.setdefault(connection.origin, []).append(connection)
+
+    def discard(self, connection: UpstreamConnection) -> None:
+        """Forget a connection."""
+        self._all.discard(connection)
+        idle = self._idle.get(connection.origin)
+        if idle is not None and connection in idle:
+            idle.remove(connection)
+
+    async def close(self) -> None:
+        """Close all connections."""
+        for connection in tuple(self._all):
+            connection.abort()
+        await asyncio.sleep(0)  # lets the event loop close the sockets
+
+    def _take(self, origin: Origin) -> UpstreamConnection | None:
+        """Return the idle connection that was used last."""
+        idle = self._idle.get(origin)
+        while idle:
+            connection = idle.pop()
+            if connection.is_usable:
+                return connection
+        return None
+
+    async def _connect(self, origin: Origin, timeout_s: float) -> UpstreamConnection:
+        loop = asyncio.get_running_loop()
+        where = f"{origin.host}:{origin.port}"
+        try:
+            async with asyncio.timeout(timeout_s):
+                addresses = await loop.getaddrinfo(origin.host, origin.port, type=socket.SOCK_STREAM)
+                sock = await aiohappyeyeballs.start_connection(
+                    addresses, happy_eyeballs_delay=_NEXT_ADDRESS_S, interleave=1
+                )
+                sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                _, connection = await loop.create_connection(
+                    lambda: UpstreamConnection(self, origin, loop),
+                    sock=sock,
+                    ssl=_tls_context() if origin.is_secure else None,
+                    server_hostname=origin.host if origin.is_secure else None,
+                )
+        except TimeoutError:
+            raise NetworkError(network_fault("unreachable", f"connecting to {where} timed out")) from None
+        except ssl.SSLError as error:
+            message = f"no secure connection to {where}: {describe_error(error)}"
+            raise NetworkError(network_fault("unreachable", message, retryable=False)) from error
+        except OSError as error:
+            message = f"no connection to {where}: {describe_error(error)}"
+            raise NetworkError(network_fault("unreachable", message)) from error
+        self._all.add(connection)
+        return connection
+
+
+async def _send(connection: UpstreamConnection, head: bytes, body: bytes, timeout_s: float) -> PoolResponse:
+    try:
+        return await connection.send(head, body, timeout_s)
+    except TimeoutError:
+        where = f"{connection.origin.host}:{connection.origin.port}"
+        raise NetworkError(network_fault("timeout", f"the response of {where} timed out")) from None
+
+
+@functools.lru_cache(maxsize=1024)
+def split_url(url: str) -> tuple[Origin, str]:
+    """Return the server of a URL, and the target of a request to it."""
+    parts = urlsplit(url)
+    is_secure = parts.scheme == "https"
+    try:
+        port = parts.port or (443 if is_secure else 80)
+    except ValueError:
+        port = 0
+    if not parts.hostname or not port or parts.scheme not in ("http", "https"):
+        raise NetworkError(network_fault("unreachable", f"{parts.hostname} is not a valid address", retryable=False))
+    target = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
+    return Origin(parts.hostname, port, is_secure), target
+
+
+def _encode_head(origin: Origin, target: str, headers: dict[str, str], length: int) -> bytes:
+    """Return the head of a request."""
+    lines = [f"POST {target} HTTP/1.1\r\nhost: {_host(origin)}\r\n"]
+    lines += [f"{name}: {value}\r\n" for name, value in headers.items()]
+    if "accept-encoding" not in headers:
+        lines.append("accept-encoding: gzip\r\n")
+    lines.append(f"content-length: {length}\r\n\r\n")
+    text = "".join(lines)
+    breaks = len(headers) + 4 + ("accept-encoding" not in headers)
+    if text.count("\n") != breaks or text.count("\r") != breaks or "\0" in text:
+        raise NetworkError(network_fault("unreachable", "a configured header contains a line break", retryable=False))
+    try:
+        return text.encode("latin-1")
+    except UnicodeEncodeError:
+        return text.encode()
+
+
+def _host(origin: Origin) -> str:
+    host = f"[{origin.host}]" if ":" in origin.host else origin.host
+    return host if origin.port == (443 if origin.is_secure else 80) else f"{host}:{origin.port}"
+
+
+@functools.cache
+def _tls_context() -> ssl.SSLContext:
+    context = ssl.create_default_context()
+    context.set_alpn_protocols(["http/1.1"])
+    return context
+
+
+def _connection_error(reason: str, origin: Origin | None = None) -> NetworkError:
+    where = "the connection" if origin is None else f"the connection to {origin.host}:{origin.port}"
+    return NetworkError(network_fault("stream_broken", f"{where} broke: {reason}"))
+
+
+def describe_error(error: Exception) -> str:
+    """Describe an error without the text of a library, which may quote the request."""
+    if isinstance(error, OSError) and error.errno and error.errno > 0 and not isinstance(error, ssl.SSLError):
+        return os.strerror(error.errno)
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return error.verify_message
+    return type(error).__name__

@@ -1,0 +1,288 @@
+"""A fast path for calls of models: from the connection to ``Gateway.handle`` without the application.
+
+    ChatServer(http=make_protocol(state))
+
+``GatewayProtocol`` answers a request itself if all of this is true; every other request goes to the application:
+
+    - POST to a path of a chat endpoint that contains no variable
+    - HTTP/1.1, no header twice, and none of ``_GENERAL_HEADERS``
+    - a body with a length of at most 64 KiB
+    - a caller that needs no query: a key that was verified less than a second ago, or this user on this machine
+    - no other request of the connection is in progress
+
+Invariants: the fast path and the application send the same bytes to the provider and to the caller, and store the same
+rows; ``tests/gateway/test_fast_path.py`` compares them. A caller that disconnects cancels its call.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import logging
+import os
+import secrets
+import time
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from typing import Any, ClassVar, Final
+
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
+
+from dragoman.gateway import Caller, GatewayRequest, GatewayResponse, endpoints
+from dragoman.gateway.headers import key_candidates
+from dragoman.offload import LARGE
+from dragoman.server.application import COMMON_HEADERS, HOST, log_response
+from dragoman.server.auth.api_keys import is_key
+from dragoman.server.auth.local_access import PEER
+from dragoman.server.auth.principal import LOCAL, PROXY_HEADERS, Principal, principal_from, strip_port
+from dragoman.server.config import base_path, is_loopback
+from dragoman.server.http.connection_limits import MAX_HEAD_BYTES, LimitedProtocol
+from dragoman.server.state import AppState
+
+# Requests with one of these headers need a check or a step that only the application has.
+_GENERAL_HEADERS: Final = frozenset(
+    ("content-encoding", "expect", "origin", "sec-fetch-site", "transfer-encoding", "upgrade", *PROXY_HEADERS)
+)
+_log: Final = logging.getLogger("dragoman.server")
+
+
+class _NoEvent:
+    """The event of a cycle, for which nobody waits."""
+
+    def set(self) -> None:
+        """Do nothing."""
+
+
+class FastCall:
+    """A request on the fast path. It has the attributes of a cycle of uvicorn that the protocol uses."""
+
+    __slots__ = (
+        "body",
+        "disconnected",
+        "found",
+        "headers",
+        "keep_alive",
+        "path",
+        "principal",
+        "query",
+        "response_complete",
+        "task",
+    )
+
+    message_event: ClassVar = _NoEvent()
+
+    def __init__(
+        self, found: endpoints.Match, path: str, query: str, headers: dict[str, str], principal: Principal
+    ) -> None:
+        self.found = found
+        self.path = path
+        self.query = query
+        self.headers = headers
+        self.principal = principal
+        self.body: list[bytes] = []
+        self.keep_alive = True
+        self.disconnected = False
+        self.task: asyncio.Task[None] | None = None
+        self.response_complete = False
+
+
+class GatewayProtocol(LimitedProtocol):
+    """A connection whose calls of models do not pass the application."""
+
+    state: AppState
+    routes: dict[bytes, tuple[endpoints.Match, str]]  # with the path without the base path
+    _call: FastCall | None = None
+
+    # --- requests ----------------------------------------------------------------------------------------------------
+
+    def on_message_begin(self) -> None:
+        self.url = b""
+        self.headers = []
+        self.expect_100_continue = False
+        self._is_due = self._in_head = True
+        self._head_bytes = 0
+
+    def on_headers_complete(self) -> None:
+        call = self._call = self._open_call()
+        if call is None:
+            self._begin_scope()
+            super().on_headers_complete()
+            return
+        self._in_head = False
+        self.cycle = call  # type: ignore[assignment]
+
+    def _begin_scope(self) -> None:
+        """Prepare the request for the application."""
+        url, headers, expect = self.url, self.headers, self.expect_100_continue
+        HttpToolsProtocol.on_message_begin(self)
+        self.url, self.expect_100_continue = url, expect
+        self.headers += headers  # the list is in the scope
+
+    def _open_call(self) -> FastCall | None:
+        """Return the call of a request; none if the application must handle it."""
+        path, _, query = self.url.partition(b"?")
+        route = self.routes.get(path)
+        cycle: Any = self.cycle  # none before the first request
+        is_busy = cycle is not None and not cycle.response_complete
+        if route is None or is_busy or self.parser.get_method() != b"POST" or self.parser.get_http_version() != "1.1":
+            return None
+        headers = _read_headers(self.url, self.headers)
+        if headers is None or not _has_small_body(headers):
+            return None
+        query_text = query.decode("latin-1")
+        principal = self._find_principal(headers, query_text)
+        if principal is None or "chat" not in principal.scopes:
+            return None
+        call = FastCall(*route, query_text, headers, principal)
+        call.keep_alive = self.parser.should_keep_alive()
+        return call
+
+    def _find_principal(self, headers: dict[str, str], query: str) -> Principal | None:
+        """Return the caller if no query is necessary."""
+        key = next((key for key in key_candidates(headers, query) if is_key(key)), None)
+        if key is not None:
+            stored = self.state.keys.find_verified(key)
+            return None if stored is None else principal_from(stored)
+        is_open = not self.state.requires_keys and self.state.find_user is None
+        is_own = self.app_state[PEER].known_uid == os.geteuid()
+        return LOCAL if is_open and is_own and is_loopback(strip_port(headers["host"].lower())) else None
+
+    def on_body(self, body: bytes) -> None:
+        call = self._call
+        if call is None:
+            super().on_body(body)
+        else:
+            call.body.append(body)
+
+    def on_message_complete(self) -> None:
+        call = self._call
+        if call is None:
+            super().on_message_complete()
+            return
+        self._is_due = False
+        task = call.task = self.loop.create_task(self._run(call))
+        task.add_done_callback(self.tasks.discard)
+        self.tasks.add(task)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        call = self._call
+        if call is not None and call.task is not None:
+            call.task.cancel()
+        super().connection_lost(exc)
+
+    # --- responses ---------------------------------------------------------------------------------------------------
+
+    async def _run(self, call: FastCall) -> None:
+        """Answer a request."""
+        state, principal = self.state, call.principal
+        start_s = time.perf_counter()
+        state.counters.begin_request()
+        request_id = f"req_{secrets.token_hex(12)}"
+        status = 0
+        request = GatewayRequest(
+            method="POST",
+            path=call.path,
+            query=call.query,
+            headers=call.headers,
+            body=call.body[0] if len(call.body) == 1 else b"".join(call.body),
+            caller=Caller(principal.user_id, principal.team_id, principal.is_local),
+            request_id=request_id,
+        )
+        try:
+            response = await state.gateway.handle(call.found, request)
+            status = response.status
+            await self._send(call, response, request_id)
+        except Exception:
+            _log.exception("unexpected error", extra={"request_id": request_id})
+            self.transport.close()
+        finally:
+            seconds = time.perf_counter() - start_s
+            route = call.found.endpoint.paths[0]
+            state.counters.count_request("POST", route, status, seconds)
+            log_response(request_id, ("POST", route), status, seconds, principal.user_id)
+
+    async def _send(self, call: FastCall, response: GatewayResponse, request_id: str) -> None:
+        body = response.body
+        if isinstance(body, bytes):
+            self.transport.write(self._encode_head(call, response, request_id, len(body)) + body)
+        else:
+            await self._send_stream(call, response, body, request_id)
+        self._end_response(call)
+
+    async def _send_stream(
+        self, call: FastCall, response: GatewayResponse, body: AsyncGenerator[bytes, None], request_id: str
+    ) -> None:
+        async with aclosing(body):
+            self.transport.write(self._encode_head(call, response, request_id, None))
+            async for data in body:
+                if self.flow.write_paused:
+                    await self.flow.drain()
+                if data:
+                    self.transport.write(b"%x\r\n%b\r\n" % (len(data), data))
+            self.transport.write(b"0\r\n\r\n")
+
+    def _end_response(self, call: FastCall) -> None:
+        self._call = None
+        call.response_complete = True
+        if not call.keep_alive:
+            self.transport.close()
+        self.on_response_complete()
+
+    def _encode_head(self, call: FastCall, response: GatewayResponse, request_id: str, length: int | None) -> bytes:
+        headers = response.headers
+        lines = [f"{name}: {value}\r\n" for name, value in headers.items()]
+        lines.append("transfer-encoding: chunked\r\n" if length is None else f"content-length: {length}\r\n")
+        if "x-request-id" not in headers:
+            lines.append(f"x-request-id: {request_id}\r\n")
+        if not call.keep_alive:
+            lines.append("connection: close\r\n")
+        text = "".join(lines)
+        if text.count("\n") != len(lines) or text.count("\r") != len(lines) or "\0" in text:
+            raise ValueError("a header contains a line break")
+        defaults = b"".join(b"%b: %b\r\n" % pair for pair in self.server_state.default_headers)
+        common = _encode_common(tuple(name for name in _COMMON_NAMES if name in headers))
+        return b"".join((STATUS_LINE[response.status], defaults, text.encode("latin-1"), common, b"\r\n"))
+
+
+def _read_headers(url: bytes, pairs: list[tuple[bytes, bytes]]) -> dict[str, str] | None:
+    """Return the headers of a request; none if the application must check them."""
+    headers: dict[str, str] = {}
+    size = len(url)
+    for name, value in pairs:
+        size += len(name) + len(value) + 4
+        headers[name.decode("latin-1")] = value.decode("latin-1")
+    if len(headers) != len(pairs) or size > MAX_HEAD_BYTES or not _GENERAL_HEADERS.isdisjoint(headers):
+        return None
+    return headers if HOST.fullmatch(headers.get("host", "").encode("latin-1")) else None
+
+
+def _has_small_body(headers: dict[str, str]) -> bool:
+    length = headers.get("content-length", "")
+    return length.isdecimal() and len(length) < 8 and int(length) <= LARGE
+
+
+_COMMON_NAMES: Final = tuple(name.decode() for name, _ in COMMON_HEADERS)
+
+
+@functools.lru_cache(maxsize=64)
+def _encode_common(replaced: tuple[str, ...]) -> bytes:
+    """Return the headers of every response, without those that a response replaces."""
+    return b"".join(b"%b: %b\r\n" % pair for pair in COMMON_HEADERS if pair[0].decode() not in replaced)
+
+
+def make_protocol(state: AppState) -> type[GatewayProtocol]:
+    """Return the protocol of the connections of a server."""
+    prefixes = {"", base_path(state.config)}
+    routes = {
+        (prefix + path).encode(): (endpoints.Match(endpoint, {}), path)
+        for endpoint in endpoints.ENDPOINTS
+        for path in endpoint.paths
+        for prefix in prefixes
+        if endpoint.operation == "chat" and "{" not in path
+    }
+    attributes: dict[str, Any] = {
+        "read_timeout_s": state.config.read_timeout_s,
+        "state": state,
+        "routes": routes,
+    }
+    return type("GatewayProtocol", (GatewayProtocol,), attributes)
