@@ -51,8 +51,14 @@ def test_parameters_letters_and_old_names_of_a_declared_type_do_not_matter() -> 
     assert validate_type(TEXT, "Text/Plain; charset=utf-8") == "text/plain"
     assert validate_type(jpeg(), "image/jpg") == "image/jpeg"
     assert validate_type(b"\xef\xbb\xbf" + TEXT, "text/plain") == "text/plain"
-    assert validate_type(b"# Title\n", "text/markdown") == "text/plain"
-    assert validate_type(b'{"a": 1}', "application/json") == "text/plain"
+    assert validate_type(b"# Title\n", "text/x-markdown") == "text/markdown"
+
+
+@pytest.mark.parametrize("media_type", ["text/markdown", "text/csv", "text/tab-separated-values", "application/json"])
+def test_a_text_file_keeps_its_declared_type(media_type: str) -> None:
+    assert validate_type(b'{"a": 1}', media_type) == media_type
+    with pytest.raises(AttachmentError, match="but the content is image/jpeg"):
+        validate_type(jpeg(), media_type)
     assert code_of(png(), "text/csv") == "type_mismatch"
     assert validate_type(TAKEN["image/heic"], "image/heif") == "image/heic"
     assert validate_type(TAKEN["audio/webm"], "audio/webm;codecs=opus") == "audio/webm"

@@ -3,7 +3,7 @@
     async def test_…(visitor, site)
         await visitor.open(); await visitor.ask("…"); await visitor.sees("…")
 
-One browser and one server for a module; a visitor is a browser that knows nothing yet. Whatever the browser complains of
+One browser for all modules, and one server for a module; a visitor is a browser that knows nothing yet. Whatever the browser complains of
 in its console fails the test, unless the test expects it.
 """
 
@@ -29,14 +29,14 @@ __all__ = ["program", "pytest_pyfunc_call"]
 WAIT_MS = 10_000
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def runner() -> Iterator[asyncio.Runner]:
-    """The loop in which the server, the browser and the tests of a module run."""
+    """The loop in which the servers, the browser and the tests run."""
     with asyncio.Runner() as made:
         yield made
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def browser(runner: asyncio.Runner, program: web_site.Program) -> Iterator[Browser]:
     """A browser that is there."""
     from playwright.async_api import async_playwright

@@ -49,6 +49,7 @@ async def test_mailboxes_say_how_much_is_in_them_and_are_found_by_name(visitor: 
     await row.wait_for()
     cells = await row.locator("td").all_inner_texts()
     assert cells[2:5] == ["1", "0", "1"]  # held, to be tried again, dead
+    assert "2 dead" in await visitor.find(".bar [role=status]").inner_text()  # one names no mailbox
     assert await visitor.find(".boxes tbody tr").first.locator("a").inner_text() == "HUMAN"
     await visitor.find(".mail .filter input").fill("build")
     assert await visitor.find(".boxes tbody th a").all_inner_texts() == ["BUILDER"]

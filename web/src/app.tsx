@@ -16,7 +16,7 @@ export function App() {
   return (
     <>
       <a class="skip" href="#words" onClick={skip}>
-        Skip to the message field
+        {page.name === "" ? "Skip to the message field" : "Skip to the content"}
       </a>
       <div class={`frame ${isDrawerOpen ? "drawer-open" : ""}`}>
         <Sidebar />
@@ -38,5 +38,6 @@ function isNarrow(): boolean {
 
 function skip(event: Event): void {
   event.preventDefault();
-  document.querySelector<HTMLElement>("#words, main .scroll")?.focus();
+  const find = (selector: string) => document.querySelector<HTMLElement>(selector);
+  (find("#words") ?? find("main .scroll"))?.focus();
 }

@@ -100,7 +100,7 @@ test("a failed run keeps its text and reports a problem with advice", () => {
   );
   assert.deepEqual(view.run, { state: "idle" });
   assert.match(view.problem?.title ?? "", /stopped unexpectedly/);
-  assert.match(view.problem?.advice ?? "", /Ask again/);
+  assert.deepEqual(view.problem?.actions, ["retry"]);
   assert.deepEqual(live(view).parts.map((part) => (part.kind === "thinking" ? part.isOpen : part.kind)), [false, "text"]);
 });
 

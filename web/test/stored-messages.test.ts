@@ -58,7 +58,7 @@ test("attachments are shown, and the content of text files is not repeated", () 
   const place = { bucket: "b", path: "p/x.txt", mime_type: "text/plain" };
   const [item] = itemsFrom([row(1, "user", [text("Look:"), text("x.txt:\n\ncontent")], { user_message_attachments: place })]);
   assert.equal(item?.kind === "user" && item.text, "Look:");
-  assert.deepEqual(item?.kind === "user" && item.attachments, [{ place, url: null, mime: "text/plain", name: null }]);
+  assert.deepEqual(item?.kind === "user" && item.attachments, [{ place, url: null, mime: "text/plain", name: "x.txt" }]);
 });
 
 test("images from other hosts are never loaded", () => {
@@ -80,7 +80,7 @@ test("a message has the id that its client has set", () => {
 
 test("the input tokens of a receipt include cached tokens", () => {
   const receipt = receiptOf({ input_tokens: 10, cached_input_tokens: 90, cache_creation_input_tokens: 5, output_tokens: 7, cost_usd: "0.000092", latency_ms: 8 });
-  assert.deepEqual(receipt, { input: 105, cached: 90, output: 7, reasoning: 0, usd: 0.000092, isUnpriced: false, latencyMs: 8 });
+  assert.deepEqual(receipt, { input: 105, cached: 90, output: 7, reasoning: 0, usd: 0.000092, isUnpriced: false, isEstimated: false, latencyMs: 8 });
   const unpriced = receiptOf({ input_tokens: 1, output_tokens: 2, cost_usd: null, state: "unpriced" });
   assert.deepEqual([unpriced.usd, unpriced.isUnpriced], [null, true]);
 });
@@ -99,4 +99,11 @@ test("a view keeps at most MAX_ITEMS items and knows that the others exist", () 
   assert.deepEqual([end.firstSeq, end.lastSeq, end.hasEarlier, end.hasLater], [11, MAX_ITEMS + 10, true, false]);
   const start = trim(full, "end");
   assert.deepEqual([start.firstSeq, start.lastSeq, start.hasEarlier, start.hasLater], [1, MAX_ITEMS, false, true]);
+});
+
+test("a failed answer has its reason, and routing is described without commands", () => {
+  const routing = { mode: "manual", reason: "session sticky model (/model)" };
+  const [item] = itemsFrom([row(1, "assistant", [], { status: "error", routing, extra: { fault: { code: "rate_limited", message: "slow down" } } })]);
+  assert.equal(item?.kind === "answer" && item.fault, "The rate limit of the provider is exceeded. “slow down”");
+  assert.equal(item?.kind === "answer" && item.why, "You chose this model for the conversation");
 });

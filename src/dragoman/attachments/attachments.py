@@ -19,7 +19,7 @@ from types import TracebackType
 from typing import Final, Self
 from urllib.parse import parse_qsl, unquote, urlsplit
 
-from dragoman.attachments.file_types import EXTENSIONS, too_large_error, type_from_path, validate_type
+from dragoman.attachments.file_types import EXTENSIONS, is_text_type, too_large_error, type_from_path, validate_type
 from dragoman.attachments.folder import FolderStorage
 from dragoman.attachments.heic import jpeg_from_heic
 from dragoman.attachments.paths import (
@@ -130,7 +130,7 @@ class Attachments(Files):
             await file.chunks.close()
         if len(data) != file.size:
             raise StorageError("the storage sent an incomplete attachment")
-        return self._describe(file.path, validate_type(data, declared_type), data, name), data
+        return self._describe(file.path, validate_type(data, declared_type or file.mime_type), data, name), data
 
     # --- signed URLs -------------------------------------------------------------------------------------------------
 
@@ -282,7 +282,7 @@ async def model_block(file: StoredFile, data: bytes) -> ImageBlock | AudioBlock 
 
 def attachment_block(file: StoredFile, data: bytes) -> ImageBlock | AudioBlock | DocumentBlock | TextBlock:
     """The block of a file for a model, without conversion."""
-    if file.mime_type == "text/plain":
+    if is_text_type(file.mime_type):
         text = f"{file.name or 'Attached text'}:\n\n{data.decode('utf-8-sig')}"
         return TextBlock(text, {"dialect": _DIALECT, "path": file.path})
     if file.mime_type.startswith("image/"):
@@ -323,7 +323,7 @@ def make_headers(path: str, mime_type: str, size: int) -> dict[str, str]:
     disposition = "inline" if media_type in _INLINE_TYPES else "attachment"
     name = path.rpartition("/")[2].replace("\\", "").replace('"', "")
     return {
-        "Content-Type": f"{media_type}; charset=utf-8" if media_type == "text/plain" else media_type,
+        "Content-Type": "text/plain; charset=utf-8" if is_text_type(media_type) else media_type,
         "Content-Length": str(size),
         "Content-Disposition": f'{disposition}; filename="{name}"',
         "X-Content-Type-Options": "nosniff",

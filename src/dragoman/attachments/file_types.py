@@ -13,6 +13,7 @@ from typing import Final
 from dragoman.attachments.media import audio_type, heic_size, is_heic
 from dragoman.attachments.types import MAX_BYTES, MAX_PIXELS, MAX_SIDE, MAX_TEXT_BYTES
 from dragoman.errors import AttachmentError
+from dragoman.humanize import format_size
 from dragoman.media_types import detect_media_type
 
 EXTENSIONS: Final = {
@@ -30,7 +31,14 @@ EXTENSIONS: Final = {
     "audio/webm": "weba",
     "application/pdf": "pdf",
     "text/plain": "txt",
+    "text/markdown": "md",
+    "text/csv": "csv",
+    "text/tab-separated-values": "tsv",
+    "application/json": "json",
 }
+_TEXT_TYPES: Final = frozenset(
+    ("text/plain", "text/markdown", "text/csv", "text/tab-separated-values", "application/json")
+)  # the bytes do not tell them apart: the declared type counts
 _TYPES: Final = {
     **{extension: mime for mime, extension in EXTENSIONS.items()},
     "jpeg": "image/jpeg",
@@ -38,7 +46,7 @@ _TYPES: Final = {
     "oga": "audio/ogg",
     "opus": "audio/ogg",
 }
-_TYPE_ALIASES: Final = {  # other names of a type; text formats are stored and served as plain text
+_TYPE_ALIASES: Final = {  # other names of a type
     "image/jpg": "image/jpeg",
     "image/pjpeg": "image/jpeg",
     "image/heif": "image/heic",
@@ -56,10 +64,7 @@ _TYPE_ALIASES: Final = {  # other names of a type; text formats are stored and s
     "application/ogg": "audio/ogg",
     "audio/x-flac": "audio/flac",
     "application/x-pdf": "application/pdf",
-    "application/json": "text/plain",
-    "text/csv": "text/plain",
-    "text/markdown": "text/plain",
-    "text/tab-separated-values": "text/plain",
+    "text/x-markdown": "text/markdown",
 }
 _SNIFF_BYTES: Final = 1_445  # bytes that browsers sniff (WHATWG MIME Sniffing, 2026)
 _MARKUP: Final = re.compile(
@@ -77,6 +82,11 @@ def type_from_path(path: str) -> str:
     return _TYPES.get(path.rpartition(".")[2], "application/octet-stream")
 
 
+def is_text_type(media_type: str | None) -> bool:
+    """Whether a type is one of the accepted text formats."""
+    return media_type in _TEXT_TYPES
+
+
 def canonical_type(declared: str | None) -> str | None:
     """The accepted type for a declared name, which may be an alias; none if it is not accepted."""
     media_type = _normalize_type(declared)
@@ -89,6 +99,8 @@ def validate_type(data: bytes, declared: str | None) -> str:
     if declared_type is not None and declared_type not in EXTENSIONS:
         raise _type_error(f"{declared_type[:100]!r} is not an accepted type")
     actual_type = detect_type(data)
+    if is_text_type(actual_type) and is_text_type(declared_type):
+        return declared_type or actual_type
     if declared_type is not None and declared_type != actual_type:
         raise AttachmentError(
             f"declared as {declared_type}, but the content is {actual_type}",
@@ -123,7 +135,7 @@ def detect_type(data: bytes) -> str:
 def too_large_error(limit: int) -> AttachmentError:
     """The error of a file that is too large."""
     return AttachmentError(
-        f"the file is larger than {limit} bytes", remedy="Send a smaller file", code="attachment_too_large"
+        f"the file is larger than {format_size(limit)}", remedy="Send a smaller file", code="attachment_too_large"
     )
 
 

@@ -34,6 +34,7 @@ from dragoman.server.http.cors import cors_headers, find_allowed_origin, is_pref
 from dragoman.server.http.endpoint import Endpoint
 from dragoman.server.http.http_errors import ApiError, error_response, not_found_error
 from dragoman.server.http.requests import app_state
+from dragoman.server.http.responses import compress
 from dragoman.server.mail import evaluations
 from dragoman.server.state import AppState
 
@@ -104,7 +105,7 @@ def _route(endpoint: Endpoint) -> Route:
             if not endpoint.public:
                 request.state.principal = await _authenticate(request)
                 _require_scope(endpoint.scope, request)
-            return await endpoint.handler(request)
+            return await compress(request, await endpoint.handler(request))
         except Exception as error:
             return error_response(request, error)
 

@@ -25,6 +25,7 @@ from dragoman.server.auth.principal import get_peer_uid
 from dragoman.server.http.endpoint import Endpoint, Media, Query
 from dragoman.server.http.http_errors import ApiError, not_found_error
 from dragoman.server.http.requests import app_state
+from dragoman.server.http.responses import accepts_gzip
 
 _PAGE: Final = "index.html"
 _IMMUTABLE: Final = "public, max-age=31536000, immutable"
@@ -90,9 +91,8 @@ def _make_page_file(name: str, data: bytes) -> PageFile:
 
 
 def _file_response(request: Request, file: PageFile, headers: dict[str, str]) -> Response:
-    encodings = {item.split(";")[0].strip() for item in request.headers.get("accept-encoding", "").split(",")}
     headers |= {"vary": "accept-encoding"}
-    if "gzip" not in encodings:
+    if not accepts_gzip(request):
         return Response(file.data, media_type=file.media_type, headers=headers)
     return Response(file.gzip_data, media_type=file.media_type, headers={**headers, "content-encoding": "gzip"})
 

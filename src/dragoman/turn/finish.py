@@ -6,7 +6,7 @@ Invariant: every started turn emits exactly one of ``turn.completed``, ``turn.fa
 from __future__ import annotations
 
 import logging
-from typing import Final
+from typing import Any, Final
 
 from dragoman.bus import Payload
 from dragoman.bus.event_types import turn_events
@@ -15,6 +15,7 @@ from dragoman.exchange import ErrorClass, Fault, StopReason
 from dragoman.message import MessageStatus, TextBlock, ToolResultBlock, ToolUseBlock
 from dragoman.redaction import redact
 from dragoman.tools import emit_approval_request
+from dragoman.turn.model_call import fault_fields
 from dragoman.turn.state import TurnState
 from dragoman.turn.types import PendingCall, TurnEnd
 
@@ -69,12 +70,15 @@ async def cancel_turn(turn: TurnState) -> None:
 
 async def fail_turn(turn: TurnState, error: Exception) -> None:
     """End a turn that raised an error."""
-    await _close_open_work(turn, MessageStatus.ERROR, "The turn failed: the call was not run.")
     code = error.code if isinstance(error, DragomanError) else "internal_error"
+    extra = fault_fields(code, str(error)) if isinstance(error, DragomanError) else None
+    await _close_open_work(turn, MessageStatus.ERROR, "The turn failed: the call was not run.", extra)
     _emit_failure(turn, code, ErrorClass.OTHER, str(error))
 
 
-async def _close_open_work(turn: TurnState, status: MessageStatus, text: str) -> None:
+async def _close_open_work(
+    turn: TurnState, status: MessageStatus, text: str, extra: dict[str, Any] | None = None
+) -> None:
     """Finish an unused placeholder, answer open calls and store the entries.
 
     If the store fails, the next turn closes what is left.
@@ -84,7 +88,7 @@ async def _close_open_work(turn: TurnState, status: MessageStatus, text: str) ->
     try:
         if turn.placeholder is not None:
             message, turn.placeholder = turn.placeholder.message, None
-            message = message.replace(metadata=message.metadata.replace(status=status))
+            message = message.replace(metadata=message.metadata.replace(status=status, extra=extra))
             await turn.services.store.update(turn.session.id, message)
         await _answer_open_calls(turn, text)
         await _store_entries(turn)

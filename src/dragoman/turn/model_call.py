@@ -282,12 +282,14 @@ class _ModelCall:
         turn, context = self.turn, self.call.context
         now = turn.services.clock()
         usage = turn.services.price_usage(turn.model, self._usage(reply), now, self.call_log.latency_ms or 0)
-        is_charged = reply.usage is not None or reply.fault is None
+        is_charged = reply.usage is not None or reply.fault is None or bool(reply.content)
         if is_charged:
             context = msgspec.structs.replace(context, usage=usage)
         checked = _check_output(reply, turn)
         status = MessageStatus.CANCELLED if fault is CANCELLED else None
-        return _Answer(reply, checked, usage, is_charged, self.writer.message(checked, context, status))
+        stored_fault = None if fault is CANCELLED else checked.fault
+        message = self.writer.message(checked, context, status, stored_fault)
+        return _Answer(reply, checked, usage, is_charged, message)
 
     async def _store_row(self, answer: _Answer, row: Awaitable[Row]) -> Row:
         """Await the row of an answer, and emit the end of the call."""
@@ -344,14 +346,18 @@ class _ModelCall:
         return await turn.journal.close(AnswerEnd(row, stop_reason, reply.fault), end)
 
     def _usage(self, reply: Reply) -> TokenUsage:
-        """The provider's counts, or an estimate that is marked as one."""
-        if reply.usage is not None and not reply.usage.estimated:  # a dialect marks impossible counts as estimated
+        """The provider's counts, or an estimate that is marked as one.
+
+        Of an answer that ended early, providers have reported the counts at its start: the output is estimated.
+        """
+        is_reported = reply.usage is not None and not reply.usage.estimated  # a dialect marks impossible counts so
+        if reply.usage is not None and is_reported and reply.fault is None:
             return reply.usage
-        return TokenUsage(
-            input_tokens=self.start.estimated_input_tokens,
-            output_tokens=tokens.estimate_content(reply.content, self.turn.model.id),
-            estimated=True,
-        )
+        output_tokens = tokens.estimate_content(reply.content, self.turn.model.id)
+        if reply.usage is not None and is_reported:
+            is_complete = reply.usage.output_tokens >= output_tokens
+            return reply.usage if is_complete else reply.usage.replace(output_tokens=output_tokens, estimated=True)
+        return TokenUsage(input_tokens=self.start.estimated_input_tokens, output_tokens=output_tokens, estimated=True)
 
 
 def _check_output(reply: Reply, turn: TurnState) -> Reply:
@@ -486,8 +492,14 @@ class AnswerWriter:
             self._timer.cancel()
             self._timer = None
 
-    def message(self, reply: Reply, context: RequestContext, status: MessageStatus | None = None) -> Message:
-        """The answer as a message. Without a status, the reply determines it."""
+    def message(
+        self,
+        reply: Reply,
+        context: RequestContext,
+        status: MessageStatus | None = None,
+        fault: Fault | None = None,
+    ) -> Message:
+        """The answer as a message, with the reason of a failure. Without a status, the reply determines it."""
         metadata = self.row.message.metadata
         return self._adapter.make_message(
             reply,
@@ -497,6 +509,7 @@ class AnswerWriter:
             team_id=metadata.team_id,
             run_id=metadata.run_id,
             stage=stage_of_answer(reply.content),
+            extra=None if fault is None else fault_fields(fault.code, fault.message),
         )
 
     async def finish(self, message: Message, **fields: Any) -> Row:
@@ -506,6 +519,11 @@ class AnswerWriter:
         if self._flush_task is not None:
             await asyncio.wait([self._flush_task])
         return await self._store.turns.finish_answer(self._context.session_id, message, **fields)
+
+
+def fault_fields(code: str, message: str) -> dict[str, Any]:
+    """The reason of a failure, as a field of ``metadata.extra``."""
+    return {"fault": {"code": code, "message": redact(message)}}
 
 
 # --- events of a call ------------------------------------------------------------------------------------------------

@@ -62,7 +62,7 @@ async def start_turn(
     session, rows = snapshot.session, snapshot.rows
     imported = [row.message for row in store.turns.place(session, request.imported)]
     history = [
-        *_system_messages(config, request, session),
+        *make_system_messages(config, request, session),
         *(_with_session(session, row.message) for row in rows),
         *imported,
     ]
@@ -135,7 +135,7 @@ def _with_session(session: Session, message: Message) -> Message:
     return message if message.session_id == session.id else message.replace(session_id=session.id)
 
 
-def _system_messages(config: AgentConfig, request: TurnRequest, session: Session) -> list[Message]:
+def make_system_messages(config: AgentConfig, request: TurnRequest, session: Session) -> list[Message]:
     """The system prompt, which is sent and not stored, because it may change."""
     texts = [text for text in (config.system_prompt, request.context) if text]
     if not texts:

@@ -16,12 +16,14 @@ export class ApiError extends Error {
   readonly status: number; // 0: no response
   readonly code: string;
   readonly requestId: string | null;
+  readonly reason: string | null; // why a model cannot be used
 
-  constructor(status: number, code: string, message: string, requestId: string | null) {
+  constructor(status: number, code: string, message: string, requestId: string | null, reason: string | null = null) {
     super(message);
     this.status = status;
     this.code = code;
     this.requestId = requestId;
+    this.reason = reason;
   }
 }
 
@@ -35,8 +37,8 @@ export function hasKey(): boolean {
 }
 
 export function problemFrom(error: unknown): Problem {
-  if (error instanceof ApiError) return requestProblem(error.status, error.code, error.message, error.requestId);
-  return { title: String(error), advice: "Reload the page.", code: null, requestId: null };
+  if (error instanceof ApiError) return requestProblem(error.status, error.code, error.message, error.requestId, error.reason);
+  return { title: String(error), advice: "Reload the page.", details: null, actions: [], code: null, requestId: null };
 }
 
 export async function call(path: string, init: RequestInit = {}, base = BASE): Promise<Response> {
@@ -56,9 +58,9 @@ export async function call(path: string, init: RequestInit = {}, base = BASE): P
 }
 
 async function toApiError(answer: Response): Promise<ApiError> {
-  const body = (await answer.json().catch(() => null)) as { error?: { code?: string; message?: string; request_id?: string } } | null;
-  const { code = "unknown", message = `The server returned status ${answer.status}`, request_id = null } = body?.error ?? {};
-  return new ApiError(answer.status, code, message, request_id);
+  const body = (await answer.json().catch(() => null)) as { error?: { code?: string; message?: string; request_id?: string; reason?: string } } | null;
+  const { code = "unknown", message = `The server returned status ${answer.status}`, request_id = null, reason = null } = body?.error ?? {};
+  return new ApiError(answer.status, code, message, request_id, reason);
 }
 
 export async function json<T>(path: string, init?: RequestInit, base = BASE): Promise<T> {
@@ -100,7 +102,7 @@ export function messages(thread: string, where: { beforeSeq?: number; afterSeq?:
   return json(`/threads/${id(thread)}/messages${query({ limit: 50, ...where })}`);
 }
 
-export function changeThread(thread: string, change: { title?: string; model?: string | null }): Promise<Thread> {
+export function changeThread(thread: string, change: { title?: string; model?: string | null; policy?: ImagePolicy }): Promise<Thread> {
   return json(`/threads/${id(thread)}`, jsonRequest("PATCH", change));
 }
 
@@ -131,8 +133,10 @@ export async function models(): Promise<Model[]> {
   return (await json<{ models: Model[] }>("/models")).models;
 }
 
-export function preflight(thread: string, model: string): Promise<Preflight> {
-  return json(`/threads/${id(thread)}/preflight${query({ model })}`);
+export type ImagePolicy = "strict" | "placeholder" | "describe";
+
+export function preflight(thread: string, model: string, policy: ImagePolicy): Promise<Preflight> {
+  return json(`/threads/${id(thread)}/preflight${query({ model, policy })}`);
 }
 
 export function messageAs(thread: string, message: string, dialect: string): Promise<{ wire: unknown; losses: { reason: string }[] }> {
@@ -167,7 +171,7 @@ export function cost(): Promise<Cost> {
   return json("/cost");
 }
 
-export function threadCost(thread: string): Promise<{ totalUsd: string | null; unpriced: number; byModel: Total[] }> {
+export function threadCost(thread: string): Promise<{ totalUsd: string | null; unpriced: number; byModel: Total[]; sharedAnswers: number; sharedUsd: string | null }> {
   return json(`/threads/${id(thread)}/cost${query({ limit: 1 })}`);
 }
 

@@ -51,6 +51,7 @@ export interface Usage {
   reasoning_tokens?: number;
   cost_usd?: string | number | null; // null: no known price
   state?: "priced" | "unpriced";
+  estimated?: boolean;
   latency_ms?: number;
 }
 
@@ -88,7 +89,8 @@ export interface Row {
       model?: string;
       usage?: Usage;
       status?: string;
-      routing?: { reason?: string };
+      routing?: { mode?: string; reason?: string; rule_name?: string | null };
+      extra?: { fault?: { code?: string; message?: string } };
       user_message_attachments?: Place | Place[];
     };
     created_at: string;
@@ -108,6 +110,7 @@ export interface Preflight {
   estimated_input_tokens: number;
   first_turn_usd: string | null;
   blockers: string[];
+  failures: string[]; // reason of each blocker
   kept: number;
   blocks: { message_id: string; place: number; block_type: string; outcome: "projected" | "left_out"; reason: string }[];
 }

@@ -9,6 +9,7 @@ import { retryNow } from "../api/run-stream.ts";
 import { modelName } from "../lib/format.ts";
 import { Icon, IconButton } from "../components/icons.tsx";
 import { Messages } from "./messages.tsx";
+import { ProblemBanner } from "./problem-banner.tsx";
 import { chosenModel } from "./model-picker.tsx";
 import { hashOf } from "../state/route.ts";
 import * as appState from "../state/app-state.ts";
@@ -29,7 +30,7 @@ function OpenConversation({ conversation }: { conversation: Conversation }) {
         <div class="bottom-measure">
           <Connection view={view} />
           <Approvals conversation={conversation} view={view} />
-          <ErrorBanner view={view} conversation={conversation} />
+          {view.problem && <ProblemBanner problem={view.problem} conversation={conversation} />}
           <Composer conversation={conversation} view={view} />
         </div>
       </div>
@@ -94,22 +95,6 @@ function Connection({ view }: { view: View }) {
           </button>
         </p>
       )}
-    </div>
-  );
-}
-
-function ErrorBanner({ view, conversation }: { view: View; conversation: Conversation }) {
-  const { problem } = view;
-  if (!problem) return null;
-  const dismiss = () => conversation.view.change((now) => ({ ...now, problem: null }));
-  return (
-    <div class="banner bad" role="alert">
-      <Icon name="warn" size={16} />
-      <span>
-        <strong>{problem.title}</strong> {problem.advice}
-        {problem.requestId && <small class="muted"> Request {problem.requestId}</small>}
-      </span>
-      <IconButton icon="close" label="Dismiss" onClick={dismiss} />
     </div>
   );
 }

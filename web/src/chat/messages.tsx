@@ -161,7 +161,7 @@ function Answer({ item, before, threadId, isBusy: busy, isLast, isReplaced, wait
       ))}
       {UNFINISHED[item.status] && (
         <p class="unfinished">
-          <Icon name="warn" size={14} /> {UNFINISHED[item.status]}
+          <Icon name="warn" size={14} /> {UNFINISHED[item.status]} {item.fault}
         </p>
       )}
       {seq !== null && (

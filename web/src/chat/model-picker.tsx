@@ -7,6 +7,7 @@ import { Icon } from "../components/icons.tsx";
 import { Modal } from "../components/modal.tsx";
 import * as appState from "../state/app-state.ts";
 import { modelChoices } from "../state/drafts.ts";
+import { blockerText } from "../api/error-messages.ts";
 import type { Model, Preflight } from "../api/types.ts";
 
 export function chosenModel(threadId: string): string | null {
@@ -29,10 +30,16 @@ export function saveModelChoice(threadId: string): void {
   });
 }
 
-export function ModelPicker({ onClose, onChoose }: { onClose: () => void; onChoose: ((model: string) => void) | undefined }) {
+interface ModelPickerProps {
+  onClose: () => void;
+  onChoose: ((model: string) => void) | undefined;
+  candidate: string | null; // its swap is shown first
+}
+
+export function ModelPicker({ onClose, onChoose, candidate: first }: ModelPickerProps) {
   const models = useObservable(appState.models);
   const [words, setWords] = useState("");
-  const [candidate, setCandidate] = useState<Model | null>(null);
+  const [candidate, setCandidate] = useState<Model | null>(() => models.find((model) => model.id === first) ?? null);
   const thread = appState.open.value.id;
   const isEmpty = !appState.open.value.view.value.items.length;
   const current = chosenModel(thread);
@@ -66,7 +73,7 @@ export function ModelPicker({ onClose, onChoose }: { onClose: () => void; onChoo
         {others.length > 0 && (
           <>
             <h3 class="muted small">
-              No API key: add one with <code>dragoman login PROVIDER</code>
+              No API key
             </h3>
             <ModelList models={others} current={current} onChoose={choose} />
           </>
@@ -117,10 +124,13 @@ interface SwapProps {
 
 function Swap({ model, thread, onBack, onClose }: SwapProps) {
   const [plan, setPlan] = useState<Preflight | null>(null);
+  const [policy, setPolicy] = useState<api.ImagePolicy>("strict");
   const [fault, setFault] = useState<string | null>(null);
   useEffect(() => {
-    api.preflight(thread, model.id).then(setPlan, (error: unknown) => setFault(api.problemFrom(error).title));
-  }, [thread, model.id]);
+    setFault(null);
+    api.preflight(thread, model.id, policy).then(setPlan, (error: unknown) => setFault(api.problemFrom(error).title));
+  }, [thread, model.id, policy]);
+  const hasMedia = policy !== "strict" || plan?.failures.some((failure) => MEDIA_FAILURES.has(failure));
   const button = useRef<HTMLButtonElement>(null);
   useEffect(() => {
     if (plan?.is_possible) button.current?.focus();
@@ -128,7 +138,8 @@ function Swap({ model, thread, onBack, onClose }: SwapProps) {
   const swap = () => {
     onClose();
     void appState.attempt(async () => {
-      appState.putThread(await api.changeThread(thread, { model: model.id }));
+      appState.putThread(await api.changeThread(thread, { model: model.id, policy }));
+      if (appState.open.value.view.value.problem) appState.open.value.view.change((view) => ({ ...view, problem: null }));
       appState.showNotice(`Model changed to ${modelName(model.id)}`);
     });
   };
@@ -138,6 +149,7 @@ function Swap({ model, thread, onBack, onClose }: SwapProps) {
         {fault && <p class="unfinished">{fault}</p>}
         {!plan && !fault && <p class="muted">Checking compatibility …</p>}
         {plan && <Plan plan={plan} />}
+        {hasMedia && <PolicyChoice policy={policy} onChange={setPolicy} />}
         <div class="row end">
           <button type="button" onClick={onBack}>
             Back
@@ -148,6 +160,29 @@ function Swap({ model, thread, onBack, onClose }: SwapProps) {
         </div>
       </div>
     </Modal>
+  );
+}
+
+const MEDIA_FAILURES = new Set(["no_vision_support", "no_document_support", "no_audio_support", "no_video_support"]);
+
+const POLICIES: [api.ImagePolicy, string][] = [
+  ["strict", "Do not swap"],
+  ["placeholder", "Send a note in place of each file"],
+  ["describe", "Let a model with vision describe each image"],
+];
+
+function PolicyChoice({ policy, onChange }: { policy: api.ImagePolicy; onChange: (policy: api.ImagePolicy) => void }) {
+  return (
+    <label class="field">
+      Images and files that this model cannot read
+      <select value={policy} onChange={(event) => onChange(event.currentTarget.value as api.ImagePolicy)}>
+        {POLICIES.map(([name, label]) => (
+          <option key={name} value={name}>
+            {label}
+          </option>
+        ))}
+      </select>
+    </label>
   );
 }
 
@@ -162,10 +197,10 @@ function Plan({ plan }: { plan: Preflight }) {
         {plural(kept, "block")} unchanged{others.length ? `, ${count(others.length)} converted or omitted` : ""}. {room}: about {count(plan.estimated_input_tokens)} tokens
         {plan.first_turn_usd === null ? "" : `, ${dollars(Number(plan.first_turn_usd))} for the next prompt`}.
       </p>
-      {plan.blockers.map((blocker) => (
+      {plan.blockers.map((blocker, at) => (
         <p class="banner bad" role="alert" key={blocker}>
           <Icon name="warn" size={16} />
-          <span>{blocker}</span>
+          <span>{blockerText(plan.failures[at], blocker)}</span>
         </p>
       ))}
       {others.length > 0 && (

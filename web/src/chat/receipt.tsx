@@ -3,9 +3,9 @@ import { count, dollars, duration, moment } from "../lib/format.ts";
 import type { Receipt } from "../state/view-model.ts";
 
 export function ReceiptLine({ receipt, at }: { receipt: Receipt; at: string | null }) {
-  const { input, cached, output, reasoning, usd, isUnpriced, latencyMs } = receipt;
+  const { input, cached, output, reasoning, usd, isUnpriced, isEstimated, latencyMs } = receipt;
   const facts = [
-    `${count(input)} → ${count(output)} tokens`,
+    `${isEstimated ? "about " : ""}${count(input)} → ${count(output)} tokens`,
     cached ? `${count(cached)} cached` : "",
     reasoning ? `${count(reasoning)} thinking` : "",
     isUnpriced ? "unpriced" : usd === null ? "" : dollars(usd),

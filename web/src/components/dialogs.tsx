@@ -15,7 +15,7 @@ export function Dialogs() {
   const dialog = useObservable(appState.dialog);
   switch (dialog?.kind) {
     case "models":
-      return <ModelPicker onClose={close} onChoose={dialog.onChoose} />;
+      return <ModelPicker onClose={close} onChoose={dialog.onChoose} candidate={dialog.candidate ?? null} />;
     case "help":
       return <Help onClose={close} />;
     case "cost":

@@ -2,16 +2,22 @@
 import { useEffect, useState } from "preact/hooks";
 import * as api from "../api/client.ts";
 import { Modal } from "./modal.tsx";
-import { count, modelName, spent } from "../lib/format.ts";
+import { count, dollars, modelName, plural, spent } from "../lib/format.ts";
 import * as appState from "../state/app-state.ts";
 
 export function ThreadCost({ onClose }: { onClose: () => void }) {
-  const [models, setModels] = useState<api.Total[] | null>(null);
-  useEffect(() => void appState.attempt(async () => setModels((await api.threadCost(appState.open.value.id)).byModel)), []);
+  const [cost, setCost] = useState<Awaited<ReturnType<typeof api.threadCost>> | null>(null);
+  useEffect(() => void appState.attempt(async () => setCost(await api.threadCost(appState.open.value.id))), []);
   return (
     <Modal title="Cost of this conversation" onClose={onClose} class="wide">
-      {models === null ? <p class="muted">Loading …</p> : <ModelTable models={models} />}
-      <p class="muted small">By Dragoman's price table. Messages that a fork shares with its original count in the original.</p>
+      {cost === null && <p class="muted">Loading …</p>}
+      {cost !== null && (cost.byModel.length ? <ModelTable models={cost.byModel} /> : <p>No answer of this conversation itself has a cost yet.</p>)}
+      {cost !== null && cost.sharedAnswers > 0 && (
+        <p>
+          {plural(cost.sharedAnswers, "answer")} shared with the original: {cost.sharedUsd === null ? "unpriced" : dollars(Number(cost.sharedUsd))}, counted there.
+        </p>
+      )}
+      <p class="muted small">By Dragoman's price table.</p>
     </Modal>
   );
 }

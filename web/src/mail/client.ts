@@ -5,8 +5,9 @@ import type { DeadLetter, DeadLetterDetail, Graph, Letter, Mailbox, SendReceipt,
 
 const BASE = "api/v1/mail";
 
-export async function mailboxes(): Promise<Mailbox[]> {
-  return (await json<{ mailboxes: Mailbox[] }>("", {}, BASE)).mailboxes;
+// Invalid letters that name no mailbox are dead as well.
+export function mailboxes(): Promise<{ mailboxes: Mailbox[]; dead_without_recipient: number }> {
+  return json("", {}, BASE);
 }
 
 export async function lettersTo(recipient: string): Promise<Letter[]> {

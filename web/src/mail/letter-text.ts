@@ -125,14 +125,14 @@ export const COLUMNS: { name: keyof Counts; label: string; text: string }[] = [
   { name: "dead", label: "Dead", text: "dead" },
 ];
 
-export function countsOf(boxes: readonly Mailbox[]): Counts {
+export function countsOf(boxes: readonly Mailbox[], moreDead = 0): Counts {
   const sum = (count: (box: Mailbox) => number) => boxes.reduce((all, box) => all + count(box), 0);
   return {
     waiting: sum((box) => box.ready + box.away),
     inHand: sum((box) => box.leased),
     held: sum((box) => box.held + box.behind),
     retrying: sum((box) => box.waiting),
-    dead: sum((box) => box.dead),
+    dead: sum((box) => box.dead) + moreDead,
   };
 }
 

@@ -10,8 +10,10 @@ import type { Mailbox } from "./types.ts";
 import { COLUMNS, countsOf, HUMAN, sortMailboxes, describeCounts } from "./letter-text.ts";
 
 export function Mailboxes() {
-  const { value: boxes, problem, reload } = usePolling("mailboxes", client.mailboxes);
+  const { value, problem, reload } = usePolling("mailboxes", client.mailboxes);
   const [words, setWords] = useState("");
+  const boxes = value?.mailboxes ?? null;
+  const counts = countsOf(boxes ?? [], value?.dead_without_recipient ?? 0);
   const shown = sortMailboxes(boxes ?? []).filter((box) => box.recipient_id.toLowerCase().includes(words.trim().toLowerCase()));
   return (
     <>
@@ -22,7 +24,7 @@ export function Mailboxes() {
         <>
           <div class="row between bar">
             <p class="muted" role="status">
-              {describeCounts(countsOf(boxes))}
+              {describeCounts(counts)}
             </p>
             <Filter label="Filter by name" value={words} onChange={setWords} />
           </div>

@@ -26,7 +26,7 @@ export interface Branch {
 }
 
 export type Dialog =
-  | { kind: "models"; onChoose?: (model: string) => void } // without onChoose: the model of the open conversation
+  | { kind: "models"; onChoose?: (model: string) => void; candidate?: string | null } // without onChoose: the model of the open conversation
   | { kind: "help" }
   | { kind: "cost" }
   | { kind: "rename"; thread: Thread }

@@ -6,6 +6,7 @@ import { follow, type Follower } from "../api/run-stream.ts";
 import { spent } from "../lib/format.ts";
 import { ulid } from "../lib/ulid.ts";
 import { apply } from "./reducer.ts";
+import { announceChange } from "./tabs.ts";
 import { replaceWithStored, trim, withoutRows, withRows } from "./stored-messages.ts";
 import { emptyView, isBusy, type Attachment, type UserItem, type View } from "./view-model.ts";
 import type { Decision, Stored } from "../api/types.ts";
@@ -102,6 +103,14 @@ export class Conversation {
     void this.#join();
   }
 
+  // Detects a change by another device or program.
+  async checkForChange(): Promise<void> {
+    const { run, lastSeq, hasLater } = this.view.value;
+    if (run.state !== "idle" || hasLater || !lastSeq) return;
+    const row = await api.thread(this.id).catch(() => null);
+    if (row !== null && row.lastSeq !== this.view.value.lastSeq) await this.refresh();
+  }
+
   async #loadNew(): Promise<void> {
     let after = Math.max(0, this.view.value.lastSeq - 1);
     for (let hasMore = true; hasMore; after = this.view.value.lastSeq) {
@@ -127,6 +136,11 @@ export class Conversation {
     const isAccepted = await this.#run({ messages: [message], forwardedProps: model ? { model } : {} });
     if (!isAccepted) this.view.change((view) => ({ ...view, items: view.items.filter((item) => item.id !== message.id) }));
     return isAccepted;
+  }
+
+  // Asks the last question again, after its answer failed.
+  async retry(): Promise<boolean> {
+    return this.#run({ messages: [], forwardedProps: {} });
   }
 
   async decide(decisions: Decision[]): Promise<boolean> {
@@ -168,8 +182,8 @@ export class Conversation {
     clearTimeout(timer);
     if (signal.aborted) return;
     if (isShown) return this.#settle(true);
-    const { interrupts, lastEvent } = ahead;
-    this.view.change((view) => ({ ...view, interrupts, lastEvent }));
+    const { interrupts, lastEvent, problem } = ahead; // a failed run keeps its reason
+    this.view.change((view) => ({ ...view, interrupts, lastEvent, problem: view.problem ?? problem }));
   }
 
   async #follow({ start }: Pick<Follower, "start">): Promise<boolean> {
@@ -178,7 +192,7 @@ export class Conversation {
     try {
       for await (const update of follow({ start, thread: this.id, after: this.view.value.lastEvent, signal })) {
         if (update.kind === "event") {
-          if (!isAccepted) this.onChange();
+          if (!isAccepted) this.#announce();
           isAccepted = true;
           this.view.change((view) => apply(view, update));
         } else this.#connection(update.kind === "lost" ? update.attempt : 0);
@@ -202,7 +216,12 @@ export class Conversation {
     if (isAccepted) await this.#loadNew().catch(() => undefined); // on failure the streamed content stays visible
     if (isAccepted) void this.#loadCost();
     if (isAccepted) void this.#loadVersions();
+    this.#announce();
+  }
+
+  #announce(): void {
     this.onChange();
+    announceChange(this.id);
   }
 
   async #attempt(action: () => Promise<void>): Promise<void> {

@@ -1,5 +1,6 @@
 // Conversion of stored messages to view items. Tool results are shown with their calls, not as items.
 // Invariant: a stored message replaces its streamed content.
+import { runProblem } from "../api/error-messages.ts";
 import type { Block, Place, Row, Usage } from "../api/types.ts";
 import type { AnswerItem, CallPart, Attachment, Item, Part, Receipt, Result, UserItem, View } from "./view-model.ts";
 
@@ -85,15 +86,32 @@ function userItem(row: Row): UserItem {
   const kept = metadata.user_message_attachments;
   const places = kept === undefined ? [] : Array.isArray(kept) ? kept : [kept];
   const attachments = places.length ? places.map(fromPlace) : content.flatMap(inline);
-  const words = content.slice(0, content.length - textFiles(content, places));
+  const files = textFiles(content, places);
+  const words = content.slice(0, content.length - files.length);
+  nameFiles(attachments, files);
   return { kind: "user", id: idOf(row), seq: row.seq, text: textOf(words), attachments, at };
 }
 
-// Counts the trailing text blocks that hold plain-text attachments ("name:" and the content).
-function textFiles(content: readonly Block[], places: readonly Place[]): number {
-  const count = places.filter((place) => place.mime_type === "text/plain").length;
-  const labelled = content.slice(content.length - count).filter((block) => block.type === "text" && /^[^\n]+:\n\n/.test(block.text ?? ""));
-  return count && labelled.length === count ? count : 0;
+const LABEL = /^([^\n]+):\n\n/;
+
+// The trailing text blocks that hold text attachments ("name:" and the content).
+function textFiles(content: readonly Block[], places: readonly Place[]): readonly Block[] {
+  const count = places.filter(isText).length;
+  const labelled = content.slice(content.length - count).filter((block) => block.type === "text" && LABEL.test(block.text ?? ""));
+  return labelled.length === count ? labelled : [];
+}
+
+function isText({ mime_type: mime }: Place): boolean {
+  return mime.startsWith("text/") || mime === "application/json";
+}
+
+// Sets the names of text attachments from the labels of their content.
+function nameFiles(attachments: Attachment[], files: readonly Block[]): void {
+  const texts = attachments.filter(({ place }) => place !== null && isText(place));
+  files.forEach((block, at) => {
+    const attachment = texts[at];
+    if (attachment) attachment.name = LABEL.exec(block.text ?? "")?.[1] ?? null;
+  });
 }
 
 function fromPlace(place: Place): Attachment {
@@ -109,7 +127,7 @@ function inline(block: Block): Attachment[] {
 
 function answerItem(row: Row, results: Results): AnswerItem {
   const { content, metadata, created_at: at } = row.message;
-  const { model, usage, status, routing } = metadata;
+  const { model, usage, status, routing, extra } = metadata;
   const id = idOf(row);
   return {
     kind: "answer",
@@ -117,11 +135,30 @@ function answerItem(row: Row, results: Results): AnswerItem {
     seq: row.seq,
     parts: content.map((block, place) => partOf(block, `${id}:${place}`, results)),
     model: model ?? null,
-    why: routing?.reason ?? null,
+    why: routing ? routingText(routing) : null,
     receipt: usage ? receiptOf(usage) : null,
     status: status ?? "complete",
+    fault: extra?.fault ? faultText(extra.fault.code ?? null, extra.fault.message ?? "") : null,
     at,
   };
+}
+
+function faultText(code: string | null, message: string): string {
+  const { title, details } = runProblem(code, message);
+  return details ? `${title} “${details}”` : title;
+}
+
+// Why this model answered, by the routing mode.
+const MODES: Record<string, string> = {
+  override: "You named this model in the message",
+  manual: "You chose this model for the conversation",
+  default: "The default model",
+  delegate: "Chosen for a delegated task",
+  pattern: "It did best on similar questions",
+};
+
+function routingText({ mode = "", reason = "", rule_name: rule }: NonNullable<Row["message"]["metadata"]["routing"]>): string {
+  return MODES[mode] ?? (rule ? `The routing rule “${rule}” chose this model` : reason);
 }
 
 function partOf(block: Block, id: string, results: Results): Part {
@@ -183,6 +220,7 @@ export function receiptOf(usage: Usage): Receipt {
     reasoning: usage.reasoning_tokens ?? 0,
     usd: usd !== null && Number.isFinite(usd) ? usd : null,
     isUnpriced: usage.cost_usd === null || usage.state === "unpriced",
+    isEstimated: usage.estimated ?? false,
     latencyMs: usage.latency_ms ?? null,
   };
 }

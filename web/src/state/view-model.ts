@@ -51,6 +51,7 @@ export interface Receipt {
   reasoning: number;
   usd: number | null;
   isUnpriced: boolean; // no known price
+  isEstimated: boolean; // the provider has not counted the tokens
   latencyMs: number | null;
 }
 
@@ -80,6 +81,7 @@ export interface AnswerItem {
   why: string | null; // routing reason
   receipt: Receipt | null;
   status: string; // "complete", "partial", "error", …
+  fault: string | null; // why it failed
   at: string | null;
 }
 
@@ -99,9 +101,14 @@ export type RunState =
   | { state: "lost"; runId: string; attempt: number } // disconnected; the run may still be active
   | { state: "stopping"; runId: string };
 
+// What the page can do about an error.
+export type ProblemAction = "retry" | "model" | "pictures" | "providers" | "settings";
+
 export interface Problem {
   title: string;
   advice: string;
+  details: string | null; // the words of the provider
+  actions: ProblemAction[];
   code: string | null;
   requestId: string | null;
 }

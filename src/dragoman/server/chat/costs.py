@@ -13,7 +13,7 @@ from starlette.responses import Response
 from dragoman.errors import FormatError, UnknownPriceError
 from dragoman.ids import name_from_id
 from dragoman.pricing import ReceiptLine, receipt
-from dragoman.server.auth.principal import get_owned_session, get_principal
+from dragoman.server.auth.principal import Principal, find_session, get_owned_session, get_principal
 from dragoman.server.chat.history import (
     day_param,
     seq_param,
@@ -64,6 +64,8 @@ class ThreadCostResponse(msgspec.Struct, frozen=True, kw_only=True, rename="came
     total_usd: str | None  # of the answers with a price; null if none has one
     unpriced: int  # answers without a price
     by_model: list[CostTotal]
+    shared_answers: int  # answers that it shares with the threads it was forked from
+    shared_usd: str | None  # their cost, of the answers with a price
     receipts: list[ReceiptResponse]
     has_more: bool
     limit: int
@@ -85,11 +87,15 @@ async def get_thread_cost(request: Request) -> Response:
     limit = int_param(request, "limit", default=_RECEIPT_LIMIT, maximum=1_000)
     calls, has_more = await _read_priced_calls(state.store, session, seq_param(request, "afterSeq") or 0, limit)
     totals = await state.store.costs.totals("model", session=session.id)
+    shared = await _read_shared_calls(state.store, get_principal(request), session)
+    shared_amounts = [amount for call in shared if (amount := call.usage.amount_usd) is not None]
     body = ThreadCostResponse(
         thread_id=name_from_id(session.id),
         total_usd=_format_usd(total_usd(totals)),
         unpriced=sum(total.unpriced for total in totals),
         by_model=[_cost_total(total) for total in totals],
+        shared_answers=len(shared),
+        shared_usd=_format_usd(sum(shared_amounts, Decimal(0)) if shared_amounts else None),
         receipts=[_receipt_response(state, call) for call in calls],
         has_more=has_more,
         limit=limit,
@@ -104,6 +110,20 @@ async def _read_priced_calls(store: Store, session: Session, after: int, limit: 
             return calls, True
         calls.append(call)
     return calls, False
+
+
+async def _read_shared_calls(store: Store, principal: Principal, session: Session) -> list[PricedCall]:
+    """The calls whose answers a thread shares with the threads that it was forked from."""
+    shared: list[PricedCall] = []
+    last_seq = session.parent_seq
+    parent_id = session.parent_session_id
+    while parent_id is not None and last_seq:
+        parent = await find_session(store, principal, parent_id)
+        if parent is None:  # deleted
+            break
+        shared += [call async for call in store.costs.calls(session=parent.id) if call.seq <= last_seq]
+        last_seq, parent_id = min(last_seq, parent.parent_seq), parent.parent_session_id
+    return shared
 
 
 def _receipt_response(state: AppState, call: PricedCall) -> ReceiptResponse:

@@ -1,7 +1,7 @@
 """Continue a thread with another model: preview the swap, and make it.
 
-    plan = await plan_thread_swap(state, session, "sonnet", "strict")      changes no data
-    session = await swap_thread(state, session, "sonnet", "strict")        or an error with the reasons
+    plan = await plan_thread_swap(request, session, "sonnet", "strict")      changes no data
+    session = await swap_thread(request, session, "sonnet", "strict")        or an error with the reasons
 
 A swap follows its plan; its policy holds for every later turn of the thread.
 """
@@ -21,15 +21,17 @@ from dragoman.ids import ToolIds, name_from_id
 from dragoman.message import (
     Message,
 )
-from dragoman.server.auth.principal import get_owned_session
+from dragoman.server.auth.principal import get_owned_session, get_principal
+from dragoman.server.auth.scopes import TOOLS
 from dragoman.server.http.endpoint import Endpoint, Query
 from dragoman.server.http.http_errors import ApiError
 from dragoman.server.http.requests import app_state, text_param
 from dragoman.server.http.responses import json_response
-from dragoman.server.state import AppState
 from dragoman.store import Session, Store
 from dragoman.turn.events import emit_swap_rejection
 from dragoman.turn.image_policy import describe_images, image_describer, swap_model
+from dragoman.turn.start import make_system_messages, make_turn_tools
+from dragoman.turn.types import TurnRequest
 
 _THREAD: Final = "/api/v1/agent/threads/{id}"
 
@@ -41,6 +43,7 @@ class SwapPreview(msgspec.Struct, frozen=True, kw_only=True):
     model: str
     is_possible: bool
     blockers: tuple[str, ...]  # for people: the reasons and the remedies
+    failures: tuple[str, ...]  # for programs: the reason of each blocker, such as ``no_vision_support``
     fits: bool
     estimated_input_tokens: int
     first_turn_usd: str | None
@@ -50,10 +53,9 @@ class SwapPreview(msgspec.Struct, frozen=True, kw_only=True):
 
 async def preview_swap(request: Request) -> Response:
     """Return the effect of a swap to another model."""
-    state = app_state(request)
     session = await get_owned_session(request, request.path_params["id"])
     name, policy = text_param(request, "model", max_length=200), _policy_param(request)
-    return json_response(_swap_preview(session, await plan_thread_swap(state, session, name, policy)))
+    return json_response(_swap_preview(session, await plan_thread_swap(request, session, name, policy)))
 
 
 def _policy_param(request: Request) -> Policy:
@@ -75,6 +77,7 @@ def _swap_preview(session: Session, plan: SwapPlan) -> SwapPreview:
         model=plan.model,
         is_possible=plan.is_possible,
         blockers=plan.blockers,
+        failures=plan.failures,
         fits=plan.fits,
         estimated_input_tokens=plan.estimated_input_tokens,
         first_turn_usd=None if plan.first_turn_usd is None else f"{plan.first_turn_usd:f}",
@@ -83,22 +86,27 @@ def _swap_preview(session: Session, plan: SwapPlan) -> SwapPreview:
     )
 
 
-async def plan_thread_swap(state: AppState, session: Session, name: str, policy: Policy) -> SwapPlan:
+async def plan_thread_swap(request: Request, session: Session, name: str, policy: Policy) -> SwapPlan:
     """The effect of a swap to the model of that name; 422 if it is unknown."""
-    return await _plan_swap(state, session, name, policy, await load_history(state.store, session))
+    history = await load_history(app_state(request).store, session)
+    return await _plan_swap(request, session, name, policy, history)
 
 
-async def _plan_swap(state: AppState, session: Session, name: str, policy: Policy, history: list[Message]) -> SwapPlan:
+async def _plan_swap(request: Request, session: Session, name: str, policy: Policy, history: list[Message]) -> SwapPlan:
+    """The plan for the history, the system prompt and the tools that the next turn sends."""
+    state = app_state(request)
     agent = state.agent
+    turn = TurnRequest(session_id=session.id, may_use_tools=TOOLS in get_principal(request).scopes)
     model = agent.services.registry.find(name)
     if model is None:
         raise ApiError(422, "unknown_model", "Unknown model. GET /api/v1/agent/models lists them.")
     adapter = agent.services.adapter(model, ToolIds(await state.store.tool_ids(session.id)))
     return await asyncio.to_thread(
         plan_swap,
-        history,
+        [*make_system_messages(agent.config, turn, session), *history],
         adapter,
         policy=policy,
+        tools=(await make_turn_tools(agent.config, turn)).definitions,
         describe=image_describer(agent.config, session),
         prices=agent.services.price_table,
         at=agent.services.clock(),
@@ -106,13 +114,14 @@ async def _plan_swap(state: AppState, session: Session, name: str, policy: Polic
     )
 
 
-async def swap_thread(state: AppState, session: Session, name: str, policy: Policy) -> Session:
+async def swap_thread(request: Request, session: Session, name: str, policy: Policy) -> Session:
     """Swap the model of a thread; 409 if it cannot continue the thread."""
+    state = app_state(request)
     history = await load_history(state.store, session)
-    plan = await _plan_swap(state, session, name, policy, history)
+    plan = await _plan_swap(request, session, name, policy, history)
     if not plan.is_possible:
         emit_swap_rejection(state.agent.bus, session, plan)
-        raise ApiError(409, "swap_refused", " ".join(plan.blockers))
+        raise ApiError(409, "swap_refused", " ".join(plan.blockers), reason=plan.failures[0])
     agent, descriptions = state.agent, None
     if policy == "describe":
         descriptions = await describe_images(agent.services, agent.config, session, history)

@@ -212,7 +212,7 @@ async def update_thread(request: Request) -> Response:
     if update.model is None:
         session = await swap_model(state.store, session, None, "strict")
     elif update.model is not UNSET:
-        session = await swap_thread(state, session, update.model, update.policy)
+        session = await swap_thread(request, session, update.model, update.policy)
     if title is not UNSET:
         session = await state.store.rename_session(session.id, title)
     return json_response(await describe_thread(request, session))

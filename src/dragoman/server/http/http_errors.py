@@ -27,12 +27,13 @@ if TYPE_CHECKING:
 _log: Final = logging.getLogger("dragoman.server")
 
 
-class ErrorDetail(msgspec.Struct, frozen=True):
+class ErrorDetail(msgspec.Struct, frozen=True, omit_defaults=True):
     """Code for programs, message for people, and the request id in the log."""
 
     code: str
     message: str
     request_id: str
+    reason: str | None = None  # why a model cannot be used, such as ``no_vision_support``
 
 
 class ErrorBody(msgspec.Struct, frozen=True):
@@ -44,12 +45,21 @@ class ErrorBody(msgspec.Struct, frozen=True):
 class ApiError(Exception):
     """An error response."""
 
-    def __init__(self, status: int, code: str, message: str, *, headers: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        status: int,
+        code: str,
+        message: str,
+        *,
+        headers: Mapping[str, str] | None = None,
+        reason: str | None = None,
+    ) -> None:
         super().__init__(message)
         self.status = status
         self.code = code
         self.message = message
         self.headers = dict(headers or {})
+        self.reason = reason
 
 
 def not_found_error() -> ApiError:
@@ -103,7 +113,8 @@ def to_api_error(error: errors.DragomanError) -> ApiError:
         return not_found_error()
     if status >= 500:  # the location is internal: a path, an address
         return ApiError(status, error.code, redact(error.what))
-    return ApiError(status, error.code, redact(str(error)))
+    reason = error.validation_failure if isinstance(error, errors.RoutingConstraintError) else None
+    return ApiError(status, error.code, redact(str(error)), reason=reason)
 
 
 def error_response(request: Request, error: Exception) -> Response:
@@ -132,7 +143,7 @@ def get_request_id(request: Request) -> str:
 
 
 def _to_response(request: Request, error: ApiError) -> Response:
-    body = ErrorBody(ErrorDetail(error.code, with_names(error.message), get_request_id(request)))
+    body = ErrorBody(ErrorDetail(error.code, with_names(error.message), get_request_id(request), error.reason))
     return Response(
         msgspec.json.encode(body),
         error.status,

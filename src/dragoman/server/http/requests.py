@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar, overload
 import msgspec
 from starlette.requests import ClientDisconnect, Request
 
+from dragoman.humanize import format_size
 from dragoman.jsontext import REQUEST, read_json
 from dragoman.offload import run_off_loop
 from dragoman.server.http.http_errors import ApiError
@@ -77,7 +78,7 @@ async def read_body(request: Request, max_bytes: int) -> bytes:
 
 def too_large_error(max_bytes: int) -> ApiError:
     """The error for a body above the limit. The rest of the body is discarded as it arrives."""
-    return ApiError(413, "too_large", f"The body is larger than the limit of {max_bytes} bytes.")
+    return ApiError(413, "too_large", f"The body is larger than the limit of {format_size(max_bytes)}.")
 
 
 def parse_as(value: object, target: type[T]) -> T:

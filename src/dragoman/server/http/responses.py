@@ -2,6 +2,7 @@
 
     json_response(value)                       200, not cached
     await large_json_response(size, make)      made and encoded off the event loop
+    await compress(request, response)          with gzip, if the client accepts it
     encode_frame(7, '{"type":"RUN_STARTED",…}')      id: 7 / event: RUN_STARTED / data: {…} / an empty line
     KEEP_ALIVE                                       a comment frame for idle connections
 
@@ -12,16 +13,21 @@ event is one frame, whatever its texts contain.
 from __future__ import annotations
 
 import asyncio
+import gzip
 import re
 from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import aclosing
 from typing import Any, Final
 
 import msgspec
+from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from dragoman.offload import run_off_loop
+
+_MIN_COMPRESSED: Final = 1_400  # bytes; a smaller body fits into one packet
+_GZIP_LEVEL: Final = 4
 
 
 def json_response(value: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
@@ -40,21 +46,37 @@ def _bytes_response(data: bytes, status: int = 200, headers: Mapping[str, str] |
     )
 
 
-class BrokenStreamError(Exception):
-    """A stream ends before the run that it follows."""
+async def compress(request: Request, response: Response) -> Response:
+    """A JSON response, compressed if it is large and the client accepts gzip; other responses are returned as they are.
+
+    Small responses fit into one packet. Bodies of other types are compressed already, or streams.
+    """
+    is_whole_json = type(response) is Response and response.media_type == "application/json"
+    if not is_whole_json or len(response.body) < _MIN_COMPRESSED:
+        return response
+    response.headers["vary"] = "accept-encoding"
+    if accepts_gzip(request):
+        body = bytes(response.body)
+        response.body = await run_off_loop(len(body), lambda: gzip.compress(body, _GZIP_LEVEL, mtime=0))
+        response.headers["content-encoding"] = "gzip"
+        response.headers["content-length"] = str(len(response.body))
+    return response
+
+
+def accepts_gzip(request: Request) -> bool:
+    """Whether the client accepts gzip."""
+    items = (item.replace(" ", "").lower() for item in request.headers.get("accept-encoding", "").split(","))
+    return any(item.partition(";")[0] == "gzip" and not item.endswith((";q=0", ";q=0.0")) for item in items)
 
 
 class EventStreamResponse(Response):
-    """A stream of events, which ends when its client disconnects.
+    """A stream of server-sent events, which ends when its client disconnects.
 
     Starlette's ``StreamingResponse`` has a task group of two tasks for this, which takes memory for each idle client.
-    After ``BrokenStreamError`` the connection is closed without the end of the body, so the client gets an error.
     """
 
-    def __init__(
-        self, frames: AsyncGenerator[bytes, None], headers: Mapping[str, str], media_type: str = "text/event-stream"
-    ) -> None:
-        super().__init__(None, 200, headers, media_type)
+    def __init__(self, frames: AsyncGenerator[bytes, None], headers: Mapping[str, str]) -> None:
+        super().__init__(None, 200, headers, "text/event-stream")
         del self.headers["content-length"]
         self._frames = frames
 
@@ -69,8 +91,6 @@ class EventStreamResponse(Response):
                 async for frame in self._frames:
                     await send({"type": "http.response.body", "body": frame, "more_body": True})
             await send({"type": "http.response.body", "body": b"", "more_body": False})
-        except BrokenStreamError:
-            return  # the server closes a connection whose response is incomplete
         except asyncio.CancelledError:
             if not watch.done():
                 raise

@@ -56,6 +56,7 @@ class Mailboxes(msgspec.Struct, frozen=True):
     """The mailboxes of the caller and their counts."""
 
     mailboxes: list[MailboxMetrics]
+    dead_without_recipient: int = 0  # invalid letters that name no mailbox; 0 for a key with agents
 
 
 class ReceiveRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -149,12 +150,14 @@ class AnswerResponse(msgspec.Struct, frozen=True, kw_only=True):
 async def list_mailboxes(request: Request) -> Response:
     """Return the mailboxes of the caller."""
     agents = key_agents(get_principal(request))
+    all_counts = await team_mail(request).counts()
     metrics = [
         MailboxMetrics(**{name: getattr(counts, name) for name in MailboxMetrics.__struct_fields__})
-        for counts in await team_mail(request).counts()
+        for counts in all_counts
         if counts.recipient_id and (not agents or counts.recipient_id in agents)
     ]
-    return json_response(Mailboxes(metrics))
+    nameless = 0 if agents else sum(counts.dead for counts in all_counts if not counts.recipient_id)
+    return json_response(Mailboxes(metrics, nameless))
 
 
 async def list_letters(request: Request) -> Response:

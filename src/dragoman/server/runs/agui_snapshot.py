@@ -11,6 +11,7 @@ from typing import Any, Final
 
 import msgspec
 
+from dragoman.attachments.file_types import is_text_type
 from dragoman.message import ContentBlock, ImageSource, Message
 from dragoman.server.chat.history import application_fields
 from dragoman.server.runs.agui_encoder import parts_to_text
@@ -36,7 +37,7 @@ async def make_snapshot(store: Store, session: Session, *, is_modern: bool) -> l
 def _with_file_references(message: Message) -> Message:
     """A message whose files are references to their locations."""
     files = [
-        file for file in message.metadata.attachments if file.mime_type != "text/plain"
+        file for file in message.metadata.attachments if not is_text_type(file.mime_type)
     ]  # a text file is a text block
     if not files:
         return message
