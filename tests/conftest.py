@@ -1,4 +1,4 @@
-"""Location of the recorded data, sampling of exhaustive tests, and hypothesis profiles.
+"""Location of recorded data and temporary files, sampling of exhaustive tests, and hypothesis profiles.
 
 The default run samples what is exhaustive; ``make test-full`` (``DRAGOMAN_TESTS=full``) runs all of it.
 """
@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import signal
+import tempfile
 import threading
 import zlib
 from pathlib import Path
@@ -30,6 +31,21 @@ ROOT = Path(__file__).resolve().parent.parent
 CORPUS = Path(os.environ.get("DRAGOMAN_CORPUS", ROOT.parent / "shared" / "corpus"))
 IS_LONG = os.environ.get("DRAGOMAN_FAULTS") == "long"
 IS_FULL = IS_LONG or os.environ.get("DRAGOMAN_TESTS") == "full"
+
+MEMORY = Path("/dev/shm")
+_MEMORY_BYTES = 4 * 1024**3
+
+
+def _has_room(folder: Path) -> bool:
+    """Whether a folder can hold the files of the tests, and programs in it can be executed."""
+    if not os.access(folder, os.W_OK):
+        return False
+    system = os.statvfs(folder)
+    return system.f_bavail * system.f_frsize >= _MEMORY_BYTES and not system.f_flag & os.ST_NOEXEC
+
+
+if not IS_FULL and "TMPDIR" not in os.environ and MEMORY.is_dir() and _has_room(MEMORY):
+    os.environ["TMPDIR"] = tempfile.tempdir = str(MEMORY)  # a sync costs nothing there; long tests use the disk
 
 if weights := find_weights():
     os.environ[WEIGHTS_VARIABLE] = str(weights)  # tests change the data directory, and no test fetches the weights
