@@ -8,12 +8,16 @@ import subprocess
 import sys
 from collections.abc import AsyncIterator, Generator
 from contextlib import asynccontextmanager
+from datetime import UTC, datetime
+from decimal import Decimal
 from typing import Any
 
 import asyncpg
 import pytest
 
-from dragoman.errors import FormatError, StorageError, StoreUnusableError
+from dragoman.errors import ConflictError, FormatError, StorageError, StoreUnusableError
+from dragoman.ids import UlidSource
+from dragoman.message import Message, MessageMetadata, Role, TextBlock, Usage
 from dragoman.store import Store, open_store
 from dragoman.store.engines.postgres import PostgresStore
 from dragoman.store.engines.tables import migrations
@@ -381,3 +385,81 @@ async def test_many_writers_leave_connections_to_others(url: str) -> None:
 
 def test_stores_of_both_kinds_are_stores() -> None:
     assert issubclass(PostgresStore, Store)
+
+
+# --- the fast path ---------------------------------------------------------------------------------------------------
+
+
+def _given_messages(session_id: str, ids: UlidSource) -> list[tuple[list[Message], str | None]]:
+    """Appends of every kind that one statement does: one message, several, with usage, with a key."""
+    usage = Usage(input_tokens=7, output_tokens=3, cost_usd=Decimal("0.0012"), pricing_version="1", latency_ms=5)
+    answer = MessageMetadata(model="m", provider="p", user_id="ann", usage=usage)
+
+    def make(role: Role, text: str, metadata: MessageMetadata = MessageMetadata()) -> Message:  # noqa: B008
+        at = datetime(2026, 5, 8, tzinfo=UTC)
+        return Message(ids.next(), session_id, role, (TextBlock(text),), metadata, at)
+
+    return [
+        ([make(Role.USER, "one")], None),
+        ([make(Role.ASSISTANT, "two", answer)], None),
+        ([make(Role.USER, "three"), make(Role.ASSISTANT, "four", answer), make(Role.USER, "🎉")], "key"),
+        ([make(Role.ASSISTANT, "five", answer), make(Role.ASSISTANT, "six", answer)], "other key"),
+    ]
+
+
+async def _rows_after(url: str, appends: list[tuple[list[Message], str | None]], *, is_fast: bool) -> list[Any]:
+    """The rows of all tables after these appends."""
+    store = PostgresStore(url, clock=lambda: datetime(2026, 5, 9, tzinfo=UTC))
+    await store.open()
+    await store.search_index.stop()
+    await store.create_session("s")
+    with pytest.MonkeyPatch.context() as patch:
+        if is_fast:
+            patch.setattr(store, "_run_once", None)  # one statement each, and no transaction
+        else:
+            patch.setattr(PostgresStore, "_try_append", Store._try_append)
+        for messages, key in appends:
+            await store.append("s", messages, idempotency_key=key)
+    tables = ("sessions", "messages", "usage", "idempotency")
+    rows = [await store._read(asked(f"SELECT * FROM {table} ORDER BY 1, 2, 3")) for table in tables]
+    assert (await store.verify()).is_sound
+    await store.close()
+    return rows
+
+
+async def test_the_fast_path_stores_the_same_rows(url: str) -> None:
+    appends = _given_messages("s", UlidSource(lambda: 1, lambda: 1))
+    rows = await _rows_after(f"{url}_fast", appends, is_fast=True)
+    assert [len(table) for table in rows] == [1, 7, 4, 2]
+    assert rows == await _rows_after(f"{url}_general", appends, is_fast=False)
+
+
+async def test_the_fast_path_appends_nothing_after_another_server(url: str) -> None:
+    async with open_store(url) as here, open_store(url) as there:
+        session = (await here.create_session()).id
+        for at in range(6):
+            (row,) = await (here, there)[at % 2].append(session, said(f"word {at}"))
+            assert row.seq == at + 1
+        with pytest.raises(ConflictError):
+            await here.append(session, said("late"), expected_seq=5)
+        (again,) = await here.append(session, said("one"), idempotency_key="k")
+        assert [again] == await there.append(session, said("one"), idempotency_key="k")
+        with pytest.raises(ConflictError, match="idempotency key"):
+            await there.append(session, said("two"), idempotency_key="k")
+        assert len(await here.read(session)) == 7
+
+
+async def test_an_append_whose_connection_is_lost_is_stored_once(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with open_store(url) as store:
+        assert isinstance(store, PostgresStore)
+        session = (await store.create_session()).id
+        run_statement = store._run_statement
+
+        async def lose(statement: Any) -> Any:
+            await run_statement(statement)
+            return []  # committed, and the answer was lost
+
+        monkeypatch.setattr(store, "_run_statement", lose)
+        store._ends[session] = (0, "")
+        (row,) = await store.append(session, said("a word"))
+        assert [row] == await store.read(session)

@@ -29,12 +29,18 @@ from dragoman.store.row_hash import check_row, row_hash
 from dragoman.store.sessions import TOUCH, lineage, lock_session, touch_arguments
 from dragoman.store.tool_call_rows import REOPEN_CALL, insert_call, record_result
 
-_CALL_BLOCKS: Final = (ToolUseBlock, InvalidToolUseBlock)
-_INSERT: Final = (
-    "INSERT INTO messages (session_id, seq, id, role, content_json, metadata_json, created_at, schema_version, status,"
-    " unknown_json, blobs_json, hash) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+CALL_BLOCKS: Final = (ToolUseBlock, InvalidToolUseBlock)
+MESSAGE_COLUMNS: Final = (
+    "session_id, seq, id, role, content_json, metadata_json, created_at, schema_version, status, unknown_json,"
+    " blobs_json, hash"
 )
-_MOVE_END: Final = f"UPDATE sessions SET last_seq = ?, last_message_id = ?, {TOUCH}, is_behind = 1 WHERE id = ?"
+USAGE_COLUMNS: Final = (
+    "session_id, seq, day, model, provider, user_id, team_id, input_tokens, output_tokens, cached_input_tokens,"
+    " cache_creation_input_tokens, reasoning_tokens, cost_usd, unpriced"
+)
+KEY_COLUMNS: Final = "session_id, key, fingerprint, first_seq, last_seq, created_at, hash"
+_INSERT: Final = f"INSERT INTO messages ({MESSAGE_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+MOVE_END: Final = f"UPDATE sessions SET last_seq = ?, last_message_id = ?, {TOUCH}, is_behind = 1 WHERE id = ?"
 
 SessionEnd = tuple[int, str]  # last seq and greatest message id of a session
 
@@ -91,19 +97,19 @@ def append_messages(
     which saves looking.
     """
     at = to_micros(now)
-    if end is not None and idempotency_key is None and expected_seq in (None, end[0]) and _are_after(drafts, end[1]):
+    if end is not None and idempotency_key is None and expected_seq in (None, end[0]) and are_after(drafts, end[1]):
         new_end = end[0] + len(drafts), drafts[-1].columns.id
         rows = yield (
-            f"{_MOVE_END} AND last_seq = ? AND last_message_id = ? RETURNING last_seq",
+            f"{MOVE_END} AND last_seq = ? AND last_message_id = ? RETURNING last_seq",
             (*new_end, *touch_arguments(now), session_id, *end),
         )
         if rows:
             return (yield from _insert_messages(session_id, end[0] + 1, drafts, new_end))
     last_seq, last_message_id = yield from lock_session(session_id)
-    fingerprint = b""
+    digest = b""
     if idempotency_key is not None:
-        fingerprint = _fingerprint(drafts)
-        known_seqs = yield from _find_by_key(session_id, idempotency_key, fingerprint)
+        digest = fingerprint(drafts)
+        known_seqs = yield from _find_by_key(session_id, idempotency_key, digest)
         if known_seqs is not None:
             return MessageRange(known_seqs, end=None)
     known_seqs = yield from _find_by_id(session_id, drafts, last_message_id)
@@ -113,19 +119,18 @@ def append_messages(
         what = f"it has {last_seq} messages, not {expected_seq}"
         raise ConflictError(what, where=f"session {session_id}", remedy="Read what is new, and try again")
     new_end = last_seq + len(drafts), max(last_message_id, *(draft.columns.id for draft in drafts))
-    yield _MOVE_END, (*new_end, *touch_arguments(now), session_id)
+    yield MOVE_END, (*new_end, *touch_arguments(now), session_id)
     places = yield from _insert_messages(session_id, last_seq + 1, drafts, new_end)
     if idempotency_key is not None:
         seqs = places.seqs[0], places.seqs[-1]
         yield (
-            "INSERT INTO idempotency (session_id, key, fingerprint, first_seq, last_seq, created_at, hash)"
-            " VALUES (?, ?, ?, ?, ?, ?, ?)",
-            (session_id, *(key_columns := (idempotency_key, fingerprint, *seqs, at)), row_hash(*key_columns)),
+            f"INSERT INTO idempotency ({KEY_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?)",
+            (session_id, *(key_columns := (idempotency_key, digest, *seqs, at)), row_hash(*key_columns)),
         )
     return places
 
 
-def _are_after(drafts: Sequence[Draft], last_message_id: str) -> bool:
+def are_after(drafts: Sequence[Draft], last_message_id: str) -> bool:
     """Whether each id is greater than the previous one, so that none is stored already."""
     for draft in drafts:
         if draft.columns.id <= last_message_id:
@@ -137,12 +142,13 @@ def _are_after(drafts: Sequence[Draft], last_message_id: str) -> bool:
 def _insert_messages(session_id: str, first: int, drafts: Sequence[Draft], end: SessionEnd) -> Steps[MessageRange]:
     """Insert messages at their seqs."""
     for seq, draft in enumerate(drafts, first):
-        yield _INSERT, _message_values(session_id, seq, draft.columns)
+        yield _INSERT, message_values(session_id, seq, draft.columns)
         yield from _insert_related_rows(session_id, seq, draft)
     return MessageRange(list(range(first, first + len(drafts))), end)
 
 
-def _message_values(session_id: str, seq: int, columns: Columns) -> tuple[Any, ...]:
+def message_values(session_id: str, seq: int, columns: Columns) -> tuple[Any, ...]:
+    """The columns of a message at a seq."""
     return (
         session_id,
         seq,
@@ -159,15 +165,15 @@ def _message_values(session_id: str, seq: int, columns: Columns) -> tuple[Any, .
     )
 
 
-def _fingerprint(drafts: Sequence[Draft]) -> bytes:
+def fingerprint(drafts: Sequence[Draft]) -> bytes:
     """Return a hash of the content without ids and times, which differ in a retry."""
-    digest = hashlib.sha256()
+    sha256 = hashlib.sha256()
     for draft in drafts:
-        digest.update(f"{draft.columns.role}\n{draft.columns.content_json}\n{draft.columns.metadata_json}\n".encode())
-    return digest.digest()
+        sha256.update(f"{draft.columns.role}\n{draft.columns.content_json}\n{draft.columns.metadata_json}\n".encode())
+    return sha256.digest()
 
 
-def _find_by_key(session_id: str, key: str, fingerprint: bytes) -> Steps[list[int] | None]:
+def _find_by_key(session_id: str, key: str, digest: bytes) -> Steps[list[int] | None]:
     rows = yield (
         "SELECT fingerprint, first_seq, last_seq, created_at, hash FROM idempotency WHERE session_id = ? AND key = ?",
         (session_id, key),
@@ -176,7 +182,7 @@ def _find_by_key(session_id: str, key: str, fingerprint: bytes) -> Steps[list[in
         return None
     stored, first, last, at, hash_ = rows[0]
     check_row(hash_, key, bytes(stored), first, last, at, where=f"session {session_id}, an idempotency key")
-    if bytes(stored) != fingerprint:
+    if bytes(stored) != digest:
         raise ConflictError(
             "another append had this idempotency key",
             where=f"session {session_id}",
@@ -238,7 +244,7 @@ def update_message(session_id: str, draft: Draft, now: datetime) -> Steps[int]:
     yield (
         "UPDATE messages SET role = ?, content_json = ?, metadata_json = ?, created_at = ?, schema_version = ?,"
         " status = ?, unknown_json = ?, blobs_json = ?, hash = ? WHERE session_id = ? AND seq = ?",
-        (*_message_values(session_id, seq, columns)[3:], session_id, seq),
+        (*message_values(session_id, seq, columns)[3:], session_id, seq),
     )
     for table in ("usage", *(("attachment_refs",) if has_files else ())):
         yield f"DELETE FROM {table} WHERE session_id = ? AND seq = ?", (session_id, seq)
@@ -271,7 +277,7 @@ def _insert_related_rows(session_id: str, seq: int, draft: Draft) -> Steps[None]
     message = draft.message
     if message.role is Role.ASSISTANT:
         for block_index, block in enumerate(message.content):
-            if isinstance(block, _CALL_BLOCKS):
+            if isinstance(block, CALL_BLOCKS):
                 yield from insert_call(session_id, seq, message, block_index, block)
     elif message.role is Role.TOOL:
         for block in message.content:
@@ -310,28 +316,32 @@ def _insert_blob_ref(session_id: str, seq: int, sha256: str, gone_at: int | None
 
 
 def usage_insert(session_id: str, seq: int, message: Message) -> Statement:
+    """Insert the usage of a message."""
+    return (
+        f"INSERT INTO usage ({USAGE_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+        usage_values(session_id, seq, message),
+    )
+
+
+def usage_values(session_id: str, seq: int, message: Message) -> tuple[Any, ...]:
+    """The columns of a message that has a usage."""
     metadata, usage = message.metadata, message.metadata.usage
     assert usage is not None
     return (
-        "INSERT INTO usage (session_id, seq, day, model, provider, user_id, team_id, input_tokens, output_tokens,"
-        " cached_input_tokens, cache_creation_input_tokens, reasoning_tokens, cost_usd, unpriced)"
-        " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-        (
-            session_id,
-            seq,
-            message.created_at.date().isoformat(),
-            optional_column_text(metadata.model),
-            optional_column_text(metadata.provider),
-            optional_column_text(metadata.user_id),
-            optional_column_text(metadata.team_id),
-            usage.input_tokens,
-            usage.output_tokens,
-            usage.cached_input_tokens,
-            usage.cache_creation_input_tokens,
-            usage.reasoning_tokens,
-            "0" if usage.amount_usd is None else str(usage.amount_usd),
-            int(usage.amount_usd is None),
-        ),
+        session_id,
+        seq,
+        message.created_at.date().isoformat(),
+        optional_column_text(metadata.model),
+        optional_column_text(metadata.provider),
+        optional_column_text(metadata.user_id),
+        optional_column_text(metadata.team_id),
+        usage.input_tokens,
+        usage.output_tokens,
+        usage.cached_input_tokens,
+        usage.cache_creation_input_tokens,
+        usage.reasoning_tokens,
+        "0" if usage.amount_usd is None else str(usage.amount_usd),
+        int(usage.amount_usd is None),
     )
 
 

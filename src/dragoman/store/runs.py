@@ -168,13 +168,17 @@ class RunStore(Facet):
         Return false, and store nothing, if the run has ended or its last event is another one. On SQLite a power cut
         may lose the events of a run that has not ended; the death of a process does not.
         """
-        is_stored = await self._store._write(volatile(self._append_op(run, after, events)))
+        is_stored = await self._store._try_append_events(run, after, events)
+        if is_stored is None:
+            is_stored = await self._store._write(volatile(self._append_op(run, after, events)))
         self.announce(run.session_id)
         return is_stored
 
     async def end(self, run: Run, after: int, events: Sequence[str], end: RunEnd) -> bool:
         """Append the last events of a run and end it; false as for ``append``."""
-        is_stored = await self._store._write(self._append_op(run, after, events, end))
+        is_stored = await self._store._try_append_events(run, after, events, end)
+        if is_stored is None:
+            is_stored = await self._store._write(self._append_op(run, after, events, end))
         self.announce(run.session_id)
         return is_stored
 
@@ -187,7 +191,7 @@ class RunStore(Facet):
         return Part(self._append_op(run, after, events, end).__iter__)
 
     def _append_op(self, run: Run, after: int, events: Sequence[str], end: RunEnd | None = None) -> Operation[bool]:
-        return _append_events(run.session_id, run.run_id, after, tuple(events), end=end, now=self._store.clock())
+        return _append_events(run, after, tuple(events), end, self._store.clock())
 
     async def get(self, session_id: str, run_id: str) -> Run | None:
         """Return the run of that id, if it exists."""
@@ -267,7 +271,7 @@ def _open_run(
         (*_run_row(run), length, length),
     )
     if events:
-        yield _insert_batch(session_id, run.run_id, run.first_number, events, now)
+        yield insert_batch(session_id, run.run_id, run.first_number, events, now)
     return run
 
 
@@ -360,31 +364,35 @@ def _interrupts_json(interrupts: tuple[dict[str, Any], ...]) -> str | None:
 
 @operation
 def _append_events(
-    session_id: str, run_id: str, after_number: int, events: tuple[str, ...], *, end: RunEnd | None, now: datetime
+    run: Run, after_number: int, events: tuple[str, ...], end: RunEnd | None, now: datetime
 ) -> Steps[bool]:
     """Append a batch of events, if the run is running and its last event is the expected one."""
-    last_number = after_number + len(events)
-    new_state = end or RunEnd("running")
-    ended_at = None if end is None else to_micros(now)
-    rows = yield (
-        "UPDATE runs SET last_number = ?, status = ?, interrupts_json = ?, ended_at = ?"
-        " WHERE session_id = ? AND run_id = ? AND status = 'running' AND last_number = ? RETURNING 1",
-        (
-            last_number,
-            new_state.status,
-            _interrupts_json(new_state.interrupts),
-            ended_at,
-            session_id,
-            run_id,
-            after_number,
-        ),
-    )
+    rows = yield move_run_end(run, after_number, len(events), end, now)
     if rows and events:
-        yield _insert_batch(session_id, run_id, after_number + 1, events, now)
+        yield insert_batch(run.session_id, run.run_id, after_number + 1, events, now)
     return bool(rows)
 
 
-def _insert_batch(session_id: str, run_id: str, first: int, events: Sequence[str], now: datetime) -> Statement:
+def move_run_end(run: Run, after_number: int, count: int, end: RunEnd | None, now: datetime) -> Statement:
+    """Add to the number of events of a running run, and end it; returns a row if its last event is the expected one."""
+    new_state = end or RunEnd("running")
+    return (
+        "UPDATE runs SET last_number = ?, status = ?, interrupts_json = ?, ended_at = ?"
+        " WHERE session_id = ? AND run_id = ? AND status = 'running' AND last_number = ? RETURNING 1",
+        (
+            after_number + count,
+            new_state.status,
+            _interrupts_json(new_state.interrupts),
+            None if end is None else to_micros(now),
+            run.session_id,
+            run.run_id,
+            after_number,
+        ),
+    )
+
+
+def insert_batch(session_id: str, run_id: str, first: int, events: Sequence[str], now: datetime) -> Statement:
+    """Insert a batch of events."""
     text, last = "\n".join(events), first + len(events) - 1
     return (
         "INSERT INTO run_events (session_id, first_number, last_number, run_id, created_at, hash, events_json)"
@@ -493,7 +501,7 @@ def _fail_expired(run: Run, event: str, now: datetime) -> Steps[bool]:
         (to_micros(now), run.session_id, run.run_id, run.owner if is_dead(run.owner) else ""),
     )
     if rows:
-        yield _insert_batch(run.session_id, run.run_id, int(rows[0][0]), (event,), now)
+        yield insert_batch(run.session_id, run.run_id, int(rows[0][0]), (event,), now)
     return bool(rows)
 
 

@@ -45,11 +45,11 @@ from dragoman.store.gateway_calls import GatewayStore
 from dragoman.store.high_water import HighWaterMark
 from dragoman.store.message_reader import MAX_CACHED_PAGE, SMALL_PAGE, AttachmentRefs, MessageCache, MessageRow
 from dragoman.store.message_rows import message_from, message_hash
-from dragoman.store.message_writer import Draft, SessionEnd
+from dragoman.store.message_writer import Draft, MessageRange, SessionEnd
 from dragoman.store.operation import UNKNOWN_TIME, AnyOperation, Outcome, to_micros
 from dragoman.store.retention import blob_gc, deletion, erasure
 from dragoman.store.rule_check import reject_violations
-from dragoman.store.runs import RunStore
+from dragoman.store.runs import Run, RunEnd, RunStore
 from dragoman.store.search.index import SearchFilters
 from dragoman.store.search.search import SearchIndex
 from dragoman.store.sessions import Segment
@@ -137,6 +137,26 @@ class Store:
     async def _write_index(self, operation: AnyOperation[Outcome]) -> Outcome:
         """Write to the search index, which is allowed on a read-only copy as well."""
         return await self._write(operation)
+
+    async def _try_append(
+        self,
+        session_id: str,
+        drafts: Sequence[Draft],
+        *,
+        now: datetime,
+        expected_seq: int | None,
+        idempotency_key: str | None,
+    ) -> MessageRange | None:
+        """Append messages on the fast path of an engine; ``None`` if the general operation must decide."""
+        del session_id, drafts, now, expected_seq, idempotency_key
+        return None
+
+    async def _try_append_events(
+        self, run: Run, after: int, events: Sequence[str], end: RunEnd | None = None
+    ) -> bool | None:
+        """Append events of a run on the fast path of an engine; ``None`` if the general operation must decide."""
+        del run, after, events, end
+        return None
 
     async def open(self) -> None:
         """Open and check the store; ``StoreUnusableError`` if it would not be safe."""
@@ -299,17 +319,15 @@ class Store:
             await reject_violations(self, session_id, own_messages)
         drafts = await run_off_loop(_estimate_size(own_messages), message_writer.drafts_from, own_messages)
         now = self.clock()
-        places = await self._store_messages(
-            drafts,
-            lambda drafts: message_writer.append_messages(
-                session_id,
+        fields: dict[str, Any] = {"now": now, "expected_seq": expected_seq, "idempotency_key": idempotency_key}
+        places = await self._try_append(session_id, drafts, **fields)
+        if places is None:
+            places = await self._store_messages(
                 drafts,
-                now=now,
-                expected_seq=expected_seq,
-                idempotency_key=idempotency_key,
-                end=self._ends.get(session_id),
-            ),
-        )
+                lambda drafts: message_writer.append_messages(
+                    session_id, drafts, end=self._ends.get(session_id), **fields
+                ),
+            )
         if places.end is not None:
             self._acknowledge(session_id, places.end, own_messages[-1].id)
             return [Row(seq, message) for seq, message in zip(places.seqs, own_messages, strict=True)]

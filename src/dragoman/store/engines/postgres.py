@@ -21,15 +21,19 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
-from collections.abc import AsyncIterator, Callable, Generator
+from collections.abc import AsyncIterator, Callable, Generator, Sequence
+from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
 
 from dragoman.errors import CorruptDataError, FormatError, StorageError, StoreUnusableError
 from dragoman.store.blobs import Blob, Blobs, verify_blob
+from dragoman.store.engines import single_statement
 from dragoman.store.engines.tables import check_version, migrations
 from dragoman.store.lease_clock import restart_leases
-from dragoman.store.operation import AnyOperation, Outcome, Rows, Steps, operation, validate_arguments
+from dragoman.store.message_writer import Draft, MessageRange, SessionEnd
+from dragoman.store.operation import AnyOperation, Outcome, Rows, Statement, Steps, operation, validate_arguments
+from dragoman.store.runs import Run, RunEnd
 from dragoman.store.store import Store, now_utc
 
 try:
@@ -275,6 +279,57 @@ class PostgresStore(Store):
                     raise _RetryableError(error) from None
                 raise _translate_error(error) from error
         return result
+
+    # --- fast path ---------------------------------------------------------------------------------------------------
+
+    async def _try_append(
+        self,
+        session_id: str,
+        drafts: Sequence[Draft],
+        *,
+        now: datetime,
+        expected_seq: int | None,
+        idempotency_key: str | None,
+    ) -> MessageRange | None:
+        """Append with one statement where this process appended last, with two where another one did."""
+        fields: dict[str, Any] = {"now": now, "expected_seq": expected_seq, "key": idempotency_key}
+        end = self._ends.get(session_id)
+        places = None if end is None else await self._append_at(session_id, drafts, end, **fields)
+        if places is None and (rows := await self._run_statement(single_statement.end_statement(session_id))):
+            places = await self._append_at(session_id, drafts, (rows[0][0], rows[0][1]), **fields)
+        return places
+
+    async def _append_at(
+        self, session_id: str, drafts: Sequence[Draft], end: SessionEnd, *, expected_seq: int | None, **fields: Any
+    ) -> MessageRange | None:
+        if not single_statement.can_append(drafts, end, expected_seq):
+            return None
+        rows = await self._run_statement(single_statement.append_statement(session_id, drafts, end, **fields))
+        seqs = sorted(seq for (seq,) in rows)
+        return MessageRange(seqs, (seqs[-1], drafts[-1].columns.id)) if seqs else None
+
+    async def _try_append_events(
+        self, run: Run, after: int, events: Sequence[str], end: RunEnd | None = None
+    ) -> bool | None:
+        if not events:
+            return None
+        statement = single_statement.append_events_statement(run, after, events, end, self.clock())
+        return bool(await self._run_statement(statement)) or None
+
+    async def _run_statement(self, statement: Statement) -> Rows:
+        """Run a statement that commits by itself; no rows if it failed, so that the general operation is run.
+
+        If a connection is lost, the statement may have been committed. The general operations notice that.
+        """
+        sql, arguments = statement
+        try:
+            if self._setup or self.uses_pooler:
+                return await self._write(_query(sql, *arguments))
+            async with self._connection() as connection:
+                rows = await connection.fetch(_number_placeholders(sql), *validate_arguments(arguments))
+        except (asyncpg.PostgresError, *_CONNECTION_ERRORS, _RetryableError, StorageError, UnicodeEncodeError):
+            return []
+        return [tuple(row) for row in rows]
 
     @contextlib.asynccontextmanager
     async def _connection(self) -> AsyncIterator[Connection]:
