@@ -44,9 +44,10 @@ _LOCK_TIMEOUT = "SET lock_timeout = '1s'"
 class SchemaPool:
     """The unused schemas of one server."""
 
+    _numbers = itertools.count(1)  # of all pools: two of them may reach the same server
+
     def __init__(self, server: str) -> None:
         self._server = server
-        self._numbers = itertools.count(1)
         self._unused: list[str] = []
         self._definitions: dict[str, str] = {}
         self._resets: dict[str, str] = {}
