@@ -69,14 +69,21 @@ def accepts_gzip(request: Request) -> bool:
     return any(item.partition(";")[0] == "gzip" and not item.endswith((";q=0", ";q=0.0")) for item in items)
 
 
+class BrokenStreamError(Exception):
+    """A stream ends before the run that it follows."""
+
+
 class EventStreamResponse(Response):
-    """A stream of server-sent events, which ends when its client disconnects.
+    """A stream of events, which ends when its client disconnects.
 
     Starlette's ``StreamingResponse`` has a task group of two tasks for this, which takes memory for each idle client.
+    After ``BrokenStreamError`` the connection is closed without the end of the body, so the client gets an error.
     """
 
-    def __init__(self, frames: AsyncGenerator[bytes, None], headers: Mapping[str, str]) -> None:
-        super().__init__(None, 200, headers, "text/event-stream")
+    def __init__(
+        self, frames: AsyncGenerator[bytes, None], headers: Mapping[str, str], media_type: str = "text/event-stream"
+    ) -> None:
+        super().__init__(None, 200, headers, media_type)
         del self.headers["content-length"]
         self._frames = frames
 
@@ -91,6 +98,8 @@ class EventStreamResponse(Response):
                 async for frame in self._frames:
                     await send({"type": "http.response.body", "body": frame, "more_body": True})
             await send({"type": "http.response.body", "body": b"", "more_body": False})
+        except BrokenStreamError:
+            return  # the server closes a connection whose response is incomplete
         except asyncio.CancelledError:
             if not watch.done():
                 raise

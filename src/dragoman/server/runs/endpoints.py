@@ -15,13 +15,15 @@ from dragoman.ids import name_from_id
 from dragoman.jsontext import read_json
 from dragoman.offload import LARGE, run_off_loop
 from dragoman.server.auth.principal import get_owned_session, get_principal
-from dragoman.server.http.endpoint import Endpoint, EventStream, Query
+from dragoman.server.http.endpoint import Endpoint, EventStream, Media, Query
 from dragoman.server.http.http_errors import ApiError, not_found_error
 from dragoman.server.http.requests import app_state, json_bytes, text_param, validate_id
-from dragoman.server.http.responses import KEEP_ALIVE, EventStreamResponse, encode_frame
+from dragoman.server.http.responses import EventStreamResponse
+from dragoman.server.runs import agui_proto
 from dragoman.server.runs.input_schema import RunAgentInput
 from dragoman.server.runs.registry import RunRequest, run_in_progress_error
 from dragoman.server.runs.run_input import RunInput, parse_run_input
+from dragoman.server.runs.stream_encoder import AguiSseEncoder, StreamEncoder, agui_encoder_for
 from dragoman.store.runs import Run, RunEvent
 
 if TYPE_CHECKING:
@@ -29,7 +31,7 @@ if TYPE_CHECKING:
 
     from dragoman.server.runs.registry import RunRegistry
 
-_HEADERS: Final = {"cache-control": "no-cache, no-transform", "x-accel-buffering": "no"}
+ProtoStream: Final = Media(agui_proto.MEDIA_TYPE, {"type": "string", "format": "binary"})
 _NUMBER: Final = re.compile(r"[0-9]{1,15}")
 _KEY: Final = re.compile(r"[\x21-\x7e]{1,255}")
 _sorted_encoder: Final = msgspec.json.Encoder(order="sorted")
@@ -64,12 +66,13 @@ async def post_run(request: Request) -> Response:
     runs: RunRegistry = app_state(request).runs
     result = await runs.start_run(RunRequest(get_principal(request), run_input, digest, key))
     run = result.run
-    if "text/event-stream" in request.headers.get("accept", "").lower():
+    encoder = agui_encoder_for(request.headers.get("accept", ""))
+    if encoder is not None:
         events = runs.follow(run.session_id, run.first_number - 1, run_id=run.run_id)
         first = await anext(events, None)
         if first is None:  # the request that started it was rejected
             raise run_in_progress_error()
-        return _stream_response(events, _encode_frames(first))
+        return stream_response(events, encoder, encoder.encode(first))
     body = RunResponse(run.run_id, name_from_id(run.session_id), run.run_id, result.is_new_thread)
     return Response(msgspec.json.encode(body), 202, media_type="application/json")
 
@@ -105,7 +108,8 @@ async def get_events(request: Request) -> Response:
     if not run.is_running and after >= run.last_number:
         return Response(status_code=204)  # a browser then stops reconnecting
     await _require_stored_events(request, run, after)
-    return _stream_response(runs.follow(session.id, after, run_id=run_id))
+    encoder = agui_encoder_for(request.headers.get("accept", "")) or AguiSseEncoder()
+    return stream_response(runs.follow(session.id, after, run_id=run_id), encoder, encoder.encode(()))
 
 
 async def _get_run(request: Request, session_id: str, run_id: str) -> Run:
@@ -155,20 +159,17 @@ async def post_cancel(request: Request) -> Response:
     return Response(msgspec.json.encode(body), 202 if run is not None else 200, media_type="application/json")
 
 
-def _stream_response(batches: AsyncGenerator[list[RunEvent], None], first: bytes = b": \n\n") -> Response:
+def stream_response(batches: AsyncGenerator[list[RunEvent], None], encoder: StreamEncoder, first: bytes) -> Response:
     """Stream batches of events. The first bytes are sent immediately, to show that the stream is open."""
 
     async def frames() -> AsyncGenerator[bytes, None]:
         yield first
         async with aclosing(batches):
             async for events in batches:
-                yield _encode_frames(events)
+                yield encoder.encode(events)
+        yield encoder.close()
 
-    return EventStreamResponse(frames(), _HEADERS)
-
-
-def _encode_frames(events: list[RunEvent]) -> bytes:
-    return b"".join(encode_frame(event.number, event.json) for event in events) or KEEP_ALIVE
+    return EventStreamResponse(frames(), encoder.headers, encoder.media_type)
 
 
 ENDPOINTS: Final = (
@@ -179,12 +180,13 @@ ENDPOINTS: Final = (
         name="begin_run",
         summary="Start a run: one turn of a conversation",
         description=(
-            "With Accept: text/event-stream the response streams the run's events; otherwise it is 202 and the ids."
+            "With Accept: text/event-stream, or the protobuf type of AG-UI, the response streams the run's events;"
+            " otherwise it is 202 and the ids."
             " The same request with the same runId is the same run."
         ),
         scope="chat",
         request_body=RunAgentInput,
-        responses={200: EventStream, 202: RunResponse},
+        responses={200: (EventStream, ProtoStream), 202: RunResponse},
     ),
     Endpoint(
         "GET",
@@ -201,7 +203,7 @@ ENDPOINTS: Final = (
             Query("runId", summary="One run only"),
             Query("lastEventId", {"type": "string"}, "Instead of the header, for clients that cannot set it"),
         ),
-        responses={200: EventStream, 204: None},
+        responses={200: (EventStream, ProtoStream), 204: None},
     ),
     Endpoint(
         "POST",
