@@ -22,7 +22,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from dragoman.bus.event_types.system_events import GatewayAuthFailed
 from dragoman.gateway import endpoints as gateway_endpoints
-from dragoman.server import mail, openapi, runs, web_page
+from dragoman.server import mail, openapi, runs, ui_messages, web_page
 from dragoman.server.admin import health, metrics
 from dragoman.server.admin.counters import Counters
 from dragoman.server.auth import me
@@ -52,6 +52,7 @@ MODULES: Final = (
     costs,
     export,
     runs,
+    ui_messages,
     mail,
     evaluations,
     metrics,

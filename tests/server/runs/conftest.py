@@ -99,7 +99,12 @@ CLIENTS = {"1.0": "ag-ui-client", "before 1.0": "ag-ui-client-before-1"}
 
 def install_client(name: str) -> Path:
     """A folder with the published client in it, made on first use."""
-    files = [JUDGES / name / "package.json", JUDGES / name / "package-lock.json"]
+    return install_packages(name, JUDGES / name)
+
+
+def install_packages(name: str, pins: Path) -> Path:
+    """A folder with the packages that a lock file pins, made on first use."""
+    files = [pins / "package.json", pins / "package-lock.json"]
     with made_once(name, files) as folder:
         if folder is not None:
             shutil.rmtree(folder, ignore_errors=True)

@@ -138,6 +138,8 @@ class AguiEncoder:
         message = end.row.message
         details: dict[str, Any] = {"message_id": message.id, "seq": end.row.seq, "stop_reason": end.stop_reason}
         details["stage"] = stage_of(message)
+        if sources := _find_sources(message):
+            details["sources"] = sources
         usage = message.metadata.usage
         if usage is not None:
             self._usage.add(message, usage)
@@ -260,6 +262,17 @@ def interrupt_id(call_id: str) -> str:
 def run_error(code: str, message: str, at_ms: int) -> Event:
     """The last event of a run without further information."""
     return _make_event("RUN_ERROR", at_ms, message=message, code=code)
+
+
+def _find_sources(message: Message) -> list[dict[str, Any]]:
+    """The web pages that an answer cites, each once."""
+    texts = (block for block in message.content if isinstance(block, TextBlock))
+    citations = (citation for block in texts for citation in block.citations or ())
+    by_url = {citation.url: citation.title for citation in citations if citation.url is not None}
+    return [
+        {"id": f"{message.id}.source-{number}", "url": url, **({} if title is None else {"title": title})}
+        for number, (url, title) in enumerate(by_url.items())
+    ]
 
 
 def usage_receipt(usage: Usage) -> dict[str, Any]:
