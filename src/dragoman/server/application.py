@@ -22,7 +22,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from dragoman.bus.event_types.system_events import GatewayAuthFailed
 from dragoman.gateway import endpoints as gateway_endpoints
-from dragoman.server import mail, openapi, runs, ui_messages, web_page
+from dragoman.server import copilotkit, mail, openapi, runs, ui_messages, web_page
 from dragoman.server.admin import health, metrics
 from dragoman.server.admin.counters import Counters
 from dragoman.server.auth import me
@@ -53,6 +53,7 @@ MODULES: Final = (
     export,
     runs,
     ui_messages,
+    copilotkit,
     mail,
     evaluations,
     metrics,

@@ -19,6 +19,8 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response, StreamingResponse
 
 from dragoman.attachments import ROUTE, OpenFile, Owner, response_headers
+from dragoman.attachments.file_types import is_text_type
+from dragoman.message import ImageSource, MediaBlock, Message
 from dragoman.server.auth.principal import get_principal
 from dragoman.server.http.endpoint import Endpoint, Media, Query
 from dragoman.server.http.http_errors import ApiError
@@ -88,6 +90,20 @@ async def _sign(request: Request, bucket: str, path: str) -> str:
     """A signed URL for a file of the caller. A mounted server signs a path, and adds the address of the request."""
     url = await app_state(request).attachments.signed_url(bucket, path, _owner(request))
     return f"{request_base_url(request)}{url}" if url.startswith("/") else url
+
+
+async def with_file_urls(request: Request, message: Message) -> Message:
+    """A message of the caller whose attached files have signed URLs."""
+    files = [file for file in message.metadata.attachments if not is_text_type(file.mime_type)]  # those are text blocks
+    if not files:
+        return message
+    blocks = list(message.content)
+    for at, block in enumerate(blocks):
+        if isinstance(block, MediaBlock) and files:
+            file = files.pop(0)
+            source = ImageSource("url", await _sign(request, file.bucket, file.path))
+            blocks[at] = block.replace(source=source, media_type=file.mime_type)
+    return message.replace(content=tuple(blocks))
 
 
 async def read_attachment(request: Request) -> Response:

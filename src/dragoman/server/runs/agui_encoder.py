@@ -12,7 +12,7 @@ Invariants: every open message, call and step is closed before the last event, a
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -205,6 +205,18 @@ class AguiEncoder:
             events.append(_make_event("STATE_SNAPSHOT", at_ms, snapshot=state))
         outcome = {"type": "interrupt", "interrupts": list(make_interrupts(end))}
         return [*events, self._encode_finish(outcome, at_ms, _turn_summary(end))]
+
+    def encode_restored(
+        self, messages: list[dict[str, Any]], state: Any, interrupts: Sequence[dict[str, Any]], at_ms: int
+    ) -> list[Event]:
+        """All events for a client that opens a thread without an active run."""
+        outcome = {"type": "interrupt", "interrupts": list(interrupts)} if interrupts else {"type": "success"}
+        return [
+            *self.encode_start(None, at_ms),
+            _make_event("MESSAGES_SNAPSHOT", at_ms, messages=messages),
+            *([] if state is None else [_make_event("STATE_SNAPSHOT", at_ms, snapshot=state)]),
+            self._encode_finish(outcome, at_ms),
+        ]
 
     def encode_cancel(self, at_ms: int) -> list[Event]:
         """The last events of a cancelled run."""

@@ -1,23 +1,30 @@
-"""The messages of a thread for AG-UI clients, sent when a run is interrupted.
+"""The messages of a thread for AG-UI clients, sent when a run is interrupted, and when a client opens the thread.
 
-A stored file is referenced by its location, never by its content or by a URL: events are stored, and a URL contains a
-token. Clients before 1.0 get a ``binary`` part with the location as its id. A thread above the limits is not sent at
-all, because a client drops the messages that a snapshot does not contain.
+In an interrupted run a stored file is referenced by its location, never by its content or by a URL: events are stored,
+and a URL contains a token. Clients before 1.0 get a ``binary`` part with the location as its id. A thread above the
+limits is not sent at all, because a client drops the messages that a snapshot does not contain.
+
+A client that opens a thread has no messages yet. It gets the newest ones within the limits, with signed URLs of files.
+An answer that is not complete has its status in its metadata.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Final
 
 import msgspec
+from starlette.requests import Request
 
 from dragoman.attachments.file_types import is_text_type
-from dragoman.message import ContentBlock, ImageSource, Message
+from dragoman.message import ContentBlock, ImageSource, Message, MessageStatus, Role
+from dragoman.server.chat.attachments import with_file_urls
 from dragoman.server.chat.history import application_fields
+from dragoman.server.http.requests import app_state
 from dragoman.server.runs.agui_encoder import parts_to_text
 from dragoman.store import Session, Store
 from dragoman.transcripts.ag_ui import write_messages
-from dragoman.transcripts.base import KEY
+from dragoman.transcripts.base import KEY, get_wire_id
 
 MAX_MESSAGES: Final = 500
 MAX_BYTES: Final = 1 << 20
@@ -32,6 +39,44 @@ async def make_snapshot(store: Store, session: Session, *, is_modern: bool) -> l
     if not is_modern:
         wires = [_to_legacy(wire) for wire in wires]
     return wires if len(msgspec.json.encode(wires)) <= MAX_BYTES else None
+
+
+async def make_restore_snapshot(
+    request: Request, session: Session, active_run_id: str | None, *, is_modern: bool
+) -> list[dict[str, Any]]:
+    """The newest messages of a thread of the caller, without the answers of the active run."""
+    rows = await app_state(request).store.tail(session.id, MAX_MESSAGES)
+    end = next((at for at, row in enumerate(rows) if _is_answer(row.message, active_run_id)), len(rows))
+    messages = [await with_file_urls(request, row.message) for row in rows[:end]]
+    if session.last_seq > len(rows):
+        messages = messages[_find_question(messages, 0) :]
+    while len(msgspec.json.encode(wires := _write_restored(messages, is_modern=is_modern))) > MAX_BYTES:
+        messages = messages[_find_question(messages, max(1, len(messages) // 2)) :]
+    return wires
+
+
+def _is_answer(message: Message, run_id: str | None) -> bool:
+    return run_id is not None and message.role is Role.ASSISTANT and message.metadata.run_id == run_id
+
+
+def _find_question(messages: Sequence[Message], start: int) -> int:
+    """The position of the first question from a position on."""
+    return next((at for at in range(start, len(messages)) if messages[at].role is Role.USER), len(messages))
+
+
+def _write_restored(messages: Sequence[Message], *, is_modern: bool) -> list[dict[str, Any]]:
+    incomplete = {
+        get_wire_id(message): str(message.metadata.status)
+        for message in messages
+        if message.metadata.status not in (None, MessageStatus.COMPLETE)
+    }
+    wires = [_strip_notes(wire) for wire in write_messages(messages).wire]
+    for wire in wires:
+        if wire["id"] in incomplete:
+            wire["metadata"] = {**wire.get("metadata", {}), "status": incomplete[wire["id"]]}
+        if not is_modern and wire["role"] == "tool" and isinstance(wire["content"], list):
+            wire["content"] = parts_to_text(wire["content"])
+    return wires
 
 
 def _with_file_references(message: Message) -> Message:

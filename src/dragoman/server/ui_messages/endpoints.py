@@ -78,8 +78,7 @@ async def get_messages(request: Request) -> Response:
     session = await _find_chat(request)
     if session is None:
         raise not_found_error()
-    chat_id = request.path_params["id"]
-    return json_response(await read_ui_messages(app_state(request), get_principal(request), chat_id, session))
+    return json_response(await read_ui_messages(request, request.path_params["id"], session))
 
 
 async def post_cancel(request: Request) -> Response:

@@ -1,6 +1,6 @@
 """The history of a thread as UI messages.
 
-    await read_ui_messages(state, principal, session) -> UiHistory
+    await read_ui_messages(request, chat_id, session) -> UiHistory
 
 All answers and results between two questions are one UI message, as in the stream, under the id of the first answer.
 An attached file has a signed URL. The message of an active run is left out: the stream of the run contains it from its
@@ -14,13 +14,13 @@ from decimal import Decimal
 from typing import Any, Final
 
 import msgspec
+from starlette.requests import Request
 
-from dragoman.attachments import Owner
-from dragoman.message import ImageSource, MediaBlock, Message, Role
-from dragoman.server.auth.principal import Principal
+from dragoman.message import Message, Role
+from dragoman.server.chat.attachments import with_file_urls
 from dragoman.server.chat.history import application_fields
+from dragoman.server.http.requests import app_state
 from dragoman.server.runs.agui_encoder import INPUT_REQUIRED
-from dragoman.server.state import AppState
 from dragoman.server.ui_messages.chat_request import JSON_OUTPUT
 from dragoman.store import Row, Session, Store
 from dragoman.store.runs import Run
@@ -42,9 +42,9 @@ class UiHistory(msgspec.Struct, frozen=True, rename="camel"):
     has_more: bool  # there are earlier messages
 
 
-async def read_ui_messages(state: AppState, principal: Principal, chat_id: str, session: Session) -> UiHistory:
-    """The conversation of a chat."""
-    store = state.store
+async def read_ui_messages(request: Request, chat_id: str, session: Session) -> UiHistory:
+    """The conversation of a chat of the caller."""
+    store = app_state(request).store
     run = await store.runs.latest(session.id)
     rows = await store.tail(session.id, MAX_MESSAGES)
     has_more = session.last_seq > len(rows)
@@ -54,7 +54,7 @@ async def read_ui_messages(state: AppState, principal: Principal, chat_id: str, 
     is_running = run is not None and run.is_running
     if is_running:
         rows = rows[: _turn_start(rows)]
-    messages = [await with_file_urls(state, principal, row.message) for row in rows]
+    messages = [await with_file_urls(request, row.message) for row in rows]
     wires = to_ui_messages(messages)
     if run is not None and not run.is_running:
         wires = [_with_approvals(wire, run.interrupts) for wire in wires]
@@ -78,20 +78,6 @@ def _turn_start(rows: Sequence[Row]) -> int:
     """The position after the last question."""
     questions = (at for at in range(len(rows) - 1, -1, -1) if rows[at].message.role is Role.USER)
     return next(questions, -1) + 1
-
-
-async def with_file_urls(state: AppState, principal: Principal, message: Message) -> Message:
-    """A message whose attached files have signed URLs."""
-    files = [file for file in message.metadata.attachments if file.mime_type != "text/plain"]
-    if not files:
-        return message
-    owner, blocks = Owner(principal.user_id, principal.team_id), list(message.content)
-    for at, block in enumerate(blocks):
-        if isinstance(block, MediaBlock) and files:
-            file = files.pop(0)
-            url = await state.attachments.signed_url(file.bucket, file.path, owner)
-            blocks[at] = block.replace(source=ImageSource("url", url), media_type=file.mime_type)
-    return message.replace(content=tuple(blocks))
 
 
 # --- pure ------------------------------------------------------------------------------------------------------------

@@ -1,0 +1,187 @@
+"""A client that opens a thread gets its messages, and the run that is active."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.server.conftest import ServerFixture, run_test_server
+from tests.server.runs.conftest import (
+    CLIENTS,
+    JUDGES,
+    event_types,
+    install_client,
+    parse_events,
+    post_run,
+    run_input,
+    run_node,
+    user,
+)
+from tests.server.runs.test_agui_client import JPEG, upload_file
+from tests.server.runs.test_runs import drop, slow_run
+
+CONNECT = "/api/v1/agent/connect"
+VERSIONS = ["1.0", None]
+
+
+def connect_body(thread_id: str, version: str | None = "1.0") -> dict[str, Any]:
+    return {"threadId": thread_id, "runId": "connect-1", "messages": [], "protocolVersion": version}
+
+
+async def connect(server: ServerFixture, thread_id: str, version: str | None = "1.0", **headers: str) -> Any:
+    async with server.client.post(CONNECT, json=connect_body(thread_id, version), headers=headers) as answer:
+        assert answer.status == 200, await answer.text()
+        return parse_events(await answer.text())
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+async def test_a_thread_is_restored_with_its_messages_and_state(
+    chat_server: ServerFixture, version: str | None
+) -> None:
+    chat_server.fake.say("One.", thinking="Hm.")
+    given = run_input("First?", state={"count": 1})
+    await post_run(chat_server, given)
+    events = await connect(chat_server, given["threadId"], version)
+    assert event_types(events) == ["RUN_STARTED", "MESSAGES_SNAPSHOT", "STATE_SNAPSHOT", "RUN_FINISHED"]
+    roles = [(message["role"], message["content"]) for message in events[1]["messages"]]
+    assert roles == [("user", "First?"), ("reasoning", "Hm."), ("assistant", "One.")]
+    assert events[2]["snapshot"] == {"count": 1}
+    assert events[0]["runId"] == events[3]["runId"] == "connect-1"
+    stored = await chat_server.store.runs.latest(given["threadId"])
+    assert stored is not None
+    assert {event["number"] for event in events} == {stored.last_number}  # after which a client may continue
+
+
+async def test_a_thread_that_does_not_exist_has_an_empty_stream(keyed_server: ServerFixture) -> None:
+    ann, bob = await keyed_server.make_key("ann"), await keyed_server.make_key("bob")
+    keyed_server.fake.say("One.")
+    given = run_input("First?")
+    await post_run(keyed_server, given, **ann)
+    assert len(await connect(keyed_server, given["threadId"], **ann)) == 3
+    assert await connect(keyed_server, given["threadId"], **bob) == []
+    assert await connect(keyed_server, "nothing", **ann) == []
+
+
+async def test_an_active_run_goes_on_after_the_messages_before_it(chat_server: ServerFixture) -> None:
+    chat_server.fake.say("One.")
+    first = run_input("First?")
+    await post_run(chat_server, first)
+    async with slow_run(chat_server, threadId=first["threadId"]) as (slow, given):
+        answer = await chat_server.client.post(CONNECT, json=connect_body(first["threadId"]))
+        slow.may_end.set()
+        events = parse_events(await answer.text())
+    kinds = event_types(events)
+    assert kinds[:3] == ["RUN_STARTED", "MESSAGES_SNAPSHOT", "STEP_STARTED"]
+    assert (kinds[-1], events[0]["runId"]) == ("RUN_FINISHED", given["runId"])
+    contents = [message["content"] for message in events[1]["messages"]]
+    assert contents == ["First?", "One.", "Wait."]
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+async def test_an_open_interrupt_is_the_outcome(chat_server: ServerFixture, version: str | None) -> None:
+    chat_server.agent.tools = type(chat_server.agent.tools)([drop])
+    chat_server.fake.call("drop", {"name": "users"})
+    given = run_input("Drop it.", protocolVersion=version)
+    interrupted = await post_run(chat_server, given)
+    events = await connect(chat_server, given["threadId"], version)
+    assert events[-1]["outcome"] == interrupted[-1]["outcome"]
+
+
+async def test_an_incomplete_answer_has_its_status(chat_server: ServerFixture) -> None:
+    async with slow_run(chat_server) as (_, given):
+        async with chat_server.client.post(f"/api/v1/agent/runs/{given['threadId']}/cancel") as answer:
+            assert answer.status == 202
+        while (run := await chat_server.store.runs.latest(given["threadId"])) is not None and run.is_running:
+            await asyncio.sleep(0.01)
+    events = await connect(chat_server, given["threadId"])
+    rows = await chat_server.store.read(given["threadId"])
+    statuses = [str(row.message.metadata.status) for row in rows if row.message.role == "assistant"]
+    restored = [message for message in events[1]["messages"] if message["role"] == "assistant"]
+    assert [message.get("metadata", {}).get("status", "complete") for message in restored] == statuses
+
+
+async def test_an_attached_file_has_a_url(chat_server: ServerFixture) -> None:
+    chat_server.fake.say("A dot.")
+    url = await upload_file(chat_server)
+    part = {"type": "image", "source": {"type": "url", "value": url, "mimeType": "image/jpeg"}}
+    given = run_input(user([{"type": "text", "text": "What is it?"}, part]))
+    await post_run(chat_server, given)
+    events = await connect(chat_server, given["threadId"])
+    source = events[1]["messages"][0]["content"][1]["source"]
+    assert (source["type"], source["mimeType"]) == ("url", "image/jpeg")
+    async with chat_server.client.get(source["value"]) as answer:
+        assert await answer.read() == JPEG
+
+
+async def test_a_long_thread_is_restored_from_a_question_on(
+    chat_server: ServerFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given = run_input("First?")
+    for number in range(4):
+        chat_server.fake.say(f"Answer {number}.")
+        await post_run(chat_server, run_input(f"Question {number}?", threadId=given["threadId"]))
+    monkeypatch.setattr("dragoman.server.runs.agui_snapshot.MAX_MESSAGES", 3)
+    events = await connect(chat_server, given["threadId"])
+    assert [message["content"] for message in events[1]["messages"]] == ["Question 3?", "Answer 3."]
+    monkeypatch.setattr("dragoman.server.runs.agui_snapshot.MAX_MESSAGES", 100)
+    monkeypatch.setattr("dragoman.server.runs.agui_snapshot.MAX_BYTES", 400)
+    events = await connect(chat_server, given["threadId"])
+    assert [message["content"] for message in events[1]["messages"]][:1] == ["Question 2?"]
+
+
+@pytest.mark.parametrize("version", CLIENTS)
+async def test_the_published_client_restores_a_thread_after_a_restart(tmp_path: Path, version: str) -> None:
+    given = run_input("First?", threadId="thread-to-restore", state={"count": 1})
+    async with run_test_server(tmp_path) as server:
+        server.fake.say("One.")
+        await post_run(server, given)
+    async with run_test_server(tmp_path) as server:
+        server.fake.say("Two.")
+        base = f"{server.base_url}/api/v1/agent"
+        status, printed = await run_node(
+            install_client(CLIENTS[version]), JUDGES / "connect.mjs", base, given["threadId"]
+        )
+        assert status == 0, printed
+        result = json.loads(printed)
+        assert (result["warnings"], result["state"]) == ([], {"count": 1})
+        assert [message["content"] for message in result["restored"]] == ["First?", "One."]
+        assert [message["content"] for message in result["messages"]] == ["First?", "One.", "And now?", "Two."]
+        assert len(await server.store.read(given["threadId"])) == 4
+
+
+# --- the runtime of CopilotKit ---------------------------------------------------------------------------------------
+
+RUNTIME = "/api/v1/copilotkit"
+
+
+async def test_copilotkit_finds_one_agent(chat_server: ServerFixture) -> None:
+    async with chat_server.client.get(f"{RUNTIME}/info") as answer:
+        info = await answer.json()
+    assert (list(info["agents"]), info["mode"]) == (["default"], "sse")
+
+
+async def test_copilotkit_runs_connects_and_stops(chat_server: ServerFixture) -> None:
+    chat_server.fake.say("One.")
+    given, agent = run_input("First?", protocolVersion=None), f"{RUNTIME}/agent/default"
+    async with chat_server.client.post(f"{agent}/run", json=given, headers={"accept": "text/event-stream"}) as answer:
+        assert event_types(parse_events(await answer.text()))[-1] == "RUN_FINISHED"
+    async with chat_server.client.post(f"{agent}/connect", json=connect_body(given["threadId"])) as answer:
+        assert len(parse_events(await answer.text())) == 3
+    for body in (b"", json.dumps({"runId": given["runId"]}).encode()):
+        async with chat_server.client.post(f"{agent}/stop/{given['threadId']}", data=body) as answer:
+            assert await answer.json() == {"stopped": False}
+    async with (
+        slow_run(chat_server) as (_, slow),
+        chat_server.client.post(f"{agent}/stop/{slow['threadId']}") as answer,
+    ):
+        assert await answer.json() == {"stopped": True}
+
+
+async def test_copilotkit_gets_404_for_other_agents_and_threads(chat_server: ServerFixture) -> None:
+    for path in ("agent/other/run", "agent/other/connect", "agent/other/stop/t", "agent/default/stop/nothing"):
+        async with chat_server.client.post(f"{RUNTIME}/{path}", json=connect_body("t")) as answer:
+            assert answer.status == 404
