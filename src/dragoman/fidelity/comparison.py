@@ -139,9 +139,9 @@ class _Losses:
                 return self._blocks[message_id, name].pop(0)
         return None
 
-    def peek_block_reason(self, message_id: str, name: str) -> str | None:
-        """Return the reason for a missing block without removing it."""
-        return next(iter(self._blocks.get((message_id, name), ())), None)
+    def peek_block_reason(self, message_id: str, *names: str) -> str | None:
+        """Return the reason for a missing block or field without removing it."""
+        return next((reason for name in names for reason in self._blocks.get((message_id, name), ())), None)
 
     def get_option_reason(self, name: str) -> str | None:
         """Return the reason for a missing option, or for the option that it is part of."""
@@ -341,7 +341,8 @@ class _Comparison:
             elif (note := self.losses.get_adjustment(message.id, kind)) is not None:
                 yield Finding(kind, "changed", note, place)
             else:
-                yield self.losses.missing_finding(kind, self.losses.peek_block_reason(message.id, kind), place)
+                reason = self.losses.peek_block_reason(message.id, kind, block.type)
+                yield self.losses.missing_finding(kind, reason, place)
 
     def _finding_for_match(
         self, kind: str, block: ContentBlock, match: _Match | None, message: Message, place: str

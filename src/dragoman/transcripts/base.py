@@ -18,9 +18,9 @@ Invariant: apply_notes(w, make_notes(name, w, x)) equals x, including the order 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Iterator
 from datetime import UTC, datetime
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import msgspec
 
@@ -52,7 +52,6 @@ from dragoman.message import (
 from dragoman.wire import losses, residue
 from dragoman.wire.message_builder import tool_id_for
 from dragoman.wire.residue import get_notes
-from dragoman.wire.support import Support, block_losses
 
 KEY: Final = "dragoman"
 _ULID: Final = re.compile(rf"[0-7][{ALPHABET}]{{25}}")
@@ -399,10 +398,11 @@ class LossCollector:
     def supported_blocks(
         self, message: Message, blocks: Iterable[ContentBlock], find_reason: Callable[[ContentBlock], str | None]
     ) -> tuple[ContentBlock, ...]:
-        """Return the supported blocks; report the others, and unknown fields of newer versions, as losses."""
+        """Return the supported blocks. The others, optional fields and fields of newer versions are losses."""
         supported = tuple(losses.supported_blocks(blocks, find_reason, self.name, self.losses, message))
         for block in supported:
-            self.losses.extend(block_losses(block, message, self.name, _SUPPORT))
+            for kind, reason in _lost_fields(block):
+                self.losses.append(Loss(message.session_id, message.id, block.type, self.name, reason, kind))
             source = getattr(block, "source", None)
             if isinstance(block, UnknownBlock) or (
                 _has_no_unknown_fields(block) and (source is None or _has_no_unknown_fields(source))
@@ -431,10 +431,20 @@ class LossCollector:
         self.losses.append(Loss(message.session_id, message.id, block_type, self.name, reason))
 
 
-_SUPPORT: Final = Support(
-    documentation="",
-    reasons={"text.citations": "this format has no citations", "document.cite": "this format has no such request"},
-)
+_NO_FIELD: Final[dict[str, tuple[Literal["hint", "loss"], str]]] = {  # optional fields that no transcript has
+    "cache_hint": ("hint", "this format has no cache hints"),
+    "detail": ("loss", "this format has no detail of an image"),
+    "citations": ("loss", "this format has no citations"),
+    "context": ("loss", "this format has no context of a document"),
+    "cite": ("loss", "this format has no request for citations"),
+    "free_form": ("loss", "this format has no free-form calls; the call is a call of a function"),
+}
+
+
+def _lost_fields(block: ContentBlock) -> Iterator[tuple[Literal["hint", "loss"], str]]:
+    for name, report in _NO_FIELD.items():
+        if getattr(block, name, None) not in (None, (), False):
+            yield report
 
 
 def _has_no_unknown_fields(value: Any) -> bool:
