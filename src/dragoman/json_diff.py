@@ -55,12 +55,20 @@ def diff(base: Any, target: Any, *, ordered: bool = False) -> Diff | None:
 
 def _diff_objects(base: dict[str, Any], target: dict[str, Any], ordered: bool) -> Diff | None:
     added = {key: value for key, value in target.items() if key not in base}
-    removed = {key: fingerprint(value, ordered=ordered) for key, value in base.items() if key not in target}
-    inside = {
-        key: part
-        for key in base
-        if key in target and (part := diff(base[key], target[key], ordered=ordered)) is not None
-    }
+    removed = {}
+    if len(target) - len(added) != len(base):
+        removed = {key: fingerprint(value, ordered=ordered) for key, value in base.items() if key not in target}
+    inside = {}
+    for key, old in base.items():
+        if key not in target:
+            continue
+        new = target[key]
+        kind = type(new)
+        if (kind is str or kind is int) and type(old) is kind and old == new:
+            continue  # most values are equal
+        part = diff(old, new, ordered=ordered)
+        if part is not None:
+            inside[key] = part
     result: Diff = {}
     if added:
         result["set"] = added

@@ -2,10 +2,11 @@
 
     read_json(data, limits)                   bytes or text -> a plain Python value, or ``JsonError``
     parse_object(wire)                        an object, or the JSON text of one -> the object
-    @accepts_json_text                        a reader of an object that also accepts its JSON text
+    @accepts_json_text()                      a reader of an object that also accepts its JSON text
     expect_object, expect_list                the value if it has that type, else ``FormatError``
     text_or_none, integer_or_none, …          the value if it has that type, else a default
     validate_json(value, name)                ``ValueError`` if JSON cannot represent the value exactly
+    validate_item(item, name)                 the same for an item of a list in an object
     join_surrogates, has_lone_surrogate       surrogate pairs that a stream has split
 
 Parsers differ: some accept NaN, a byte order mark or lone surrogates; most keep the last of two equal keys, turn a
@@ -30,7 +31,7 @@ import functools
 import itertools
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any, Final, TypeVar
 
 import msgspec
@@ -40,6 +41,7 @@ from dragoman.errors import DragomanError, FormatError, JsonError
 INT_MIN: Final = -(2**63)
 INT_MAX: Final = 2**64 - 1
 Read = TypeVar("Read")
+ObjectReader = Callable[[dict[str, Any]], Read]
 
 
 class JsonLimits(msgspec.Struct, frozen=True):
@@ -310,6 +312,11 @@ def validate_json(value: Any, name: str, depth: int = _MAX_DEPTH) -> None:
             raise ValueError(f"{name}: {kind.__name__} is not JSON")
 
 
+def validate_item(item: Any, name: str) -> None:
+    """Validate an item of a list in an object, like ``validate_json``."""
+    validate_json((item,), name, _MAX_DEPTH - 1)
+
+
 # --- bodies of requests and replies ----------------------------------------------------------------------------------
 
 _MAX_STEPS: Final = 12  # of the path to a place that is too deep
@@ -317,18 +324,23 @@ _decode: Final = msgspec.json.Decoder().decode
 _encode: Final = msgspec.json.Encoder().encode
 
 
-def accepts_json_text(read: Callable[[dict[str, Any]], Read]) -> Callable[[Any], Read]:
+def accepts_json_text(*, separate: Collection[str] = ()) -> Callable[[ObjectReader[Read]], Callable[[Any], Read]]:
     """Let a reader of an object also accept the JSON text of one.
 
     Values that a message cannot store (nested too deep, a lone surrogate, NaN) raise ``FormatError``: they are an error
     of the input. Any other exception of the reader is a defect; it is logged and raised as ``FormatError`` too.
+    The reader validates the lists under the keys of ``separate`` itself, item by item.
     """
+    return functools.partial(_accept_json_text, separate=separate)
 
+
+def _accept_json_text(read: ObjectReader[Read], *, separate: Collection[str]) -> Callable[[Any], Read]:
     def read_unchecked(wire: Any) -> Read:
         body = parse_object(wire)
         try:
             if body is wire:  # an object from Python code may hold values that JSON cannot represent
-                validate_json(body, "$")
+                rest = {key: value for key, value in body.items() if key not in separate} if separate else body
+                validate_json(rest, "$")
             return read(body)
         except (ValueError, RecursionError) as error:
             code, what = storage_problem(error)

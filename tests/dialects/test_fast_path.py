@@ -1,4 +1,4 @@
-"""The fast paths of requests give the results of the general path."""
+"""The fast paths of requests and replies give the results of the general path."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from dragoman import dialects
 from dragoman.dialects.anthropic import fast_path as anthropic_fast_path
 from dragoman.dialects.openai_chat import fast_path as chat_fast_path
 from dragoman.errors import DragomanError
+from dragoman.wire import preparation
 from tests.corpus import records
 
 ANTHROPIC, CHAT = dialects.load("anthropic"), dialects.load("openai_chat")
@@ -28,9 +29,12 @@ def skip_fast_paths(monkeypatch: pytest.MonkeyPatch) -> None:
         (chat_fast_path, "read_tool"),
         (chat_fast_path, "read_options"),
         (anthropic_fast_path, "read_block"),
+        (chat_fast_path, "read_reply"),
         (anthropic_fast_path, "write_blocks"),
+        (anthropic_fast_path, "read_reply"),
     ):
         monkeypatch.setattr(module, name, lambda *_: None)
+    monkeypatch.setattr(preparation, "is_plain_history", lambda *_: False)
 
 
 def encode_result(read: Callable[[Any], Any], wire: Any) -> bytes:
@@ -61,6 +65,139 @@ def test_recorded_requests_have_the_same_result_on_both_paths(
     wires = list(recorded_requests(source))
     fast = [encode_result(function, wire) for wire in wires]
     skip_fast_paths(monkeypatch)
+    assert [encode_result(function, wire) for wire in wires] == fast
+
+
+@pytest.mark.parametrize("name", ["openai_chat", "anthropic"])
+def test_recorded_replies_have_the_same_result_on_both_paths(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    dialect = dialects.load(name)
+    wires = [record["response"] for _, record in records(name, part="response", sample=300)]
+    fast = [encode_result(dialect.read_reply, wire) for wire in wires]
+    skip_fast_paths(monkeypatch)
+    assert [encode_result(dialect.read_reply, wire) for wire in wires] == fast
+
+
+CHAT_MESSAGE = {"role": "assistant", "content": "Hm.", "refusal": None}
+CHAT_CALL = {"id": "c", "type": "function", "function": {"name": "f", "arguments": '{"a":1}'}}
+CHAT_CHOICE = {"index": 0, "message": CHAT_MESSAGE, "logprobs": None, "finish_reason": "stop"}
+CHAT_USAGE = {"prompt_tokens": 9, "completion_tokens": 5, "total_tokens": 14}
+CHAT_REPLY = {"id": "x", "object": "chat.completion", "created": 1, "model": "m", "choices": [CHAT_CHOICE]}
+CALLS_MESSAGE = {**CHAT_MESSAGE, "tool_calls": [CHAT_CALL]}
+CALLS_CHOICE = {**CHAT_CHOICE, "message": CALLS_MESSAGE, "finish_reason": "tool_calls"}
+
+
+def chat_reply(choice: Any = CHAT_CHOICE, **fields: Any) -> dict[str, Any]:
+    return {**CHAT_REPLY, "choices": [choice], "usage": CHAT_USAGE, **fields}
+
+
+CHAT_REPLIES = [
+    chat_reply(),
+    chat_reply(CALLS_CHOICE),
+    chat_reply({**CALLS_CHOICE, "message": {**CALLS_MESSAGE, "content": None}}),
+    chat_reply({**CALLS_CHOICE, "message": {**CALLS_MESSAGE, "tool_calls": [CHAT_CALL, CHAT_CALL]}}),
+    chat_reply({**CALLS_CHOICE, "message": {**CALLS_MESSAGE, "tool_calls": []}}),
+    chat_reply({**CALLS_CHOICE, "finish_reason": "stop"}),
+    chat_reply({**CHAT_CHOICE, "finish_reason": "tool_calls"}),
+    chat_reply({**CHAT_CHOICE, "index": 0.0}),
+    chat_reply({**CHAT_CHOICE, "index": False}),
+    chat_reply({**CHAT_CHOICE, "logprobs": {}}),
+    chat_reply({**CHAT_CHOICE, "message": {**CHAT_MESSAGE, "content": ""}}),
+    chat_reply({**CHAT_CHOICE, "message": {**CHAT_MESSAGE, "annotations": [], "audio": None, "function_call": None}}),
+    chat_reply({**CHAT_CHOICE, "message": {**CHAT_MESSAGE, "refusal": False}}),
+    chat_reply(id="chatcmpl-dragoman", created=0),
+    chat_reply(created=True),
+    chat_reply(service_tier="default", system_fingerprint="fp"),
+    chat_reply(system_fingerprint=None, service_tier=None),
+    chat_reply(service_tier="fast"),
+    chat_reply(service_tier=""),
+    chat_reply(model=""),
+    chat_reply(further={"deep": [1]}),
+    *(
+        chat_reply(usage=usage)
+        for usage in (
+            {},
+            {"prompt_tokens": 9},
+            {**CHAT_USAGE, "prompt_tokens": 9.0},
+            {**CHAT_USAGE, "prompt_tokens": -1},
+            {**CHAT_USAGE, "prompt_tokens": 10**9},
+            {**CHAT_USAGE, "prompt_tokens_details": {"cached_tokens": 4, "audio_tokens": 8}},
+            {**CHAT_USAGE, "prompt_tokens_details": {"cached_tokens": 10}},
+            {**CHAT_USAGE, "prompt_tokens_details": None},
+            {**CHAT_USAGE, "completion_tokens_details": {"reasoning_tokens": 3, "audio_tokens": 2}},
+            {**CHAT_USAGE, "completion_tokens_details": {"reasoning_tokens": 6}},
+            {**CHAT_USAGE, "total_tokens": 17, "completion_tokens_details": {"reasoning_tokens": 3}},
+        )
+    ),
+]
+MESSAGE: dict[str, Any] = {
+    "id": "msg_1",
+    "type": "message",
+    "role": "assistant",
+    "model": "m",
+    "content": [{"type": "text", "text": "Hm."}],
+    "stop_reason": "end_turn",
+    "stop_sequence": None,
+    "usage": {"input_tokens": 1, "cache_creation_input_tokens": 2, "cache_read_input_tokens": 3, "output_tokens": 4},
+}
+TOOL_USE = {"type": "tool_use", "id": "toolu_1", "name": "f", "input": {"a": 1}}
+MESSAGES = [
+    MESSAGE,
+    {**MESSAGE, "id": "msg_dragoman"},
+    {**MESSAGE, "content": [TOOL_USE], "stop_reason": "tool_use"},
+    {**MESSAGE, "content": [TOOL_USE, TOOL_USE], "stop_reason": "tool_use"},
+    {**MESSAGE, "content": []},
+    {**MESSAGE, "content": [{"type": "text", "text": ""}]},
+    {**MESSAGE, "content": [{"type": "text", "text": "Hm.", "citations": None}]},
+    {**MESSAGE, "stop_reason": "max_tokens"},
+    {**MESSAGE, "stop_sequence": "x"},
+    {**MESSAGE, "model": ""},
+    {**MESSAGE, "container": None},
+    *(
+        {**MESSAGE, "usage": usage}
+        for usage in (
+            {},
+            None,
+            {"input_tokens": 1, "output_tokens": 2, "service_tier": "standard"},
+            {"input_tokens": 1, "output_tokens": 2, "service_tier": "slow"},
+            {"input_tokens": True, "output_tokens": 2},
+            {"input_tokens": 1, "output_tokens": 2, "cache_creation": {"ephemeral_1h_input_tokens": 0}},
+            {"input_tokens": 1, "output_tokens": 2, "server_tool_use": {"web_search_requests": 2}},
+            {"input_tokens": 1, "output_tokens": 2, "iterations": [{"deep": [1]}]},
+        )
+    ),
+]
+
+
+@pytest.mark.parametrize(("name", "wires"), [("openai_chat", CHAT_REPLIES), ("anthropic", MESSAGES)])
+def test_unusual_replies_have_the_same_result_on_both_paths(
+    name: str, wires: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dialect = dialects.load(name)
+    fast = [encode_result(dialect.read_reply, wire) for wire in wires]
+    skip_fast_paths(monkeypatch)
+    assert [encode_result(dialect.read_reply, wire) for wire in wires] == fast
+
+
+def write_everywhere(wire: Any) -> Any:
+    request = CHAT.read_request(wire)
+    return [dialects.load(name).write_request(request) for name in dialects.names()]
+
+
+def write_everywhere_from_anthropic(wire: Any) -> Any:
+    request = ANTHROPIC.read_request(wire)
+    return [dialects.load(name).write_request(request) for name in dialects.names()]
+
+
+@pytest.mark.parametrize(
+    ("source", "function"),
+    [("openai_chat", write_everywhere), ("anthropic", write_everywhere_from_anthropic)],
+)
+def test_plain_histories_are_written_like_others(
+    source: str, function: Callable[[Any], Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wires = list(recorded_requests(source))[:60]
+    fast = [encode_result(function, wire) for wire in wires]
+    monkeypatch.setattr(preparation, "is_plain_history", lambda *_: False)
     assert [encode_result(function, wire) for wire in wires] == fast
 
 

@@ -46,10 +46,15 @@ class Counts:
         return 0
 
     def split_prompt(self, prompt: int, cached: int, created: int = 0) -> tuple[int, int, int]:
-        """Return the fresh, cached and cache-creation tokens of a prompt; parts that exceed it are dropped."""
+        """Return the fresh, cached and cache-creation tokens of a prompt; parts that exceed it are dropped.
+
+        Azure reports more cached tokens than the prompt has for Grok: they include a system prompt of its own of about
+        160 tokens, which the prompt does not. How many of the others were cached is unknown. OpenRouter reports tokens
+        that Gemini has cached and read at once in both parts.
+        """
         if cached + created > prompt:
             self._problems.append(f"{cached} cached and {created} cache creation tokens are more than the prompt")
-            return prompt, 0, 0
+            return (prompt - cached, cached, 0) if created and cached <= prompt else (prompt, 0, 0)
         return prompt - cached - created, cached, created
 
     def drop_impossible(self, usage: AnyUsage) -> AnyUsage:

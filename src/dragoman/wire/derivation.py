@@ -84,8 +84,8 @@ class DerivedDialect:
         self._request = request
         self._reply = reply
         self._prepare = prepare
-        self.read_request = accepts_json_text(self._read_request)
-        self.read_reply = accepts_json_text(self._read_reply)
+        self.read_request = accepts_json_text()(self._read_request)
+        self.read_reply = accepts_json_text()(self._read_reply)
 
     def _read_request(self, body: Wire) -> Request:
         request: Request = self.base.read_request(self._request.to_base(body))

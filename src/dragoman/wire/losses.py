@@ -11,6 +11,7 @@ Invariant: everything that is left out is in ``losses``, once, with its message.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import Any, Final, Literal
 
@@ -76,12 +77,17 @@ def detail_losses(reply: Reply, dialect: str, supported: SupportedDetails) -> It
     if reply.model is not None and not supported.model:
         yield Loss("", "", "model", dialect, "an answer of this API does not say who gave it")
     if reply.usage is not None:
-        for name in TokenUsage.__struct_fields__:
-            if name not in (*_COMMON_FIELDS, *supported.usage_fields) and getattr(reply.usage, name):
+        for name in _unsupported_counts(supported.usage_fields):
+            if getattr(reply.usage, name):
                 yield Loss("", "", f"usage.{name}", dialect, "this API has no such count")
         tier = reply.usage.service_tier
         if tier is not None and supported.service_tiers and tier not in supported.service_tiers:
             yield Loss("", "", "usage.service_tier", dialect, "this API has no such tier")
+
+
+@functools.lru_cache(maxsize=64)
+def _unsupported_counts(usage_fields: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(name for name in TokenUsage.__struct_fields__ if name not in (*_COMMON_FIELDS, *usage_fields))
 
 
 REFUSALS: Final = {

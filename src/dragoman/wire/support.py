@@ -77,20 +77,23 @@ def field_reason(name: str, support: Support) -> str:
     return _NO_HINT if name in HINTS else _REASONS.get(name, _NO_OPTION)
 
 
-def request_losses(request: Request, dialect: str, support: Support) -> Iterator[Loss]:
-    """Return a report for each field of a request that the API does not have, and for options of other dialects."""
-    yield from report_shared_fields(request, dialect, support)
+def request_losses(request: Request, dialect: str, support: Support, *, is_plain: bool = False) -> Iterator[Loss]:
+    """Return a report for each field of a request that the API does not have, and for options of other dialects.
+
+    ``is_plain`` is whether the messages are a plain history, whose blocks have no such fields.
+    """
+    yield from report_shared_fields(request, dialect, support, is_plain=is_plain)
     yield from foreign_option_losses(request, dialect)
 
 
-def report_shared_fields(request: Request, dialect: str, support: Support) -> Iterator[Loss]:
+def report_shared_fields(request: Request, dialect: str, support: Support, *, is_plain: bool = False) -> Iterator[Loss]:
     """Return a report for each shared field of a request that the API does not have."""
     for name in collect_shared_options(request.options):
         if name not in support.request:
             yield _report(name, dialect, support)
     for tool in request.tools:
         yield from _tool_losses(tool, dialect, support)
-    for message in request.messages:
+    for message in request.messages if not is_plain else ():
         for block in message.content:
             kind = type(block)
             if kind is TextBlock:  # most texts and calls have none of the fields

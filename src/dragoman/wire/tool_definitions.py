@@ -7,13 +7,13 @@
     mark_cut_calls(reply, has_no_input) -> reply    calls that the output limit cut before their input
     is_unusable(reply, dialect)                     whether only our checks, not the provider, found a fault
     is_shallow_json(value)                          a fast check of the nesting
+    is_valid_schema(schema)                         whether a schema can be stored, remembered
 
 Invariant: an input that is not a JSON object is never replaced by an empty one.
 """
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Iterable
 from typing import Any, Final
 
@@ -21,7 +21,7 @@ import msgspec
 
 from dragoman.errors import JsonError
 from dragoman.exchange import Loss, OpaqueTool, Reply, Request, SideEffects, StopReason, ToolDefinition
-from dragoman.jsontext import OWN, flag_or_none, read_json
+from dragoman.jsontext import OWN, flag_or_none, read_json, validate_json
 from dragoman.message import ContentBlock, InvalidToolUseBlock, ToolUseBlock
 from dragoman.wire.residue import apply_diff, get_notes, make_notes
 
@@ -167,12 +167,28 @@ def is_shallow_json(value: dict[str, Any]) -> bool:
         data = _encode(value)
     except (TypeError, ValueError, OverflowError, RecursionError):
         return False
-    return _has_few_brackets(data)
+    return len(data) <= MAX_BRACKETS or data.count(b"{") + data.count(b"[") <= MAX_BRACKETS
 
 
-@functools.lru_cache(maxsize=1024)  # a conversation sends the same schemas in every turn
-def _has_few_brackets(data: bytes) -> bool:
-    return data.count(b"{") + data.count(b"[") <= MAX_BRACKETS
+def is_valid_schema(schema: dict[str, Any]) -> bool:
+    """Whether an object of a Python caller is a JSON object that can be stored; ``False`` means that it may be one.
+
+    A conversation sends the same schemas in every turn, so each is validated once. MessagePack, unlike JSON, has a
+    representation of NaN and of keys that are numbers, so such a schema is not taken for a valid one.
+    """
+    try:
+        data = _pack(schema)
+        if data not in _valid_schemas:
+            validate_json(schema, "$")
+            if len(_valid_schemas) >= _MAX_SCHEMAS:
+                _valid_schemas.clear()
+            _valid_schemas.add(data)
+    except (TypeError, ValueError, OverflowError, RecursionError):
+        return False
+    return True
 
 
 _encode: Final = msgspec.json.Encoder().encode
+_pack: Final = msgspec.msgpack.Encoder().encode
+_valid_schemas: Final[set[bytes]] = set()
+_MAX_SCHEMAS: Final = 1024

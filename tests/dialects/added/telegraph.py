@@ -58,7 +58,7 @@ _SAID: Final = ("max_output_tokens", "temperature", "stream")  # the options tha
 # --- request ---------------------------------------------------------------------------------------------------------
 
 
-@accepts_json_text
+@accepts_json_text()
 def read_request(body: dict[str, Any]) -> Request:
     """A request as a telegraph takes it."""
     builder = MessageBuilder()
@@ -184,7 +184,7 @@ def _written_lines(
 # --- reply -----------------------------------------------------------------------------------------------------------
 
 
-@accepts_json_text
+@accepts_json_text()
 def read_reply(body: dict[str, Any]) -> Reply:
     """An answer, whole."""
     builder = MessageBuilder()

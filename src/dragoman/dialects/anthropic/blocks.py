@@ -37,6 +37,7 @@ from dragoman.wire.message_builder import MessageBuilder, foreign_block_reason
 from dragoman.wire.residue import apply_diff, get_notes, make_notes
 
 NAME: Final = "anthropic"
+DEFAULT_ID: Final = "msg_dragoman"  # of an answer that came without one
 _DOCUMENT_TYPES: Final = ("application/pdf", "text/plain")
 
 

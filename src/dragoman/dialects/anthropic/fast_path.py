@@ -1,23 +1,40 @@
-"""Fast path for requests: blocks with nothing beyond the canonical fields and, of a call, the id of the provider.
+"""Fast path for blocks with nothing beyond the canonical fields and, of a call, the id of the provider.
 
     read_block(wire, builder) -> block       ``None``: the general path has to read it
     write_blocks(message) -> wire blocks     ``None``: the general path has to write the message
+    write_messages(messages) -> wire         the messages of a plain history
+    read_reply(body) -> Reply | None         ``None``: the general path has to read it
 
-Only ``request.py`` enters it. Invariant: its results are equal to those of the general path; a test compares them on
-recorded traffic.
+Only ``request.py`` and ``reply.py`` enter it. Invariant: its results are equal to those of the general path; a test
+compares them on recorded traffic.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any, Final
 
-from dragoman.dialects.anthropic.blocks import NAME
+from dragoman.dialects.anthropic.blocks import DEFAULT_ID, NAME
+from dragoman.dialects.anthropic.usage import read_plain_usage, read_usage, write_usage
+from dragoman.exchange import Reply, StopReason
 from dragoman.ids import format_default_id
-from dragoman.message import ContentBlock, Message, ProviderRaw, TextBlock, ThinkingBlock, ToolResultBlock, ToolUseBlock
+from dragoman.message import (
+    ContentBlock,
+    Message,
+    ProviderRaw,
+    Role,
+    TextBlock,
+    ThinkingBlock,
+    ToolResultBlock,
+    ToolUseBlock,
+)
 from dragoman.value import unvalidated
 from dragoman.wire.message_builder import MessageBuilder
+from dragoman.wire.residue import diff, fingerprint
 from dragoman.wire.tool_definitions import is_shallow_json
 
+_TOOL: Final = Role.TOOL
+_reply: Final = unvalidated(Reply)
 _text: Final = unvalidated(TextBlock)
 _tool_use: Final = unvalidated(ToolUseBlock)
 _thinking: Final = unvalidated(ThinkingBlock)
@@ -55,6 +72,42 @@ def write_blocks(message: Message) -> list[dict[str, Any]] | None:
             return None
         wire.append(plain)
     return wire
+
+
+def write_messages(messages: Iterable[Message]) -> list[dict[str, Any]]:
+    """Write the messages of a plain history. Results that follow each other become one message."""
+    wire: list[dict[str, Any]] = []
+    results: list[dict[str, Any]] | None = None
+    for message in messages:
+        if message.role is _TOOL:
+            if results is None:
+                results = []
+                wire.append({"role": "user", "content": results})
+            results.extend([_write_plain_result(block) for block in message.content])  # type: ignore[arg-type]
+        else:
+            results = None
+            blocks = [
+                {"type": "text", "text": block.text}
+                if type(block) is TextBlock
+                else {
+                    "type": "tool_use",
+                    "id": format_default_id(block.id),  # type: ignore[union-attr]
+                    "name": block.name,  # type: ignore[union-attr]
+                    "input": block.input,  # type: ignore[union-attr]
+                }
+                for block in message.content
+            ]
+            wire.append({"role": message.role._value_, "content": blocks})
+    return wire
+
+
+def _write_plain_result(result: ToolResultBlock) -> dict[str, Any]:
+    wire = {
+        "type": "tool_result",
+        "tool_use_id": format_default_id(result.tool_use_id),
+        "content": [{"type": "text", "text": part.text} for part in result.content],  # type: ignore[union-attr]
+    }
+    return {**wire, "is_error": True} if result.is_error else wire
 
 
 def _write_block(block: ContentBlock) -> dict[str, Any] | None:
@@ -96,3 +149,44 @@ def _write_result(result: ToolResultBlock, provider_id: str) -> dict[str, Any] |
         content.append({"type": "text", "text": part.text})
     wire: dict[str, Any] = {"type": "tool_result", "tool_use_id": provider_id, "content": content}
     return {**wire, "is_error": True} if result.is_error else wire
+
+
+_ENDS: Final = {"end_turn": StopReason.END_TURN, "tool_use": StopReason.TOOL_USE}
+_FRAME: Final = {"type": "message", "role": "assistant", "stop_sequence": None}
+_REPLY_KEYS: Final = {"id", "model", "content", "stop_reason", "usage", *_FRAME}
+_ID_FINGERPRINT: Final = fingerprint(DEFAULT_ID)
+
+
+def read_reply(body: dict[str, Any]) -> Reply | None:
+    """Read an answer whose blocks are plain, with the fields that every answer has."""
+    if body.keys() != _REPLY_KEYS or any(body[key] != value for key, value in _FRAME.items()):
+        return None
+    model, items, wire_usage = body["model"], body["content"], body["usage"]
+    stop_reason = _ENDS.get(str(body["stop_reason"]))
+    if type(body["id"]) is not str or type(model) is not str or not model or stop_reason is None:
+        return None
+    if type(items) is not list or type(wire_usage) is not dict:
+        return None
+    usage = read_plain_usage(wire_usage)
+    if usage is None and not _is_flat(wire_usage):
+        return None
+    builder = MessageBuilder()
+    blocks = [read_block(item, builder) for item in items]
+    if None in blocks or not any(type(block) is not TextBlock or block.text for block in blocks):
+        return None
+    usage = usage or read_usage(wire_usage)
+    inside: dict[str, Any] = {}
+    if body["id"] != DEFAULT_ID:
+        inside["id"] = {"is": body["id"], "was": _ID_FINGERPRINT}
+    change = diff(write_usage(usage), wire_usage)
+    if change is not None:
+        inside["usage"] = change
+    raw = {"dialect": NAME, "residue": {"in": inside}} if inside else None
+    return _reply(content=tuple(blocks), stop_reason=stop_reason, usage=usage, model=model, provider_raw=raw)
+
+
+def _is_flat(wire: dict[str, Any]) -> bool:
+    """Whether an object holds scalars, and objects of scalars."""
+    inner = [value for value in wire.values() if type(value) is dict]
+    values = [*wire.values(), *(value for part in inner for value in part.values())]
+    return sum(type(value) is dict or type(value) is list for value in values) == len(inner)

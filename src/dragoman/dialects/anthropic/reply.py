@@ -4,13 +4,21 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from dragoman.dialects.anthropic.blocks import NAME, block_notes, read_block, unsupported_in_answer, write_block
+from dragoman.dialects.anthropic import fast_path
+from dragoman.dialects.anthropic.blocks import (
+    DEFAULT_ID,
+    NAME,
+    block_notes,
+    read_block,
+    unsupported_in_answer,
+    write_block,
+)
 from dragoman.dialects.anthropic.support import SUPPORT
+from dragoman.dialects.anthropic.usage import TIERS, read_usage, write_usage
 from dragoman.event import mark_unusable
 from dragoman.exchange import Loss, Reply, StopReason, Written
-from dragoman.jsontext import accepts_json_text, count_or_zero, expect_list, expect_object, text_or_none
+from dragoman.jsontext import accepts_json_text, expect_list, expect_object, text_or_none
 from dragoman.message import ContentBlock, InvalidToolUseBlock, StopDetails, TokenUsage, ToolUseBlock
-from dragoman.wire.counts import Counts
 from dragoman.wire.losses import SupportedDetails, detail_losses, supported_blocks
 from dragoman.wire.message_builder import MessageBuilder, fault_loss
 from dragoman.wire.residue import apply_diff, get_notes, make_notes
@@ -26,14 +34,15 @@ STOP_REASONS: Final = {
     "compaction": StopReason.PAUSED,
     "model_context_window_exceeded": StopReason.MAX_TOKENS,
 }
-_DEFAULT_ID: Final = "msg_dragoman"
-_TIERS: Final = ("standard", "priority", "batch")  # the tiers that an answer can name
 _STOP_WORDS: Final = {reason: word for word, reason in reversed(STOP_REASONS.items())}
 
 
-@accepts_json_text
+@accepts_json_text()
 def read_reply(body: dict[str, Any]) -> Reply:
     """Read a message of the Messages API."""
+    plain = fast_path.read_reply(body)
+    if plain is not None:
+        return plain
     builder = MessageBuilder()
     items = expect_list(body.get("content"), "$.content")
     content = [read_block(expect_object(item, "$.content"), builder) for item in items]
@@ -78,7 +87,7 @@ def _read_details(wire: Any) -> StopDetails | None:
 DETAILS: Final = SupportedDetails(
     stop_reasons=("end_turn", "max_tokens", "stop_sequence", "tool_use", "refusal", "paused"),
     usage_fields=("cached_input_tokens", "cache_creation_input_tokens", "service_tier"),
-    service_tiers=_TIERS,
+    service_tiers=TIERS,
     stop_sequence=True,
 )
 
@@ -95,7 +104,7 @@ def write_reply(reply: Reply) -> Written:
 
 
 def default_reply(reply: Reply) -> dict[str, Any]:
-    wire: dict[str, Any] = {"id": _DEFAULT_ID, "type": "message", "role": "assistant"}
+    wire: dict[str, Any] = {"id": DEFAULT_ID, "type": "message", "role": "assistant"}
     wire["model"] = reply.model or ""  # the wire demands one; not every provider says it
     has_failed = reply.fault is not None and reply.fault.code != "empty_response"  # which ends like any other
     wire["stop_reason"] = None if has_failed else _STOP_WORDS.get(reply.stop_reason, "end_turn")
@@ -103,43 +112,5 @@ def default_reply(reply: Reply) -> dict[str, Any]:
     if reply.stop_details is not None:
         details = {"category": reply.stop_details.category, "explanation": reply.stop_details.explanation}
         wire["stop_details"] = {"type": "refusal", **details}
-    wire["usage"] = _write_usage(reply.usage or TokenUsage(input_tokens=0, output_tokens=0))
-    return wire
-
-
-_SERVER_TOOLS: Final = {"web_search_requests": "web_search", "web_fetch_requests": "web_fetch"}
-
-
-def read_usage(wire: dict[str, Any]) -> TokenUsage:
-    creation = wire.get("cache_creation")
-    details = wire.get("output_tokens_details")
-    server = wire.get("server_tool_use")
-    calls = {
-        ours: server[theirs]
-        for theirs, ours in _SERVER_TOOLS.items()
-        if isinstance(server, dict) and count_or_zero(server.get(theirs))
-    }
-    counts = Counts(NAME)
-    token_usage = TokenUsage(
-        input_tokens=counts.read(wire, "input_tokens"),
-        output_tokens=counts.read(wire, "output_tokens"),
-        cached_input_tokens=counts.read(wire, "cache_read_input_tokens"),
-        cache_creation_input_tokens=counts.read(wire, "cache_creation_input_tokens"),
-        cache_creation_1h_input_tokens=counts.read(creation, "ephemeral_1h_input_tokens"),
-        reasoning_tokens=counts.read(details, "thinking_tokens"),
-        server_tool_calls=calls or None,
-        service_tier=text_or_none(wire.get("service_tier")),
-    )
-    return counts.drop_impossible(token_usage)
-
-
-def _write_usage(usage: TokenUsage) -> dict[str, Any]:
-    wire: dict[str, Any] = {
-        "input_tokens": usage.input_tokens,
-        "cache_creation_input_tokens": usage.cache_creation_input_tokens,
-        "cache_read_input_tokens": usage.cached_input_tokens,
-        "output_tokens": usage.output_tokens,
-    }
-    if usage.service_tier in _TIERS:
-        wire["service_tier"] = usage.service_tier
+    wire["usage"] = write_usage(reply.usage or TokenUsage(input_tokens=0, output_tokens=0))
     return wire

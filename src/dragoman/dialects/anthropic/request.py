@@ -38,8 +38,8 @@ from dragoman.jsontext import (
     text_tuple,
 )
 from dragoman.message import ContentBlock, Message, ProviderRaw, Role, TextBlock
-from dragoman.wire.limits import fit_request
-from dragoman.wire.message_builder import MessageBuilder, drop_failed_turns, fill_result_ids
+from dragoman.wire.message_builder import MessageBuilder
+from dragoman.wire.preparation import prepare_request
 from dragoman.wire.residue import apply_diff, get_notes, make_notes
 from dragoman.wire.support import request_losses
 from dragoman.wire.tool_definitions import allowed_tools, write_tools
@@ -60,7 +60,7 @@ _SEPARATE_KEYS: Final = ("messages", "system", "tools")  # parts of a request th
 _DEFAULT_MAX_TOKENS: Final = 4096  # the wire demands one; nobody asked for any
 
 
-@accepts_json_text
+@accepts_json_text()
 def read_request(body: dict[str, Any]) -> Request:
     """Read a request of the Messages API."""
     builder = MessageBuilder()
@@ -91,11 +91,9 @@ def write_request(
 ) -> Written:
     """Write a request of the Messages API, with losses."""
     losses: list[Loss] = []
-    request = drop_failed_turns(request, NAME, losses)
-    adjustments: list[Loss] = []
-    if fit:
-        request, adjustments = fit_request(request, TABLE, losses, _carries, model=model, quirks=quirks)
-    request = fill_result_ids(request, NAME)
+    request, adjustments, is_plain = prepare_request(
+        request, TABLE, losses, _carries, model=model, quirks=quirks, fit=fit
+    )
     notes = get_notes(request.provider_raw, NAME)
     if not notes:
         losses.extend(_option_losses(request.options))  # what this API itself said comes back as residue
@@ -104,7 +102,7 @@ def write_request(
         options = apply_diff(options, notes["residue"])
     system, messages = _split_system(request.messages)
     wire = {key: options[key] for key in ("model",) if key in options}
-    wire["messages"] = _write_messages(messages, losses)
+    wire["messages"] = fast_path.write_messages(messages) if is_plain else _write_messages(messages, losses)
     if not notes and _needs_missing_thinking(wire["messages"]) and options.get("thinking", {}).get("type") == "enabled":
         del options["thinking"]
         losses.append(Loss("", "", "reasoning", NAME, "what another model began cannot be continued with reasoning"))
@@ -117,7 +115,7 @@ def write_request(
     summary = request.options.reasoning.summary if request.options.reasoning is not None else None
     if summary not in (None, "none") and not notes and "display" not in options.get("thinking", {}):
         losses.append(Loss("", "", "reasoning.summary", NAME, "without thinking there is nothing to show"))
-    losses.extend(request_losses(request, NAME, SUPPORT))
+    losses.extend(request_losses(request, NAME, SUPPORT, is_plain=is_plain))
     return Written({**notes.get("empty", {}), **wire, **options}, tuple(losses), tuple(adjustments))
 
 

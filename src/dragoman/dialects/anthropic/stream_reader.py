@@ -14,7 +14,8 @@ import msgspec
 
 from dragoman.dialects.anthropic.blocks import NAME, block_notes, read_block
 from dragoman.dialects.anthropic.error import read_error
-from dragoman.dialects.anthropic.reply import default_reply, make_reply, read_usage
+from dragoman.dialects.anthropic.reply import default_reply, make_reply
+from dragoman.dialects.anthropic.usage import read_usage
 from dragoman.errors import FormatError
 from dragoman.event import (
     BlockComplete,

@@ -28,7 +28,7 @@ from dragoman.wire.residue import apply_diff, get_notes, make_notes
 from dragoman.wire.support import reply_losses
 
 
-@accepts_json_text
+@accepts_json_text()
 def read_reply(body: dict[str, Any]) -> Reply:
     """Read a reply of Converse."""
     output = expect_object(body.get("output"), "$.output")

@@ -26,8 +26,8 @@ from dragoman.errors import FormatError
 from dragoman.exchange import Loss, OpaqueTool, Request, SideEffects, ToolDefinition, Written
 from dragoman.jsontext import accepts_json_text, expect_list, expect_object, flag_or_none, text_or_none
 from dragoman.message import ContentBlock, InvalidToolUseBlock, Message, Role, ToolUseBlock
-from dragoman.wire.limits import fit_request
-from dragoman.wire.message_builder import MessageBuilder, drop_failed_turns, fill_result_ids
+from dragoman.wire.message_builder import MessageBuilder
+from dragoman.wire.preparation import prepare_request
 from dragoman.wire.residue import apply_diff, get_notes, make_notes
 from dragoman.wire.support import request_losses
 from dragoman.wire.tool_definitions import allowed_tools, write_tools
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 _DOCUMENT_TEXT: Final = "(see the document)"
 
 
-@accepts_json_text
+@accepts_json_text()
 def read_request(body: dict[str, Any]) -> Request:
     """Read a request of Converse; the model is only present if the caller added ``modelId``."""
     builder = MessageBuilder()
@@ -74,11 +74,9 @@ def write_request(
 ) -> Written:
     """Write a request of Converse and report losses. The model belongs in the URL."""
     losses: list[Loss] = []
-    request = drop_failed_turns(request, NAME, losses)
-    adjustments: list[Loss] = []
-    if fit:
-        request, adjustments = fit_request(request, TABLE, losses, _carries, model=model, quirks=quirks)
-    request = fill_result_ids(request, NAME)
+    request, adjustments, is_plain = prepare_request(
+        request, TABLE, losses, _carries, model=model, quirks=quirks, fit=fit
+    )
     notes = get_notes(request.provider_raw, NAME)
     top = apply_diff(default_top(request, notes), notes.get("residue"))
     system = [block for message in request.messages for block in _write_system(message, losses)]
@@ -101,7 +99,7 @@ def write_request(
         messages[-1]["content"].append(write_cache_point(request.options.cache_hint))
         losses.append(Loss("", "", "cache_hint", NAME, "a cache point at the end of the last message", "adjusted"))
     record_option_losses(request, wire, loss_recorder(losses))
-    losses.extend(request_losses(request, NAME, SUPPORT))
+    losses.extend(request_losses(request, NAME, SUPPORT, is_plain=is_plain))
     summary = request.options.reasoning.summary if request.options.reasoning is not None else None
     if summary not in (None, "none") and "display" not in str(top.get("additionalModelRequestFields")):
         losses.append(Loss("", "", "reasoning.summary", NAME, "the models of this family have no such option"))

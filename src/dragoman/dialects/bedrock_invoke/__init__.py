@@ -45,7 +45,7 @@ def looks_like(wire: dict[str, Any]) -> bool:
     return "model" not in wire and (has_prompt or any(key in wire for key in _OWN_FIELDS))
 
 
-@accepts_json_text
+@accepts_json_text()
 def read_request(body: dict[str, Any]) -> Request:
     """Read the body of InvokeModel."""
     return family_of_request(body).read_request(body)
@@ -59,7 +59,7 @@ def write_request(
     return family.write_request(request, quirks, model, fit=fit)
 
 
-@accepts_json_text
+@accepts_json_text()
 def read_reply(body: dict[str, Any]) -> Reply:
     """Read the body of a reply of InvokeModel."""
     return family_of_reply(body).read_reply(body)

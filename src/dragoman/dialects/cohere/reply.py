@@ -49,7 +49,7 @@ _FAILURES: Final = {  # faults by finish reason
 }
 
 
-@accepts_json_text
+@accepts_json_text()
 def read_reply(body: dict[str, Any]) -> Reply:
     """Read a reply of ``/v2/chat``; an error with HTTP 200 is a reply with a fault."""
     if isinstance(body.get("message"), str):

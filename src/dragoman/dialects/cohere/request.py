@@ -43,9 +43,9 @@ from dragoman.jsontext import (
     text_tuple,
 )
 from dragoman.message import ContentBlock, Message, Role, TextBlock, ToolResultBlock
-from dragoman.wire.limits import fit_request
 from dragoman.wire.losses import error_flag_losses, option_losses, supported_blocks
-from dragoman.wire.message_builder import MessageBuilder, drop_failed_turns, fill_result_ids
+from dragoman.wire.message_builder import MessageBuilder
+from dragoman.wire.preparation import prepare_request
 from dragoman.wire.residue import apply_diff, get_notes, make_notes
 from dragoman.wire.support import request_losses
 from dragoman.wire.tool_definitions import Tool, allowed_tools, default_tool, read_tool, write_tools
@@ -58,7 +58,7 @@ _CHOICE_NAMES: Final = {"required": "REQUIRED", "tool": "REQUIRED", "none": "NON
 _SEPARATE_FIELDS: Final = ("messages", "tools")  # fields that are read separately
 
 
-@accepts_json_text
+@accepts_json_text()
 def read_request(body: dict[str, Any]) -> Request:
     """Read a request of ``/v2/chat``."""
     builder = MessageBuilder()
@@ -85,11 +85,9 @@ def write_request(
 ) -> Written:
     """Write a request of ``/v2/chat`` and report losses."""
     losses: list[Loss] = []
-    request = drop_failed_turns(request, NAME, losses)
-    adjustments: list[Loss] = []
-    if fit:
-        request, adjustments = fit_request(request, TABLE, losses, _carries, model=model, quirks=quirks)
-    request = fill_result_ids(request, NAME)
+    request, adjustments, is_plain = prepare_request(
+        request, TABLE, losses, _carries, model=model, quirks=quirks, fit=fit
+    )
     losses.extend(_option_losses(request.options))
     notes = get_notes(request.provider_raw, NAME)
     top = apply_diff(_write_options(request), notes.get("residue"))
@@ -101,7 +99,7 @@ def write_request(
     elif "empty" in notes:
         wire.update(notes["empty"])
     wire.update(top)
-    losses.extend(request_losses(request, NAME, SUPPORT))
+    losses.extend(request_losses(request, NAME, SUPPORT, is_plain=is_plain))
     return Written(wire, tuple(losses), tuple(adjustments))
 
 

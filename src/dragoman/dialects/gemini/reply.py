@@ -69,7 +69,7 @@ _FINISH_REASONS: Final = {
 }
 
 
-@accepts_json_text
+@accepts_json_text()
 def read_reply(body: dict[str, Any]) -> Reply:
     """Read a response of generateContent. Its first candidate is the reply."""
     rest, parts, others, notes = _split_reply(body)

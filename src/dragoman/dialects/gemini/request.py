@@ -32,8 +32,7 @@ from dragoman.errors import FormatError
 from dragoman.exchange import Loss, Request, ToolDefinition, Written
 from dragoman.jsontext import accepts_json_text, expect_list, expect_object, text_or_none
 from dragoman.message import ContentBlock, InvalidToolUseBlock, Message, Role, TextBlock, ToolUseBlock
-from dragoman.wire.limits import fit_request
-from dragoman.wire.message_builder import drop_failed_turns
+from dragoman.wire.preparation import prepare_request
 from dragoman.wire.residue import apply_diff, diff, get_notes, make_notes
 from dragoman.wire.support import request_losses
 
@@ -51,7 +50,7 @@ _SEPARATE_FIELDS: Final = (
 )  # read separately
 
 
-@accepts_json_text
+@accepts_json_text()
 def read_request(wire: dict[str, Any]) -> Request:
     """Read a request to generateContent."""
     body, snake = to_camel(wire)
@@ -87,10 +86,17 @@ def write_request(
 ) -> Written:
     """Write a request to generateContent and report losses. The model belongs in the URL."""
     losses: list[Loss] = []
-    request = drop_failed_turns(request, NAME, losses, may_end_in_reasoning=True)
-    adjustments: list[Loss] = []
-    if fit:
-        request, adjustments = fit_request(request, TABLE, losses, _carries, model=model, quirks=quirks)
+    request, adjustments, is_plain = prepare_request(
+        request,
+        TABLE,
+        losses,
+        _carries,
+        model=model,
+        quirks=quirks,
+        fit=fit,
+        may_end_in_reasoning=True,
+        has_result_ids=False,
+    )
     notes = get_notes(request.provider_raw, NAME)
     wire: dict[str, Any] = {"contents": _write_contents(request.messages, losses)}
     if not notes and _requires_signatures(request.model):
@@ -118,7 +124,7 @@ def write_request(
     losses.extend(option_losses(request.options, config))
     if request.options.service_tier is not None and "serviceTier" not in wire:
         losses.append(Loss("", "", "service_tier", NAME, "this API has no such tier"))
-    losses.extend(request_losses(request, NAME, SUPPORT))
+    losses.extend(request_losses(request, NAME, SUPPORT, is_plain=is_plain))
     return Written(restore_case(wire, notes.get("snake")), tuple(losses), tuple(adjustments))
 
 

@@ -44,7 +44,7 @@ _UNUSABLE: Final = {  # faults of interactions with a normal status, and that st
 _PLACEHOLDER_ID: Final = "dragoman"  # required by the API; replies of other dialects have none
 
 
-@accepts_json_text
+@accepts_json_text()
 def read_reply(body: Wire) -> Reply:
     """Read an interaction; an error with HTTP 200 is a reply with a fault."""
     if "status" not in body and body.get("error") is not None:

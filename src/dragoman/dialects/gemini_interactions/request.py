@@ -56,9 +56,9 @@ from dragoman.message import (
     ToolResultBlock,
     ToolUseBlock,
 )
-from dragoman.wire.limits import fit_request
 from dragoman.wire.losses import option_losses, supported_blocks
-from dragoman.wire.message_builder import MessageBuilder, drop_failed_turns, fill_result_ids
+from dragoman.wire.message_builder import MessageBuilder
+from dragoman.wire.preparation import prepare_request
 from dragoman.wire.residue import apply_diff, get_notes, make_notes
 from dragoman.wire.support import request_losses
 from dragoman.wire.tool_definitions import EMPTY_SCHEMA, write_tools
@@ -73,7 +73,7 @@ _LEVELS: Final = ("minimal", "low", "medium", "high")
 _JSON: Final = "application/json"
 
 
-@accepts_json_text
+@accepts_json_text()
 def read_request(body: Wire) -> Request:
     """Read a request of ``/interactions``."""
     builder = MessageBuilder()
@@ -96,14 +96,12 @@ def write_request(
 ) -> Written:
     """Write a request of ``/interactions`` and report losses."""
     losses: list[Loss] = []
-    request = drop_failed_turns(request, NAME, losses)
-    adjustments: list[Loss] = []
-    if fit:
-        request, adjustments = fit_request(request, TABLE, losses, _carries, model=model, quirks=quirks)
-    request = fill_result_ids(request, NAME)
+    request, adjustments, is_plain = prepare_request(
+        request, TABLE, losses, _carries, model=model, quirks=quirks, fit=fit
+    )
     losses.extend(_option_losses(request.options))
     wire = apply_diff(_default_request(request, losses), get_notes(request.provider_raw, NAME).get("residue"))
-    losses.extend(request_losses(request, NAME, SUPPORT))
+    losses.extend(request_losses(request, NAME, SUPPORT, is_plain=is_plain))
     return Written(wire, tuple(losses), tuple(adjustments))
 
 

@@ -48,7 +48,7 @@ _UNUSABLE: Final = {  # faults of replies with a normal done reason, and that re
 }
 
 
-@accepts_json_text
+@accepts_json_text()
 def read_reply(body: dict[str, Any]) -> Reply:
     """Read a reply of ``/api/chat``; an error with HTTP 200 is a reply with a fault."""
     if body.get("message") is None and body.get("error") is not None:

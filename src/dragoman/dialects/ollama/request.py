@@ -40,9 +40,9 @@ from dragoman.jsontext import (
     text_tuple,
 )
 from dragoman.message import ContentBlock, InvalidToolUseBlock, Message, Role, TextBlock, ToolResultBlock, ToolUseBlock
-from dragoman.wire.limits import fit_request
 from dragoman.wire.losses import error_flag_losses, option_losses, supported_blocks
-from dragoman.wire.message_builder import MessageBuilder, drop_failed_turns
+from dragoman.wire.message_builder import MessageBuilder
+from dragoman.wire.preparation import prepare_request
 from dragoman.wire.residue import apply_diff, get_notes, make_notes
 from dragoman.wire.support import request_losses
 from dragoman.wire.tool_definitions import allowed_tools, default_tool, read_tool, write_tools
@@ -54,7 +54,7 @@ _SEPARATE_FIELDS: Final = ("messages", "tools")  # fields that are read separate
 _LEVELS: Final = ("low", "medium", "high")  # for models with more than on and off
 
 
-@accepts_json_text
+@accepts_json_text()
 def read_request(body: dict[str, Any]) -> Request:
     """Read a request of ``/api/chat``."""
     if "messages" not in body:
@@ -83,10 +83,9 @@ def write_request(
 ) -> Written:
     """Write a request of ``/api/chat`` and report losses."""
     losses: list[Loss] = []
-    request = drop_failed_turns(request, NAME, losses)
-    adjustments: list[Loss] = []
-    if fit:
-        request, adjustments = fit_request(request, TABLE, losses, _carries, model=model, quirks=quirks)
+    request, adjustments, is_plain = prepare_request(
+        request, TABLE, losses, _carries, model=model, quirks=quirks, fit=fit, has_result_ids=False
+    )
     losses.extend(_option_losses(request.options))
     notes = get_notes(request.provider_raw, NAME)
     top = apply_diff(_write_options(request, notes.get("form")), notes.get("residue"))
@@ -99,7 +98,7 @@ def write_request(
     wire.update(top)
     if wire.get("think") is True and request.options.reasoning is not None and request.options.reasoning.effort:
         losses.append(Loss("", "", "reasoning.effort", NAME, "this API has no such level; thinking is enabled"))
-    losses.extend(request_losses(request, NAME, SUPPORT))
+    losses.extend(request_losses(request, NAME, SUPPORT, is_plain=is_plain))
     return Written(wire, tuple(losses), tuple(adjustments))
 
 

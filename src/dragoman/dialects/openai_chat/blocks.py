@@ -46,6 +46,7 @@ from dragoman.wire.residue import apply_diff, get_notes, make_notes, wrap_residu
 from dragoman.wire.tool_definitions import read_arguments
 
 NAME: Final = "openai_chat"
+DEFAULT_ID: Final = "chatcmpl-dragoman"  # of an answer that came without one
 TIERS: Final = ("auto", "default", "flex", "scale", "priority", "fast")  # what the official SDK takes
 TRANSCRIPT: Final = "audio.transcript"  # places of a spoken answer
 AUDIO: Final = "audio.data"

@@ -1,30 +1,39 @@
-"""Fast path for requests: messages, tools and options that carry nothing beyond the canonical fields.
+"""Fast path for messages, tools, options and replies that carry little beyond the canonical fields.
 
     read_message(wire, builder) -> bool            adds the message; ``False``: the general path has to read it
     read_tool(wire) -> ToolDefinition | None       ``None``: the general path has to read it
     read_options(body) -> (Options, keys) | None   the options, and the keys that are not the default ones
+    write_messages(messages) -> wire               the messages of a plain history
+    read_reply(body) -> Reply | None               ``None``: the general path has to read it
 
-Only ``request.py`` enters it. Invariant: its results are equal to those of the general path; a test compares them on
-recorded traffic.
+Only ``request.py`` and ``reply.py`` enter it. Messages and tools need not be valid JSON values: what it reads, it
+validates. Invariant: its results are equal to those of the general path; a test compares them on recorded traffic.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any, Final
 
 import msgspec
 
-from dragoman.dialects.openai_chat.blocks import NAME
-from dragoman.exchange import Options, SideEffects, ToolDefinition
-from dragoman.message import ContentBlock, Role, TextBlock, ToolResultBlock, ToolUseBlock
+from dragoman.dialects.openai_chat.blocks import DEFAULT_ID, NAME, TIERS
+from dragoman.dialects.openai_chat.usage import read_plain_usage, write_usage
+from dragoman.exchange import Options, Reply, SideEffects, StopReason, ToolDefinition
+from dragoman.ids import format_default_id
+from dragoman.jsontext import validate_text
+from dragoman.message import ContentBlock, Message, Role, TextBlock, ToolResultBlock, ToolUseBlock
 from dragoman.value import unvalidated
-from dragoman.wire.message_builder import MessageBuilder
-from dragoman.wire.tool_definitions import MAX_BRACKETS, is_shallow_json
+from dragoman.wire.message_builder import MessageBuilder, tool_id_for
+from dragoman.wire.residue import diff, fingerprint
+from dragoman.wire.tool_definitions import MAX_BRACKETS, is_valid_schema
 
+_ASSISTANT, _TOOL = Role.ASSISTANT, Role.TOOL
 _text: Final = unvalidated(TextBlock)
 _tool_use: Final = unvalidated(ToolUseBlock)
 _tool_result: Final = unvalidated(ToolResultBlock)
 _tool: Final = unvalidated(ToolDefinition)
+_reply: Final = unvalidated(Reply)
 _decode: Final = msgspec.json.Decoder().decode
 _encode: Final = msgspec.json.Encoder().encode
 _ROLES: Final = {"user": Role.USER, "assistant": Role.ASSISTANT, "system": Role.SYSTEM}
@@ -48,6 +57,8 @@ def read_message(wire: Any, builder: MessageBuilder) -> bool:
         message_role = _ROLES.get(role) if type(role) is str else None
         if message_role is None or type(content) is not str or not content:
             return False
+        if not content.isascii():
+            validate_text(content, "$")
         builder.add_message(message_role, (_text(content),))
         return True
     if len(wire) != 3:
@@ -60,6 +71,10 @@ def read_message(wire: Any, builder: MessageBuilder) -> bool:
 def _read_result(provider_id: Any, content: Any, builder: MessageBuilder) -> bool:
     if type(provider_id) is not str or type(content) is not str or not content or ":" in provider_id:
         return False  # a colon may be part of the made-up id of a legacy call
+    if not provider_id.isascii():
+        return False
+    if not content.isascii():
+        validate_text(content, "$")
     tool_use_id = builder.result_id(provider_id)
     raw = {"dialect": NAME, "id": provider_id} if provider_id != tool_use_id else None
     builder.add_result(_tool_result(tool_use_id, (_text(content),), False, raw))
@@ -74,6 +89,8 @@ def _read_calls(wire: dict[str, Any], content: Any, builder: MessageBuilder) -> 
     if content is not None:
         if type(content) is not str or not content:
             return False
+        if not content.isascii():
+            validate_text(content, "$")
         blocks.append(_text(content))
     fields = [_read_call(call) for call in calls]
     if None in fields:
@@ -95,7 +112,7 @@ def _read_call(wire: Any) -> tuple[str, str, dict[str, Any]] | None:
         return None
     if kind != "function" or type(wire) is not dict or len(wire) != 3 or len(function) != 2:
         return None
-    if not type(provider_id) is type(name) is type(arguments) is str:
+    if not type(provider_id) is type(name) is type(arguments) is str or not (provider_id + name).isascii():
         return None
     if len(arguments) > 2 * MAX_BRACKETS and arguments.count("{") + arguments.count("[") > MAX_BRACKETS:
         return None
@@ -108,6 +125,39 @@ def _read_call(wire: Any) -> tuple[str, str, dict[str, Any]] | None:
     return None
 
 
+def write_messages(messages: Iterable[Message]) -> list[dict[str, Any]]:
+    """Write the messages of a plain history. Several texts of one message are a list."""
+    wire: list[dict[str, Any]] = []
+    for message in messages:
+        if message.role is _TOOL:
+            wire.extend([_write_result(block) for block in message.content])  # type: ignore[arg-type]
+            continue
+        texts = [block.text for block in message.content if type(block) is TextBlock]
+        content = _write_texts(texts) if texts or message.role is _ASSISTANT else ""
+        wire_message: dict[str, Any] = {"role": message.role._value_, "content": content}
+        if len(texts) != len(message.content):
+            wire_message["tool_calls"] = [_write_call(b) for b in message.content if type(b) is ToolUseBlock]
+        wire.append(wire_message)
+    return wire
+
+
+def _write_texts(texts: list[str]) -> Any:
+    if len(texts) < 2:
+        return texts[0] if texts else None
+    return [{"type": "text", "text": text} for text in texts]
+
+
+def _write_call(call: ToolUseBlock) -> dict[str, Any]:
+    function = {"name": call.name, "arguments": _encode(call.input).decode()}
+    return {"id": format_default_id(call.id), "type": "function", "function": function}
+
+
+def _write_result(result: ToolResultBlock) -> dict[str, Any]:
+    texts = [part.text for part in result.content]  # type: ignore[union-attr]
+    content = _write_texts(texts) if texts else ""
+    return {"role": "tool", "tool_call_id": format_default_id(result.tool_use_id), "content": content}
+
+
 def read_tool(wire: Any) -> ToolDefinition | None:
     """Read a function with a name, a description and parameters."""
     if type(wire) is not dict or len(wire) != 2 or wire.get("type") != "function":
@@ -118,7 +168,9 @@ def read_tool(wire: Any) -> ToolDefinition | None:
     name, description, schema = function.get("name"), function.get("description"), function.get("parameters")
     if type(name) is not str or type(description) is not str or not description or type(schema) is not dict:
         return None
-    return _tool(name, description, schema, SideEffects.EXECUTE) if is_shallow_json(schema) else None
+    if not (name + description).isascii():
+        validate_text(name + description, "$")
+    return _tool(name, description, schema, SideEffects.EXECUTE) if is_valid_schema(schema) else None
 
 
 def read_options(body: dict[str, Any]) -> tuple[Options, dict[str, str]] | None:
@@ -140,3 +192,112 @@ def read_options(body: dict[str, Any]) -> tuple[Options, dict[str, str]] | None:
         stream=body.get("stream"),
     )
     return options, option_keys
+
+
+_ENDS: Final = {"stop": StopReason.END_TURN, "tool_calls": StopReason.TOOL_USE}
+_EMPTY_FIELDS: Final[dict[str, Any]] = {
+    "refusal": None,
+    "annotations": [],
+    "audio": None,
+    "function_call": None,
+}  # of a message
+_TEXT: Final = (str,)
+_TEXT_OR_NULL: Final = (str, type(None))
+_REPLY_TYPES: Final[dict[str, tuple[type, ...]]] = {
+    "id": _TEXT,
+    "object": _TEXT,
+    "created": (int,),
+    "model": _TEXT,
+    "usage": (dict,),
+    "choices": (list,),
+    "service_tier": _TEXT_OR_NULL,
+    "system_fingerprint": _TEXT_OR_NULL,
+}
+_DEFAULTS: Final = {"id": DEFAULT_ID, "created": 0}
+_FINGERPRINTS: Final = {key: fingerprint(value) for key, value in _DEFAULTS.items()}
+
+
+def read_reply(body: dict[str, Any]) -> Reply | None:
+    """Read an answer of one choice with a text, calls, or both, and with plain counts."""
+    for key, value in body.items():
+        if type(value) not in _REPLY_TYPES.get(key, ()):
+            return None
+    choices = body.get("choices")
+    if not choices or len(choices) != 1 or body.get("object") != "chat.completion":
+        return None
+    answer, usage = _read_choice(choices[0]), read_plain_usage(body)
+    if answer is None or usage is None or not body.get("model") or "id" not in body or "created" not in body:
+        return None
+    blocks, stop_reason, message_fields = answer
+    raw: dict[str, Any] = {"dialect": NAME}
+    if message_fields:
+        raw["message"] = {"dialect": NAME, "residue": {"set": message_fields}}
+    residue = _find_residue(body, write_usage(usage))
+    if residue:
+        raw["residue"] = residue
+    return _reply(
+        content=blocks,
+        stop_reason=stop_reason,
+        usage=usage,
+        model=body["model"],
+        provider_raw=raw if len(raw) > 1 else None,
+    )
+
+
+def _read_choice(choice: Any) -> tuple[tuple[ContentBlock, ...], StopReason, dict[str, Any]] | None:
+    """Return the blocks of a choice, why it ended, and the other fields of its message."""
+    if type(choice) is not dict or len(choice) != 4 or choice.get("logprobs", 0) is not None:
+        return None
+    index, message, word = choice.get("index"), choice.get("message"), choice.get("finish_reason")
+    stop_reason = _ENDS.get(word) if type(word) is str else None
+    if type(index) is not int or index or type(message) is not dict or stop_reason is None:
+        return None
+    if message.get("role") != "assistant":
+        return None
+    fields = {key: value for key, value in message.items() if key not in ("role", "content", "tool_calls")}
+    for key, value in fields.items():
+        if key not in _EMPTY_FIELDS or value != _EMPTY_FIELDS[key]:
+            return None
+    content, calls = message.get("content"), message.get("tool_calls", ())
+    if type(content) is not str or not content or ("tool_calls" in message) != (stop_reason is StopReason.TOOL_USE):
+        return None
+    blocks: list[ContentBlock] = [_text(content)]
+    if calls:
+        made = _make_calls(calls)
+        if made is None:
+            return None
+        blocks.extend(made)
+    elif "tool_calls" in message:
+        return None
+    return tuple(blocks), stop_reason, fields
+
+
+def _make_calls(calls: Any) -> list[ContentBlock] | None:
+    fields = [_read_call(call) for call in calls] if type(calls) is list else [None]
+    if None in fields or len({call[0] for call in fields if call is not None}) != len(fields):
+        return None
+    blocks: list[ContentBlock] = []
+    for provider_id, name, value in fields:  # type: ignore[misc]
+        call_id = tool_id_for(provider_id)
+        raw = {"dialect": NAME, "id": provider_id} if provider_id != call_id else None
+        blocks.append(_tool_use(call_id, name, value, raw))
+    return blocks
+
+
+def _find_residue(body: dict[str, Any], default_usage: dict[str, Any]) -> dict[str, Any]:
+    """Return the difference between the default wire around the choices and this one."""
+    residue: dict[str, Any] = {}
+    added = {key: body[key] for key in body if key == "system_fingerprint"}
+    if "service_tier" in body and body["service_tier"] not in TIERS:
+        added["service_tier"] = body["service_tier"]
+    if added:
+        residue["set"] = added
+    inside: dict[str, Any] = {
+        key: {"is": body[key], "was": _FINGERPRINTS[key]} for key, default in _DEFAULTS.items() if body[key] != default
+    }
+    usage = diff(default_usage, body["usage"])
+    if usage is not None:
+        inside["usage"] = usage
+    if inside:
+        residue["in"] = inside
+    return residue

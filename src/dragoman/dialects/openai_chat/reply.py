@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from decimal import Decimal, InvalidOperation
 from functools import partial
 from typing import Any, Final
 
+from dragoman.dialects.openai_chat import fast_path
 from dragoman.dialects.openai_chat.blocks import (
+    DEFAULT_ID,
     NAME,
     TIERS,
     default_message,
@@ -22,19 +23,18 @@ from dragoman.dialects.openai_chat.blocks import (
 from dragoman.dialects.openai_chat.chunks import Place
 from dragoman.dialects.openai_chat.error import read_error, write_error
 from dragoman.dialects.openai_chat.support import SUPPORT
+from dragoman.dialects.openai_chat.usage import read_usage, write_usage
 from dragoman.event import mark_unusable
 from dragoman.exchange import ErrorClass, Fault, Loss, Reply, StopReason, Written
-from dragoman.jsontext import accepts_json_text, count_or_zero, expect_list, expect_object, text_or_none
+from dragoman.jsontext import accepts_json_text, expect_list, expect_object, text_or_none
 from dragoman.message import (
     Alternative,
     ContentBlock,
     InvalidToolUseBlock,
     Role,
     TextBlock,
-    TokenUsage,
     ToolUseBlock,
 )
-from dragoman.wire.counts import Counts
 from dragoman.wire.logprobs import read_logprobs, write_logprobs
 from dragoman.wire.losses import SupportedDetails, detail_losses, supported_blocks
 from dragoman.wire.message_builder import MessageBuilder
@@ -70,13 +70,16 @@ _NATIVE_LIMITS: Final = (
 _FAILURES: Final = ("error", "insufficient_system_resource")  # OpenRouter and Mistral; DeepSeek
 
 
-@accepts_json_text
+@accepts_json_text()
 def read_reply(body: dict[str, Any]) -> Reply:
     """Read a completion; an error with HTTP 200 is a reply with a fault."""
     if not body.get("choices") and body.get("error"):
         fault = read_error(None, {}, body)
         raw = make_notes(NAME, write_error(fault).wire, body, form="error")
         return Reply(stop_reason=StopReason.ERROR, fault=fault, provider_raw=raw)
+    plain = fast_path.read_reply(body)
+    if plain is not None:
+        return plain
     reply, _ = make_reply(body, MessageBuilder(), is_marked=True)
     return reply
 
@@ -280,7 +283,8 @@ def _read_stop(choice: dict[str, Any], blocks: list[ContentBlock]) -> tuple[Stop
     if choice.get("native_finish_reason") in _NATIVE_LIMITS:
         return StopReason.MAX_TOKENS, None
     reason = STOP_REASONS.get(str(word), StopReason.UNKNOWN)
-    if _object_or_empty(choice.get("finish_details")).get("type") == "max_tokens":  # the first models that could see
+    details = choice.get("finish_details")
+    if isinstance(details, dict) and details.get("type") == "max_tokens":  # the first models that could see
         reason = StopReason.MAX_TOKENS
     if reason not in (StopReason.END_TURN, StopReason.UNKNOWN):
         return reason, None
@@ -308,10 +312,10 @@ def _read_failure(choice: dict[str, Any], body: dict[str, Any]) -> Fault:
 
 def default_reply(reply: Reply) -> dict[str, Any]:
     """Return the wire around the choices, without notes."""
-    wire: dict[str, Any] = {"id": "chatcmpl-dragoman", "object": "chat.completion", "created": 0}
+    wire: dict[str, Any] = {"id": DEFAULT_ID, "object": "chat.completion", "created": 0}
     wire["model"] = reply.model or ""  # the wire demands one; not every provider says it
     if reply.usage is not None:
-        wire["usage"] = _write_usage(reply.usage)
+        wire["usage"] = write_usage(reply.usage)
         if reply.usage.service_tier in TIERS:
             wire["service_tier"] = reply.usage.service_tier
     return wire
@@ -332,81 +336,3 @@ def default_choice(reply: Reply) -> dict[str, Any]:
 def _write_logprobs(content: Iterable[ContentBlock]) -> dict[str, Any] | None:
     items = [item for block in content if type(block) is TextBlock for item in block.token_logprobs]
     return {"content": write_logprobs(items), "refusal": None} if items else None
-
-
-_CACHED_KEYS: Final = ("prompt_cache_hit_tokens", "cached_tokens", "num_cached_tokens", "cache_read_input_tokens")
-
-
-def read_usage(body: dict[str, Any]) -> TokenUsage | None:
-    """Return the usage. The prompt includes tokens read from and written to a cache, so these are subtracted."""
-    usage, groq = body.get("usage"), body.get("x_groq")
-    usage = usage if isinstance(usage, dict) or not isinstance(groq, dict) else groq.get("usage")
-    if not isinstance(usage, dict):
-        return None
-    details, output_details = (
-        _object_or_empty(usage.get("prompt_tokens_details")),
-        _object_or_empty(usage.get("completion_tokens_details")),
-    )
-    counts = Counts(NAME)
-    prompt, completion = counts.read(usage, "prompt_tokens"), counts.read(usage, "completion_tokens")
-    fresh, cached, created = counts.split_prompt(
-        prompt,
-        counts.read(details, "cached_tokens") or counts.read(usage, *_CACHED_KEYS),
-        counts.read(details, "cache_write_tokens") or counts.read(usage, "cache_creation_input_tokens"),
-    )
-    reasoning = counts.read(output_details, "reasoning_tokens") or counts.read(usage, "reasoning_tokens")
-    is_separate = reasoning and count_or_zero(usage.get("total_tokens")) == prompt + completion + reasoning  # xAI
-    searches = count_or_zero(_object_or_empty(usage.get("server_tool_use_details")).get("web_search_requests"))
-    token_usage = TokenUsage(
-        input_tokens=fresh,
-        output_tokens=completion + reasoning if is_separate else completion,
-        cached_input_tokens=cached,
-        cache_creation_input_tokens=created,
-        cache_creation_1h_input_tokens=min(
-            created, counts.read(usage.get("cache_creation"), "ephemeral_1h_input_tokens")
-        ),
-        reasoning_tokens=reasoning,
-        input_audio_tokens=min(
-            fresh, counts.read(details, "audio_tokens") or counts.read(usage, "audio_prompt_tokens")
-        ),
-        output_audio_tokens=counts.read(output_details, "audio_tokens"),
-        server_tool_calls={"web_search": searches} if searches else None,
-        service_tier=text_or_none(body.get("service_tier")) or text_or_none(usage.get("service_tier")) or None,
-        provider_cost_usd=_read_cost(usage.get("cost")),
-    )
-    return counts.drop_impossible(token_usage)
-
-
-def _object_or_empty(value: Any) -> dict[str, Any]:
-    return value if isinstance(value, dict) else {}
-
-
-def _read_cost(value: Any) -> Decimal | None:
-    """Return the price: a number (OpenRouter), or an object with a total (Perplexity)."""
-    amount = value.get("total_cost") if isinstance(value, dict) else value
-    if type(amount) not in (int, float, str):
-        return None
-    try:
-        cost = Decimal(str(amount))
-    except InvalidOperation:
-        return None
-    return cost if cost.is_finite() else None
-
-
-def _write_usage(usage: TokenUsage) -> dict[str, Any]:
-    prompt = usage.input_tokens + usage.cached_input_tokens + usage.cache_creation_input_tokens
-    details = {"cached_tokens": usage.cached_input_tokens}
-    if usage.cache_creation_input_tokens:
-        details["cache_write_tokens"] = usage.cache_creation_input_tokens
-    if usage.input_audio_tokens:
-        details["audio_tokens"] = usage.input_audio_tokens
-    output_details = {"reasoning_tokens": usage.reasoning_tokens}
-    if usage.output_audio_tokens:
-        output_details["audio_tokens"] = usage.output_audio_tokens
-    return {
-        "prompt_tokens": prompt,
-        "completion_tokens": usage.output_tokens,
-        "total_tokens": prompt + usage.output_tokens,
-        "prompt_tokens_details": details,
-        "completion_tokens_details": output_details,
-    }

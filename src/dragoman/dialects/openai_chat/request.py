@@ -54,6 +54,7 @@ from dragoman.jsontext import (
     text_map_or_none,
     text_or_none,
     text_tuple,
+    validate_item,
 )
 from dragoman.message import (
     AudioBlock,
@@ -65,9 +66,9 @@ from dragoman.message import (
     TextBlock,
     ToolResultBlock,
 )
-from dragoman.wire.limits import fit_request
 from dragoman.wire.losses import error_flag_losses, supported_blocks
-from dragoman.wire.message_builder import MessageBuilder, drop_failed_turns, fill_result_ids
+from dragoman.wire.message_builder import MessageBuilder
+from dragoman.wire.preparation import prepare_request
 from dragoman.wire.residue import apply_diff, get_notes, make_notes
 from dragoman.wire.support import request_losses
 from dragoman.wire.tool_definitions import default_tool, read_tool, write_tool
@@ -82,7 +83,7 @@ _FORMATS: Final = {"text": "text", "json_object": "json"}
 _SEPARATE_KEYS: Final = ("messages", "tools", "functions")  # parts of a request that are read one by one
 
 
-@accepts_json_text
+@accepts_json_text(separate=("messages", "tools"))
 def read_request(body: dict[str, Any]) -> Request:
     """Read a request of Chat Completions."""
     builder = MessageBuilder()
@@ -114,11 +115,9 @@ def write_request(
 ) -> Written:
     """Write a request for a provider with these quirks, with losses."""
     losses: list[Loss] = []
-    request = drop_failed_turns(request, NAME, losses)
-    adjustments: list[Loss] = []
-    if fit:
-        request, adjustments = fit_request(request, TABLE, losses, _carries, model=model, quirks=quirks)
-    request = fill_result_ids(request, NAME)
+    request, adjustments, is_plain = prepare_request(
+        request, TABLE, losses, _carries, model=model, quirks=quirks, fit=fit
+    )
     notes = get_notes(request.provider_raw, NAME)
     option_keys = notes.get("spelled", {})
     provider_fields: dict[str, Any] = {}
@@ -128,7 +127,11 @@ def write_request(
     losses.extend(_option_losses(request.options, option_keys))
     options_wire = apply_diff({**_write_options(request, option_keys), **provider_fields}, notes.get("residue"))
     wire = {key: options_wire[key] for key in ("model",) if key in options_wire}
-    wire["messages"] = [made for message in request.messages for made in _write_messages(message, losses)]
+    if is_plain:
+        wire["messages"] = fast_path.write_messages(request.messages)
+        losses.extend(_error_losses(request.messages))
+    else:
+        wire["messages"] = [made for message in request.messages for made in _write_messages(message, losses)]
     for tool in request.tools:
         made = write_tool(tool, NAME, losses, _default_tool)
         is_legacy = isinstance(tool, ToolDefinition) and get_notes(tool.provider_raw, NAME).get("form") == "function"
@@ -137,7 +140,7 @@ def write_request(
     whole = {**notes.get("empty", {}), **wire, **options_wire}
     if quirks:
         apply_wire_quirks(whole, quirks, losses)
-    losses.extend(request_losses(request, NAME, SUPPORT))
+    losses.extend(request_losses(request, NAME, SUPPORT, is_plain=is_plain))
     return Written(whole, tuple(losses), tuple(adjustments))
 
 
@@ -146,6 +149,7 @@ def _carries(block: ContentBlock, role: Role) -> bool:
 
 
 def _read_message(message: Any, where: str, builder: MessageBuilder) -> None:
+    validate_item(message, "$")
     wire = expect_object(message, where)
     word = wire.get("role")
     if word in ("tool", "function"):
@@ -173,6 +177,13 @@ def _write_messages(message: Message, losses: list[Loss]) -> list[dict[str, Any]
     if message.content and not blocks:
         return []
     return [apply_diff(default_message(message.role, blocks, notes), notes.get("residue"))]
+
+
+def _error_losses(messages: Iterable[Message]) -> Iterator[Loss]:
+    for message in messages:
+        if message.role is Role.TOOL:
+            for block in message.content:
+                yield from error_flag_losses(block, message, NAME)  # type: ignore[arg-type]
 
 
 def _to_content(block: ContentBlock) -> ContentBlock:
@@ -230,15 +241,14 @@ def _default_result(result: ToolResultBlock, notes: Mapping[str, Any]) -> dict[s
 
 
 def _read_tools(body: dict[str, Any]) -> tuple[ToolDefinition | OpaqueTool, ...]:
-    tools = [
-        fast_path.read_tool(tool) or _read_tool(expect_object(tool, "$.tools"))
-        for tool in expect_list(body.get("tools") or [], "$.tools")
-    ]
+    tools = [fast_path.read_tool(tool) or _read_tool(tool) for tool in expect_list(body.get("tools") or [], "$.tools")]
     functions = expect_list(body.get("functions") or [], "$.functions")
     return (*tools, *(_read_function(expect_object(tool, "$.functions")) for tool in functions))
 
 
-def _read_tool(wire: dict[str, Any]) -> ToolDefinition | OpaqueTool:
+def _read_tool(tool: Any) -> ToolDefinition | OpaqueTool:
+    validate_item(tool, "$")
+    wire = expect_object(tool, "$.tools")
     custom = read_custom_tool(wire)
     if custom is None:
         return read_tool(wire, NAME, _default_tool)

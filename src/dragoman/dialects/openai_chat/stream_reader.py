@@ -18,7 +18,8 @@ from msgspec import UNSET, UnsetType
 from dragoman.dialects.openai_chat.blocks import LEGACY_ID, NAME, make_message_notes, read_blocks
 from dragoman.dialects.openai_chat.chunks import THINKING_FIELDS, Completion, Piece, Place, decode_chunk
 from dragoman.dialects.openai_chat.error import read_error
-from dragoman.dialects.openai_chat.reply import default_reply, make_reply, read_usage
+from dragoman.dialects.openai_chat.reply import default_reply, make_reply
+from dragoman.dialects.openai_chat.usage import read_usage
 from dragoman.errors import FormatError
 from dragoman.event import (
     AlternativeComplete,

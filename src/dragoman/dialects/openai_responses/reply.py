@@ -89,7 +89,7 @@ _ECHO_DEFAULTS: Final[dict[str, Any]] = {
 }
 
 
-@accepts_json_text
+@accepts_json_text()
 def read_reply(body: dict[str, Any]) -> Reply:
     """Read a response of the Responses API."""
     return mark_unusable(make_reply(body, expect_list(body.get("output"), "$.output")))

@@ -58,9 +58,9 @@ from dragoman.message import (
     Role,
     TextBlock,
 )
-from dragoman.wire.limits import fit_request
 from dragoman.wire.losses import REFUSALS, drop_refused_options
-from dragoman.wire.message_builder import MessageBuilder, drop_failed_turns, fill_result_ids
+from dragoman.wire.message_builder import MessageBuilder
+from dragoman.wire.preparation import prepare_request
 from dragoman.wire.residue import apply_diff, diff, get_notes, make_notes
 from dragoman.wire.support import request_losses
 from dragoman.wire.tool_definitions import EMPTY_SCHEMA, write_tools
@@ -82,7 +82,7 @@ _ENCRYPTED: Final = "reasoning.encrypted_content"  # an additional output that i
 _SEPARATE_KEYS: Final = ("input", "instructions", "tools")  # parts of a request that are read one by one
 
 
-@accepts_json_text
+@accepts_json_text()
 def read_request(body: dict[str, Any]) -> Request:
     """Read a request of the Responses API."""
     builder = MessageBuilder()
@@ -113,11 +113,10 @@ def write_request(
 ) -> Written:
     """Write a request for a provider with these quirks, with losses."""
     losses: list[Loss] = []
-    request = drop_failed_turns(request, NAME, losses)
-    adjustments: list[Loss] = []
-    if fit:
-        request, adjustments = fit_request(request, TABLE, losses, _carries, model=model, quirks=quirks)
-    request = mark_free_form_results(fill_result_ids(request, NAME))
+    request, adjustments, is_plain = prepare_request(
+        request, TABLE, losses, _carries, model=model, quirks=quirks, fit=fit
+    )
+    request = mark_free_form_results(request)
     if quirks:
         request = request.replace(options=drop_refused_options(request.options, quirks, NAME, losses))
     notes = get_notes(request.provider_raw, NAME)
@@ -138,7 +137,7 @@ def write_request(
         wire["tools"] = tools
     wire.update((key, value) for key, value in notes.get("empty", {}).items() if not wire.get(key))
     losses.extend(_option_losses(request.options, options_wire))
-    losses.extend(request_losses(request, NAME, SUPPORT))
+    losses.extend(request_losses(request, NAME, SUPPORT, is_plain=is_plain))
     return Written({**wire, **options_wire}, tuple(losses), tuple(adjustments))
 
 

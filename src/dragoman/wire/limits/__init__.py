@@ -28,7 +28,7 @@ from dragoman.wire.message_builder import make_message
 if TYPE_CHECKING:
     from dragoman.catalog import Model
 
-__all__ = ["LimitTable", "Limits", "claude", "fit_request"]
+__all__ = ["Carries", "LimitTable", "Limits", "claude", "fit_request"]
 
 
 def fit_request(
@@ -39,8 +39,12 @@ def fit_request(
     *,
     model: Model | None = None,
     quirks: Collection[str] = (),
+    is_plain: bool = False,
 ) -> tuple[Request, list[Loss]]:
-    """Return a request that the target accepts. Losses are added to ``losses``."""
+    """Return a request that the target accepts. Losses are added to ``losses``.
+
+    ``is_plain`` is whether the messages are a plain history, whose blocks need no change.
+    """
     dialect, raw = table.dialect, request.provider_raw
     is_native = raw is not None and raw.get("dialect") == dialect
     if is_native and model is None:
@@ -48,7 +52,9 @@ def fit_request(
     report = Report(dialect)
     limits = find_limits(table, request.model, model, quirks)
     options = fit_options(request, limits, report)
-    messages = request.messages if is_native else fit_history(request.messages, limits, carries, report)
+    messages = request.messages
+    if not is_native:
+        messages = fit_history(messages, limits, carries, report, is_plain=is_plain)
     if not messages and raw is not None and not is_native:
         report.adjust("messages", "a user message is added: the request has none")
         messages = (make_message(Role.USER, EMPTY),)

@@ -46,18 +46,24 @@ _SIGNATURES: Final = (  # first bytes of a file, and its type
 _MEDIA: Final = MediaBlock.__args__
 
 
-def fit_history(messages: Messages, limits: Limits, carries: Carries, report: Report) -> Messages:
-    """Return the messages that the target accepts."""
+def fit_history(
+    messages: Messages, limits: Limits, carries: Carries, report: Report, *, is_plain: bool = False
+) -> Messages:
+    """Return the messages that the target accepts. The blocks of a plain history need no change."""
     session_id = messages[-1].session_id if messages else None
-    messages = pair_calls(replace_invalid_calls(messages, report), report)
-    if any(_needs_changes(message.content, limits) for message in messages):
-        messages = tuple(fitted for m in messages if (fitted := _fit_message(m, limits, report)) is not None)
+    if not is_plain:
+        messages = pair_calls(replace_invalid_calls(messages, report), report)
+        if any(_needs_changes(message.content, limits) for message in messages):
+            messages = tuple(fitted for m in messages if (fitted := _fit_message(m, limits, report)) is not None)
     if limits.system_place != "any":
         messages = _move_system(messages, limits, report)
-    if session_id is not None and not any(_is_visible(message, carries) for message in messages):
+    first = _find_visible(messages, None if is_plain else carries)
+    if session_id is not None and first is None:
         report.adjust("messages", "a user message is added: the request has no text")
         return (*messages, make_message(_USER, EMPTY, session_id))
-    messages = _fit_order(messages, limits, carries, report)
+    if first is not None:
+        last = _find_visible(reversed(messages), None if is_plain else carries)
+        messages = _fit_order(messages, first, last or first, limits, report)
     return _join_neighbours(messages, report) if limits.alternates else messages
 
 
@@ -172,12 +178,8 @@ def _find_image_type(data: str) -> str | None:
 # --- order -----------------------------------------------------------------------------------------------------------
 
 
-def _fit_order(messages: Messages, limits: Limits, carries: Carries, report: Report) -> Messages:
-    """Return the messages with a first and a last message that the target accepts."""
-    first = next((m for m in messages if _is_visible(m, carries)), None)
-    if first is None:
-        return messages
-    last = next(m for m in reversed(messages) if _is_visible(m, carries))
+def _fit_order(messages: Messages, first: Message, last: Message, limits: Limits, report: Report) -> Messages:
+    """Return the messages with a first and a last visible message that the target accepts."""
     if first.role is _ASSISTANT and _needs_user_first(first, limits):
         report.adjust("messages", "a user message is added at the beginning: the API requires one")
         messages = (make_message(_USER, START, first.session_id), *messages)
@@ -217,9 +219,16 @@ def _move_system(messages: Messages, limits: Limits, report: Report) -> Messages
     return moved
 
 
-def _is_visible(message: Message, carries: Carries) -> bool:
-    role = message.role
-    return role is not _SYSTEM and any(carries(block, role) for block in message.content)
+def _find_visible(messages: Iterable[Message], carries: Carries | None) -> Message | None:
+    """Return the first message that is not a system message and has a block that the target carries.
+
+    Without ``carries`` the target carries every block.
+    """
+    for message in messages:
+        role = message.role
+        if role is not _SYSTEM and (carries is None or any(carries(block, role) for block in message.content)):
+            return message
+    return None
 
 
 def _needs_user_first(message: Message, limits: Limits) -> bool:

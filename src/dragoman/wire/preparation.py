@@ -1,0 +1,127 @@
+"""Prepare a request for writing: the steps that every dialect takes before it writes.
+
+    prepare_request(request, table, losses, carries, …) -> Prepared     failed turns dropped, limits applied, ids filled
+    is_plain_history(messages, dialect)                                 whether messages need none of these steps
+
+One pass over the messages decides whether any step on messages is necessary. Most histories are plain: texts, and
+calls with their results. Invariant: preparing the messages of a plain history one step at a time changes and reports
+nothing, apart from their order and roles, which depend on the limits of the target.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from typing import TYPE_CHECKING, NamedTuple
+
+from dragoman.exchange import Loss, Request
+from dragoman.message import ContentBlock, Message, ProviderRaw, Role, TextBlock, ToolResultBlock, ToolUseBlock
+from dragoman.wire.limits import Carries, LimitTable, fit_request
+from dragoman.wire.message_builder import drop_failed_turns, fill_result_ids
+
+if TYPE_CHECKING:
+    from dragoman.catalog import Model
+
+_ASSISTANT, _TOOL = Role.ASSISTANT, Role.TOOL
+
+
+class Prepared(NamedTuple):
+    """A request that can be written."""
+
+    request: Request
+    adjustments: list[Loss]
+    is_plain: bool  # whether its messages are a plain history
+
+
+def prepare_request(
+    request: Request,
+    table: LimitTable,
+    losses: list[Loss],
+    carries: Carries,
+    *,
+    model: Model | None = None,
+    quirks: Collection[str] = (),
+    fit: bool = True,
+    has_result_ids: bool = True,
+    may_end_in_reasoning: bool = False,
+) -> Prepared:
+    """Return the request that a dialect writes. Losses are added to ``losses``.
+
+    ``has_result_ids`` is whether results name their calls by an id, ``may_end_in_reasoning`` whether the API accepts
+    reasoning without an answer.
+    """
+    dialect = table.dialect
+    is_plain = is_plain_history(request.messages, dialect)
+    if not is_plain:
+        request = drop_failed_turns(request, dialect, losses, may_end_in_reasoning=may_end_in_reasoning)
+    adjustments: list[Loss] = []
+    if fit:
+        request, adjustments = fit_request(
+            request, table, losses, carries, model=model, quirks=quirks, is_plain=is_plain
+        )
+    if has_result_ids and not is_plain:
+        request = fill_result_ids(request, dialect)
+    return Prepared(request, adjustments, is_plain)
+
+
+def is_plain_history(messages: Iterable[Message], dialect: str) -> bool:
+    """Whether messages hold only texts that are not blank, and calls, each followed by its result as texts.
+
+    No optional field is set, and this dialect has no notes about them.
+    """
+    open_ids: set[str] = set()
+    for message in messages:
+        content, role, raw = message.content, message.role, message.metadata.provider_raw
+        if not content or (raw is not None and raw.get("dialect") == dialect):
+            return False
+        if len(content) == 1 and type(content[0]) is TextBlock and role is not _TOOL:  # most messages
+            if open_ids or not _is_plain_text(content[0], dialect):
+                return False
+        elif role is _TOOL:
+            if not _are_plain_results(content, open_ids, dialect):
+                return False
+        elif open_ids or not _are_plain_blocks(content, role, open_ids, dialect):
+            return False
+    return not open_ids
+
+
+def _are_plain_blocks(content: Iterable[ContentBlock], role: Role, open_ids: set[str], dialect: str) -> bool:
+    """Whether blocks are plain texts and calls; adds the ids of the calls to ``open_ids``."""
+    for block in content:
+        if type(block) is TextBlock:
+            if not _is_plain_text(block, dialect):
+                return False
+        elif role is _ASSISTANT and type(block) is ToolUseBlock:
+            if block.cache_hint is not None or block.free_form or block.id in open_ids:
+                return False
+            if _is_native(block.provider_raw, dialect):
+                return False
+            open_ids.add(block.id)
+        else:
+            return False
+    return True
+
+
+def _are_plain_results(content: Iterable[ContentBlock], open_ids: set[str], dialect: str) -> bool:
+    """Whether blocks are plain results of these calls; removes their ids from ``open_ids``."""
+    for block in content:
+        if type(block) is not ToolResultBlock or block.tool_use_id not in open_ids:
+            return False
+        if block.cache_hint is not None or _is_native(block.provider_raw, dialect):
+            return False
+        for part in block.content:
+            if type(part) is not TextBlock or not _is_plain_text(part, dialect):
+                return False
+        open_ids.remove(block.tool_use_id)
+    return True
+
+
+def _is_plain_text(block: TextBlock, dialect: str) -> bool:
+    text = block.text
+    if not text or text.isspace() or block.citations or block.cache_hint is not None:
+        return False
+    raw = block.provider_raw
+    return raw is None or raw.get("dialect") != dialect
+
+
+def _is_native(raw: ProviderRaw | None, dialect: str) -> bool:
+    return raw is not None and raw.get("dialect") == dialect
