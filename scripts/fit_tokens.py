@@ -16,7 +16,7 @@ import logging
 import re
 import statistics
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from operator import mul
 from pathlib import Path
 from typing import Any, Final
@@ -256,8 +256,17 @@ def fit_families(samples: Sequence[Sample]) -> list[Family]:
         text = {key: value * form["scale"] for key, value in texts[tokenizer].items()}
         for key in ("tool_text", "thought"):
             form[key] /= form["scale"] or 1
-        families.append(tokens.to_family(name, pattern, text, form))
+        families.append(_make_family(name, pattern, text, form))
     return families
+
+
+def _make_family(name: str, pattern: str, text: Mapping[str, float], form: Mapping[str, float]) -> Family:
+    return Family(
+        name,
+        pattern,
+        tuple(round(text.get(key, 0), 4) for key in TEXT_COUNTS),
+        tuple(round(form.get(key, 0), 4) for key in FORMAT_COUNTS),
+    )
 
 
 # --- report ----------------------------------------------------------------------------------------------------------

@@ -419,13 +419,3 @@ def _prompt_count(message: Message, model: str) -> int:
     if message.role is not Role.ASSISTANT or usage is None or usage.estimated or metadata.model != model:
         return 0
     return usage.input_tokens + usage.cached_input_tokens + usage.cache_creation_input_tokens
-
-
-def to_family(name: str, pattern: str, text: Mapping[str, float], form: Mapping[str, float]) -> Family:
-    """Return a family with figures by name."""
-    return Family(
-        name,
-        pattern,
-        tuple(round(text.get(key, 0), 4) for key in TEXT_COUNTS),
-        tuple(round(form.get(key, 0), 4) for key in FORMAT_COUNTS),
-    )

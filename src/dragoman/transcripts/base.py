@@ -401,7 +401,7 @@ class LossCollector:
         """Return the supported blocks. The others, optional fields and fields of newer versions are losses."""
         supported = tuple(losses.supported_blocks(blocks, find_reason, self.name, self.losses, message))
         for block in supported:
-            for kind, reason in _lost_fields(block):
+            for kind, reason in _field_losses(block):
                 self.losses.append(Loss(message.session_id, message.id, block.type, self.name, reason, kind))
             source = getattr(block, "source", None)
             if isinstance(block, UnknownBlock) or (
@@ -441,7 +441,7 @@ _NO_FIELD: Final[dict[str, tuple[Literal["hint", "loss"], str]]] = {  # optional
 }
 
 
-def _lost_fields(block: ContentBlock) -> Iterator[tuple[Literal["hint", "loss"], str]]:
+def _field_losses(block: ContentBlock) -> Iterator[tuple[Literal["hint", "loss"], str]]:
     for name, report in _NO_FIELD.items():
         if getattr(block, name, None) not in (None, (), False):
             yield report

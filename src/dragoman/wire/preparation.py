@@ -1,7 +1,7 @@
 """Prepare a request for writing: the steps that every dialect takes before it writes.
 
-    prepare_request(request, table, losses, carries, …) -> Prepared     failed turns dropped, limits applied, ids filled
-    is_plain_history(messages, dialect)                                 whether messages need none of these steps
+    prepare_request(request, table, losses, carries, …) -> Preparation   drops failed turns, fits limits, fills ids
+    is_plain_history(messages, dialect)                                  whether messages need none of these steps
 
 One pass over the messages decides whether any step on messages is necessary. Most histories are plain: texts, and
 calls with their results. Invariant: preparing the messages of a plain history one step at a time changes and reports
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 _ASSISTANT, _TOOL = Role.ASSISTANT, Role.TOOL
 
 
-class Prepared(NamedTuple):
+class Preparation(NamedTuple):
     """A request that can be written."""
 
     request: Request
@@ -43,7 +43,7 @@ def prepare_request(
     fit: bool = True,
     has_result_ids: bool = True,
     may_end_in_reasoning: bool = False,
-) -> Prepared:
+) -> Preparation:
     """Return the request that a dialect writes. Losses are added to ``losses``.
 
     ``has_result_ids`` is whether results name their calls by an id, ``may_end_in_reasoning`` whether the API accepts
@@ -60,7 +60,7 @@ def prepare_request(
         )
     if has_result_ids and not is_plain:
         request = fill_result_ids(request, dialect)
-    return Prepared(request, adjustments, is_plain)
+    return Preparation(request, adjustments, is_plain)
 
 
 def is_plain_history(messages: Iterable[Message], dialect: str) -> bool:
