@@ -390,20 +390,19 @@ class ChatCall:
             canonical = None
         latency_s = self._services.client.clock() - self._start_s
         stored = stored_response(self._state, response, self._services.clock())
-        await recorder.record(
-            Exchange(
-                client_request=self._client_request,
-                canonical=canonical,
-                target=target,
-                reply=reply,
-                reason=self._resolution.reason,
-                losses=loss_names(losses),
-                started_at=self._started_at,
-                latency_ms=round(latency_s * 1000),
-                is_cancelled=is_cancelled,
-                stored_response=stored,
-            )
+        exchange = Exchange(
+            client_request=self._client_request,
+            canonical=canonical,
+            target=target,
+            reply=reply,
+            reason=self._resolution.reason,
+            losses=loss_names(losses),
+            started_at=self._started_at,
+            latency_ms=round(latency_s * 1000),
+            is_cancelled=is_cancelled,
+            stored_response=stored,
         )
+        await run_to_completion(recorder.record(exchange))  # also if the caller disconnects now
         state = self._state
         if stored is not None and state is not None and state.conversation_id is not None:
             items = [*state.input, *stored.body.get("output", ())]

@@ -39,6 +39,7 @@ _DEFAULT_PROVIDERS: Final = {
     "openai_responses": "openai",
 }
 _LOOKUP_DIALECTS: Final = {"ollama_generate": "ollama"}  # no provider has a row for the older API
+_MAX_FOUND: Final = 1_024
 _NAME: Final = re.compile(r"[^\s\x00-\x1f\x7f]{1,512}")
 _GEMINI_NAME: Final = re.compile(r"(?:models/|tunedModels/)?[A-Za-z0-9._:-]+")
 
@@ -58,6 +59,7 @@ class ModelNames:
         self._config = config
         patterns = [name for name in config.models if any(mark in name for mark in "*?[")]
         self._patterns = sorted(patterns, key=lambda name: (-len(name), name))
+        self._found: dict[tuple[str, str], Resolution] = {}  # by name and dialect
         self._by_name: dict[str, list[Model]] = {}
         for model in registry.catalog.models.values():
             if registry.is_configured(model):
@@ -65,6 +67,16 @@ class ModelNames:
 
     def find(self, name: str, dialect: str, seed: str = "") -> Resolution:
         """Return the models for a name; ``GatewayError`` if there are none."""
+        resolution = self._found.get((name, dialect))
+        if resolution is None:
+            resolution = self._find(name, dialect, seed)
+            if resolution.reason not in ("route", "pattern"):  # else the seed may decide
+                if len(self._found) >= _MAX_FOUND:
+                    self._found.clear()
+                self._found[name, dialect] = resolution
+        return resolution
+
+    def _find(self, name: str, dialect: str, seed: str) -> Resolution:
         dialect = _LOOKUP_DIALECTS.get(dialect, dialect)
         _check_name(name, dialect)
         if name in self._config.models:

@@ -23,6 +23,7 @@ from dragoman.gateway.upstream_pool import UpstreamPool
 from dragoman.settings import Endpoint
 
 _MAX_ERROR_BYTES: Final = 256 * 1024
+_MAX_TEMPLATES: Final = 256
 
 
 class Target(msgspec.Struct, frozen=True):
@@ -51,15 +52,47 @@ def build_request(
     query: str | None = None,
 ) -> UpstreamRequest:
     """Return the request to a provider. The configured headers override those of the caller."""
-    url = build_url(target.endpoint, target.model.name, stream=stream)
+    template = _find_template(target, stream=stream)
+    url = template.url
     if query is not None:
         path = url.partition("?")[0]
         url = f"{path}?{query}" if query else path
-    own = build_headers(target.endpoint, stream=stream)
+    headers = {**template.protocol, **caller_headers, **template.own} if caller_headers else template.headers
+    return UpstreamRequest(url, headers, body, stream)
+
+
+class _Template(msgspec.Struct, frozen=True):
+    """What requests to a model have in common."""
+
+    endpoint: Endpoint
+    url: str
+    protocol: dict[str, str]  # headers of the API, which those of the caller replace
+    own: dict[str, str]  # headers that the caller cannot replace
+    headers: dict[str, str]  # both
+
+
+_templates: Final[dict[tuple[int, str, bool], _Template]] = {}
+
+
+def _find_template(target: Target, *, stream: bool) -> _Template:
+    endpoint = target.endpoint
+    key = (id(endpoint), target.model.name, stream)
+    template = _templates.get(key)
+    if template is None or template.endpoint is not endpoint:
+        if len(_templates) >= _MAX_TEMPLATES:
+            _templates.clear()
+        template = _templates[key] = _make_template(target, stream=stream)
+    return template
+
+
+def _make_template(target: Target, *, stream: bool) -> _Template:
+    endpoint = target.endpoint
+    headers = build_headers(endpoint, stream=stream)
     protocol = dict(get_http_endpoint(target.provider.dialect).headers)
-    configured = {name.lower() for name in target.endpoint.headers}
-    kept = {name: value for name, value in own.items() if name not in protocol or name in configured}
-    return UpstreamRequest(url, {**protocol, **(caller_headers or {}), **kept}, body, stream)
+    configured = {name.lower() for name in endpoint.headers}
+    own = {name: value for name, value in headers.items() if name not in protocol or name in configured}
+    url = build_url(endpoint, target.model.name, stream=stream)
+    return _Template(endpoint, url, protocol, own, {**protocol, **own})
 
 
 class UpstreamResponse:

@@ -361,7 +361,7 @@ class UpstreamPool:
     ) -> PoolResponse:
         """Send a request and return its response when the headers have arrived."""
         origin, target = split_url(url)
-        head = _encode_head(origin, target, headers, len(body))
+        head = b"%bcontent-length: %d\r\n\r\n" % (_encode_head(origin, target, tuple(headers.items())), len(body))
         while (connection := self._take(origin)) is not None:
             try:
                 return await _send(connection, head, body, head_s)
@@ -455,16 +455,15 @@ def split_url(url: str) -> tuple[Origin, str]:
     return Origin(parts.hostname, port, is_secure), target
 
 
-def _encode_head(origin: Origin, target: str, headers: dict[str, str], length: int) -> bytes:
-    """Return the head of a request."""
-    lines = [f"POST {target} HTTP/1.1\r\nhost: {_host(origin)}\r\n"]
-    lines += [f"{name}: {value}\r\n" for name, value in headers.items()]
-    if "accept-encoding" not in headers:
+@functools.lru_cache(maxsize=256)
+def _encode_head(origin: Origin, target: str, headers: tuple[tuple[str, str], ...]) -> bytes:
+    """Return the head of a request up to the length of its body."""
+    lines = [f"POST {target} HTTP/1.1\r\n", f"host: {_host(origin)}\r\n"]
+    lines += [f"{name}: {value}\r\n" for name, value in headers]
+    if not any(name == "accept-encoding" for name, _ in headers):
         lines.append("accept-encoding: gzip\r\n")
-    lines.append(f"content-length: {length}\r\n\r\n")
     text = "".join(lines)
-    breaks = len(headers) + 4 + ("accept-encoding" not in headers)
-    if text.count("\n") != breaks or text.count("\r") != breaks or "\0" in text:
+    if text.count("\n") != len(lines) or text.count("\r") != len(lines) or "\0" in text:
         raise NetworkError(network_fault("unreachable", "a configured header contains a line break", retryable=False))
     try:
         return text.encode("latin-1")

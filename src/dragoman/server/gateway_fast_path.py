@@ -20,11 +20,10 @@ import asyncio
 import functools
 import logging
 import os
-import secrets
 import time
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
-from typing import Any, ClassVar, Final
+from typing import Any, ClassVar, Final, NamedTuple
 
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
@@ -43,7 +42,17 @@ from dragoman.server.state import AppState
 _GENERAL_HEADERS: Final = frozenset(
     ("content-encoding", "expect", "origin", "sec-fetch-site", "transfer-encoding", "upgrade", *PROXY_HEADERS)
 )
+_LENGTH: Final = b"content-length"
 _log: Final = logging.getLogger("dragoman.server")
+Pairs = list[tuple[bytes, bytes]]
+
+
+class Route(NamedTuple):
+    """An endpoint, its path without the base path, and its name in counters and the log."""
+
+    found: endpoints.Match
+    path: str
+    name: tuple[str, str]
 
 
 class _NoEvent:
@@ -53,34 +62,45 @@ class _NoEvent:
         """Do nothing."""
 
 
+class RequestHead:
+    """The head of a request that the fast path accepts. Clients repeat it on a connection, except the length."""
+
+    __slots__ = ("before", "behind", "headers", "is_local", "key", "query", "route", "url")
+
+    def __init__(self, url: bytes, pairs: Pairs, at: int, route: Route, headers: dict[str, str]) -> None:
+        self.url = url
+        self.before, self.behind = pairs[:at], pairs[at + 1 :]  # without the length
+        self.route = route
+        self.query = url.partition(b"?")[2].decode("latin-1")
+        self.headers = headers
+        self.key = next((key for key in key_candidates(headers, self.query) if is_key(key)), None)
+        self.is_local = is_loopback(strip_port(headers["host"].lower()))
+
+    def matches(self, url: bytes, pairs: Pairs) -> bool:
+        """Whether another head differs in its length only."""
+        at = len(self.before)
+        return (
+            url == self.url
+            and len(pairs) == at + 1 + len(self.behind)
+            and pairs[at][0] == _LENGTH
+            and pairs[:at] == self.before
+            and pairs[at + 1 :] == self.behind
+        )
+
+
 class FastCall:
     """A request on the fast path. It has the attributes of a cycle of uvicorn that the protocol uses."""
 
-    __slots__ = (
-        "body",
-        "disconnected",
-        "found",
-        "headers",
-        "keep_alive",
-        "path",
-        "principal",
-        "query",
-        "response_complete",
-        "task",
-    )
+    __slots__ = ("body", "disconnected", "head", "headers", "keep_alive", "principal", "response_complete", "task")
 
     message_event: ClassVar = _NoEvent()
 
-    def __init__(
-        self, found: endpoints.Match, path: str, query: str, headers: dict[str, str], principal: Principal
-    ) -> None:
-        self.found = found
-        self.path = path
-        self.query = query
-        self.headers = headers
+    def __init__(self, head: RequestHead, length: bytes, principal: Principal, *, keep_alive: bool) -> None:
+        self.head = head
+        self.headers = {**head.headers, "content-length": length.decode()}
         self.principal = principal
+        self.keep_alive = keep_alive
         self.body: list[bytes] = []
-        self.keep_alive = True
         self.disconnected = False
         self.task: asyncio.Task[None] | None = None
         self.response_complete = False
@@ -90,17 +110,20 @@ class GatewayProtocol(LimitedProtocol):
     """A connection whose calls of models do not pass the application."""
 
     state: AppState
-    routes: dict[bytes, tuple[endpoints.Match, str]]  # with the path without the base path
+    routes: dict[bytes, Route]
     _call: FastCall | None = None
+    _head: RequestHead | None = None  # of the last request
 
     # --- requests ----------------------------------------------------------------------------------------------------
 
     def on_message_begin(self) -> None:
         self.url = b""
         self.headers = []
-        self.expect_100_continue = False
         self._is_due = self._in_head = True
         self._head_bytes = 0
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        self.headers.append((name.lower(), value))
 
     def on_headers_complete(self) -> None:
         call = self._call = self._open_call()
@@ -113,39 +136,53 @@ class GatewayProtocol(LimitedProtocol):
 
     def _begin_scope(self) -> None:
         """Prepare the request for the application."""
-        url, headers, expect = self.url, self.headers, self.expect_100_continue
+        url, headers = self.url, self.headers
         HttpToolsProtocol.on_message_begin(self)
-        self.url, self.expect_100_continue = url, expect
+        self.url = url
         self.headers += headers  # the list is in the scope
+        self.expect_100_continue = any(
+            name == b"expect" and value.lower() == b"100-continue" for name, value in headers
+        )
 
     def _open_call(self) -> FastCall | None:
         """Return the call of a request; none if the application must handle it."""
-        path, _, query = self.url.partition(b"?")
-        route = self.routes.get(path)
         cycle: Any = self.cycle  # none before the first request
-        is_busy = cycle is not None and not cycle.response_complete
-        if route is None or is_busy or self.parser.get_method() != b"POST" or self.parser.get_http_version() != "1.1":
+        if cycle is not None and not cycle.response_complete:
             return None
-        headers = _read_headers(self.url, self.headers)
-        if headers is None or not _has_small_body(headers):
+        head = self._head
+        if head is None or not head.matches(self.url, self.headers):
+            head = self._head = self._read_head()
+        if head is None or self.parser.get_method() != b"POST" or self.parser.get_http_version() != "1.1":
             return None
-        query_text = query.decode("latin-1")
-        principal = self._find_principal(headers, query_text)
-        if principal is None or "chat" not in principal.scopes:
+        length = self.headers[len(head.before)][1]
+        principal = self._find_principal(head)
+        if principal is None or "chat" not in principal.scopes or not _is_small(length):
             return None
-        call = FastCall(*route, query_text, headers, principal)
-        call.keep_alive = self.parser.should_keep_alive()
-        return call
+        return FastCall(head, length, principal, keep_alive=self.parser.should_keep_alive())
 
-    def _find_principal(self, headers: dict[str, str], query: str) -> Principal | None:
+    def _read_head(self) -> RequestHead | None:
+        """Return the head of a request; none if the application must check it."""
+        pairs = self.headers
+        route = self.routes.get(self.url.partition(b"?")[0])
+        at = next((at for at, pair in enumerate(pairs) if pair[0] == _LENGTH), None)
+        if route is None or at is None:
+            return None
+        headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in pairs}
+        size = len(self.url) + sum(len(name) + len(value) + 4 for name, value in pairs)
+        if len(headers) != len(pairs) or size > MAX_HEAD_BYTES or not _GENERAL_HEADERS.isdisjoint(headers):
+            return None
+        if not HOST.fullmatch(headers.get("host", "").encode("latin-1")):
+            return None
+        return RequestHead(self.url, pairs, at, route, headers)
+
+    def _find_principal(self, head: RequestHead) -> Principal | None:
         """Return the caller if no query is necessary."""
-        key = next((key for key in key_candidates(headers, query) if is_key(key)), None)
-        if key is not None:
-            stored = self.state.keys.find_verified(key)
+        state = self.state
+        if head.key is not None:
+            stored = state.keys.find_verified(head.key)
             return None if stored is None else principal_from(stored)
-        is_open = not self.state.requires_keys and self.state.find_user is None
-        is_own = self.app_state[PEER].known_uid == os.geteuid()
-        return LOCAL if is_open and is_own and is_loopback(strip_port(headers["host"].lower())) else None
+        is_open = head.is_local and not state.requires_keys and state.find_user is None
+        return LOCAL if is_open and self.app_state[PEER].known_uid == os.geteuid() else None
 
     def on_body(self, body: bytes) -> None:
         call = self._call
@@ -174,22 +211,22 @@ class GatewayProtocol(LimitedProtocol):
 
     async def _run(self, call: FastCall) -> None:
         """Answer a request."""
-        state, principal = self.state, call.principal
+        state, principal, route = self.state, call.principal, call.head.route
         start_s = time.perf_counter()
         state.counters.begin_request()
-        request_id = f"req_{secrets.token_hex(12)}"
+        request_id = f"req_{os.urandom(12).hex()}"
         status = 0
         request = GatewayRequest(
             method="POST",
-            path=call.path,
-            query=call.query,
+            path=route.path,
+            query=call.head.query,
             headers=call.headers,
             body=call.body[0] if len(call.body) == 1 else b"".join(call.body),
             caller=Caller(principal.user_id, principal.team_id, principal.is_local),
             request_id=request_id,
         )
         try:
-            response = await state.gateway.handle(call.found, request)
+            response = await state.gateway.handle(route.found, request)
             status = response.status
             await self._send(call, response, request_id)
         except Exception:
@@ -197,9 +234,8 @@ class GatewayProtocol(LimitedProtocol):
             self.transport.close()
         finally:
             seconds = time.perf_counter() - start_s
-            route = call.found.endpoint.paths[0]
-            state.counters.count_request("POST", route, status, seconds)
-            log_response(request_id, ("POST", route), status, seconds, principal.user_id)
+            state.counters.count_request(*route.name, status, seconds)
+            log_response(request_id, route.name, status, seconds, principal.user_id)
 
     async def _send(self, call: FastCall, response: GatewayResponse, request_id: str) -> None:
         body = response.body
@@ -244,21 +280,8 @@ class GatewayProtocol(LimitedProtocol):
         return b"".join((STATUS_LINE[response.status], defaults, text.encode("latin-1"), common, b"\r\n"))
 
 
-def _read_headers(url: bytes, pairs: list[tuple[bytes, bytes]]) -> dict[str, str] | None:
-    """Return the headers of a request; none if the application must check them."""
-    headers: dict[str, str] = {}
-    size = len(url)
-    for name, value in pairs:
-        size += len(name) + len(value) + 4
-        headers[name.decode("latin-1")] = value.decode("latin-1")
-    if len(headers) != len(pairs) or size > MAX_HEAD_BYTES or not _GENERAL_HEADERS.isdisjoint(headers):
-        return None
-    return headers if HOST.fullmatch(headers.get("host", "").encode("latin-1")) else None
-
-
-def _has_small_body(headers: dict[str, str]) -> bool:
-    length = headers.get("content-length", "")
-    return length.isdecimal() and len(length) < 8 and int(length) <= LARGE
+def _is_small(length: bytes) -> bool:
+    return length.isdigit() and len(length) < 8 and int(length) <= LARGE
 
 
 _COMMON_NAMES: Final = tuple(name.decode() for name, _ in COMMON_HEADERS)
@@ -274,7 +297,7 @@ def make_protocol(state: AppState) -> type[GatewayProtocol]:
     """Return the protocol of the connections of a server."""
     prefixes = {"", base_path(state.config)}
     routes = {
-        (prefix + path).encode(): (endpoints.Match(endpoint, {}), path)
+        (prefix + path).encode(): Route(endpoints.Match(endpoint, {}), path, ("POST", endpoint.paths[0]))
         for endpoint in endpoints.ENDPOINTS
         for path in endpoint.paths
         for prefix in prefixes

@@ -162,6 +162,8 @@ class AgentServices:
 
     def record_call(self, model: Model, fault: Fault | None, *, session_id: str) -> None:
         """Update the availability of a model after a call, and emit the changes."""
+        if fault is None and not self.availability.providers:
+            return  # nothing has failed yet
         error_class = None if fault is None else fault.error_class.value
         self.availability, changes = self.availability.with_call_result(
             model.provider, model.id, self.clock(), error_class
