@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 from collections.abc import AsyncGenerator
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final
@@ -410,8 +411,10 @@ class ChatCall:
 
     def _choice_headers(self, target: Target, losses: tuple[Loss, ...]) -> dict[str, str]:
         """Return the headers that name the chosen model and why, and what the translation lost."""
-        position = self._resolution.models.index(target.model)
-        reason = self._resolution.reason if position == 0 else f"{self._resolution.reason}; fallback {position}"
+        models, reason = self._resolution.models, self._resolution.reason
+        if target.model is not models[0]:
+            position = models.index(target.model)
+            reason = reason if position == 0 else f"{reason}; fallback {position}"
         headers = {
             "x-dragoman-model": _header_text(target.model.id),
             "x-dragoman-route": reason,
@@ -486,5 +489,6 @@ def _mask(body: bytes, target: Target) -> bytes:
     return body.replace(key.reveal().encode(), str(key).encode())
 
 
+@functools.lru_cache(maxsize=1024)
 def _header_text(text: str) -> str:
     return text.encode("ascii", "replace").decode()[:_MAX_HEADER]

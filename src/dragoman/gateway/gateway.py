@@ -87,7 +87,6 @@ class Gateway:
 
     async def handle(self, found: Match, request: GatewayRequest) -> GatewayResponse:
         """Return the response to a request."""
-        dialect = detect_dialect(found, request.path, request.headers)
         try:
             operation = found.endpoint.operation
             if operation in response_objects.OPERATIONS:
@@ -101,7 +100,7 @@ class Gateway:
         except Exception:  # noqa: BLE001  an entry point
             _log.exception("unexpected error", extra={"request_id": request.request_id})
             fault = _INTERNAL
-        return error_response(dialect, fault, request.request_id)
+        return error_response(detect_dialect(found, request.path, request.headers), fault, request.request_id)
 
     async def target(self, model: Model) -> Target:
         """Return how a model is reached."""

@@ -134,6 +134,8 @@ class UpstreamResponse:
                 )
                 raise NetworkError(fault)
             chunks.append(chunk)
+            if self._response.is_complete:
+                break
         return b"".join(chunks)
 
     async def read_error(self) -> bytes:
@@ -165,17 +167,18 @@ class Upstream:
 
     async def post(self, request: UpstreamRequest, timeouts: Timeouts) -> Any:
         """Send a request and return its response when the headers have arrived."""
-        limits = {
-            "connect_s": timeouts.connect_s,
-            "head_s": timeouts.first_byte_s if request.stream else timeouts.whole_s,
-        }
+        head_s = timeouts.first_byte_s if request.stream else timeouts.whole_s
         transport = self._client.transport()
         if not transport.needs_proxy(request.url):
-            response = await self._pool.post(request.url, request.headers, request.body, **limits)
+            response = await self._pool.post(
+                request.url, request.headers, request.body, connect_s=timeouts.connect_s, head_s=head_s
+            )
             if response.status not in REDIRECTS:
                 return response
             response.close()
-        return await transport.post(request.url, request.headers, request.body, **limits)
+        return await transport.post(
+            request.url, request.headers, request.body, connect_s=timeouts.connect_s, head_s=head_s
+        )
 
 
 async def open_response(upstream: Upstream, request: UpstreamRequest, timeouts: Timeouts) -> UpstreamResponse:

@@ -102,6 +102,11 @@ class PoolResponse:
         return chunks[0] if len(chunks) == 1 else b"".join(chunks)
 
     @property
+    def is_complete(self) -> bool:
+        """Whether the whole body was read."""
+        return self._is_complete and not self._chunks and self._decoder is None
+
+    @property
     def unread_bytes(self) -> int:
         """Bytes that have arrived and were not read."""
         return self._size
