@@ -20,8 +20,16 @@ import msgspec
 from dragoman.message import Message
 from dragoman.offload import estimate_size, run_off_loop
 from dragoman.store import message_writer, sessions
-from dragoman.store.message_writer import Draft, MessageRange
-from dragoman.store.operation import Facet, Steps, from_micros, in_clause_chunks, operation, to_micros
+from dragoman.store.message_writer import Draft, MessageRange, SessionEnd
+from dragoman.store.operation import (
+    Facet,
+    Steps,
+    from_micros,
+    in_clause_chunks,
+    operation,
+    to_micros,
+    values_clause,
+)
 from dragoman.store.types import Session
 
 
@@ -88,7 +96,7 @@ class GatewayStore(Facet):
         drafts = await run_off_loop(estimate_size(call.messages), message_writer.drafts_from, call.messages)
         row, places = await store._store_messages(drafts, lambda drafts: _record(call, drafts, store.clock()))
         if row.session_id == call.session.id:
-            store.mark.add_session(row.session_id, row.seq)
+            store.mark.note_session(row.session_id, row.seq)
         if places.end is not None:
             store._acknowledge(row.session_id, places.end, call.messages[-1].id)
         return row
@@ -133,44 +141,50 @@ def _find_place(hashes: tuple[bytes, ...]) -> Steps[TranscriptPlace | None]:
 
 @operation
 def _record(call: GatewayCall, drafts: Sequence[Draft], now: datetime) -> Steps[tuple[GatewayRow, MessageRange]]:
-    session_id, is_fork = yield from _open_session(call)
-    places = yield from message_writer.append_messages(session_id, drafts, now=now)
+    session_id, is_fork, end = yield from _open_session(call)
+    places = yield from message_writer.append_messages(session_id, drafts, now=now, end=end)
     first_seq, last_seq = places.seqs[0], places.seqs[-1]
-    for place in call.places:
-        seq = 0 if place.offset is None else first_seq + place.offset - 1
-        yield (
-            "INSERT INTO gateway_transcripts (hash, session_id, seq, system_hash, calls_json) VALUES (?, ?, ?, ?, ?)"
-            " ON CONFLICT (hash) DO UPDATE SET session_id = excluded.session_id, seq = excluded.seq,"
-            " system_hash = excluded.system_hash, calls_json = excluded.calls_json",
-            (
-                place.hash,
-                session_id,
-                seq,
-                place.system_hash,
-                msgspec.json.encode(place.call_ids).decode() if place.call_ids else None,
-            ),
+    rows = [
+        (
+            place.hash,
+            session_id,
+            0 if place.offset is None else first_seq + place.offset - 1,
+            place.system_hash,
+            msgspec.json.encode(place.call_ids).decode() if place.call_ids else None,
         )
+        for place in {place.hash: place for place in call.places}.values()
+    ]
+    yield (
+        "INSERT INTO gateway_transcripts (hash, session_id, seq, system_hash, calls_json)"
+        f" VALUES {values_clause(5, len(rows))}"
+        " ON CONFLICT (hash) DO UPDATE SET session_id = excluded.session_id, seq = excluded.seq,"
+        " system_hash = excluded.system_hash, calls_json = excluded.calls_json",
+        tuple(value for row in rows for value in row),
+    )
     if call.stored_object is not None:
         item = msgspec.structs.replace(call.stored_object, session_id=session_id, seq=last_seq)
         yield from _save_object(call.owner, item)
     return GatewayRow(session_id, last_seq, is_fork), places
 
 
-def _open_session(call: GatewayCall) -> Steps[tuple[str, bool]]:
-    """Return the session that the call continues; a fork if it has grown, a new session if there is none."""
+def _open_session(call: GatewayCall) -> Steps[tuple[str, bool, SessionEnd | None]]:
+    """Return the session that the call continues, whether it is a fork, and its end, if known.
+
+    The call is a fork if the session has grown, and a new session if there is none.
+    """
     place = call.continues
     if place is None:
         parent = call.parent
         if parent is not None and (yield "SELECT 1 FROM sessions WHERE id = ?", (parent.session_id,)):
             yield from sessions.fork_session(parent.session_id, 0, call.session)
-            return call.session.id, True
+            return call.session.id, True, None
         yield from sessions.create_session(call.session)
-        return call.session.id, False
-    last_seq, _ = yield from sessions.lock_session(place.session_id)
-    if last_seq == place.seq and place.seq > 0:
-        return place.session_id, False
+        return call.session.id, False, (0, "")
+    end = yield from sessions.lock_session(place.session_id)
+    if end[0] == place.seq and place.seq > 0:
+        return place.session_id, False, end
     yield from sessions.fork_session(place.session_id, place.seq, call.session)
-    return call.session.id, True
+    return call.session.id, True, None
 
 
 @operation

@@ -2,6 +2,7 @@
 
     mark.start(ends, now)              write the first line of a new mark, and the end of every session
     mark.add_session(session_id, seq)  a session was created; written immediately
+    mark.note_session(session_id, seq) the same; written within a second, and on close
     mark.acknowledge(session_id, …)    a message was acknowledged; written within a second, and on close
     mark.forget(ids)                   sessions are about to be deleted; written immediately
     mark.record_losses(losses)         acknowledged messages are missing; kept until the loss is accepted
@@ -84,6 +85,7 @@ class HighWaterMark:
         self.path = database.with_name(f"{database.name}-mark") if database is not None else None
         self._is_new = False
         self._pending: dict[str, tuple[int, str]] = {}
+        self._new_sessions: dict[str, int] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
 
@@ -98,11 +100,20 @@ class HighWaterMark:
         """Record a new session."""
         self._write([_Line(_BEGIN, session_id, seq)])
 
+    def note_session(self, session_id: str, seq: int) -> None:
+        """Record a new session with the next acknowledgements."""
+        if self.path is not None:
+            self._new_sessions[session_id] = seq
+            self._schedule()
+
     def acknowledge(self, session_id: str, seq: int, message_id: str) -> None:
         """Record an acknowledged message."""
         if self.path is None:
             return
         self._pending[session_id] = max((seq, message_id), self._pending.get(session_id, (0, "")))
+        self._schedule()
+
+    def _schedule(self) -> None:
         loop = asyncio.get_running_loop()
         if self._timer is None or self._loop is not loop:
             self._timer, self._loop = loop.call_later(_FLUSH_INTERVAL_S, self.flush), loop
@@ -112,6 +123,7 @@ class HighWaterMark:
         ids = list(session_ids)
         for session_id in ids:
             self._pending.pop(session_id, None)
+            self._new_sessions.pop(session_id, None)
         self._write([_Line(_FORGET, session_id, 0) for session_id in ids])
 
     def record_losses(self, losses: Mapping[str, Loss]) -> None:
@@ -128,7 +140,9 @@ class HighWaterMark:
         if self._timer is not None:
             self._timer.cancel()
         pending, self._pending, self._timer = self._pending, {}, None
-        self._write([_Line(_NOTE, session_id, seq, message_id) for session_id, (seq, message_id) in pending.items()])
+        sessions, self._new_sessions = self._new_sessions, {}
+        notes = [_Line(_NOTE, session_id, seq, message_id) for session_id, (seq, message_id) in pending.items()]
+        self._write([*(_Line(_BEGIN, session_id, seq) for session_id, seq in sessions.items()), *notes])
 
     def read(self) -> MarkState | None:
         """Return the content of the mark; None if there was none when the store was opened."""

@@ -35,6 +35,7 @@ _SESSION_COLUMNS: Final = (
 )
 
 
+_encode_any: Final = json.JSONEncoder(default=str).encode  # also the values of a damaged row
 _CONTROL: Final = re.compile("[\0-\x1f\x7f-\x9f\u2028\u2029]")
 _BUCKET: Final = 10_000_000  # microseconds
 _NEWEST_FIRST: Final = "listed_at DESC, updated_at DESC, id DESC"  # an index covers the first column
@@ -63,7 +64,7 @@ def list_bucket(updated_at: int) -> int:
 def _session_hash(row: Sequence[Any]) -> bytes:
     """Return the SHA-256 of the columns that no other row repeats, without length and lineage."""
     fields = (*row[:8], row[11], row[13])
-    return hashlib.sha256(json.dumps(fields, default=str).encode()).digest()  # encodes any value of a damaged row
+    return hashlib.sha256(_encode_any(fields).encode()).digest()
 
 
 def _session_from_row(row: tuple[Any, ...]) -> Session:
