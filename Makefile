@@ -23,7 +23,7 @@ LOCK_ARGS ?=
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test test-full test-install faults fuzz check format bench docs cassettes golden lock clean
+.PHONY: help setup run test test-full test-install test-agents faults fuzz check format bench docs cassettes golden lock clean
 
 help: ## List the targets
 	@echo "make TARGET, where TARGET is one of"
@@ -43,6 +43,9 @@ test-full: check $(PAGE) $(WEIGHTS) ## Run all tests without sampling, with more
 test-install: $(STAMP) $(PAGE) $(WEIGHTS) ## Install the wheel and the sdist in clean environments, and repeat a new user's first minute
 	DRAGOMAN_TESTS=install $(BIN)/pytest tests/install $(PYTEST_ARGS)
 	$(BIN)/python -m scripts.first_minute
+
+test-agents: $(STAMP) $(PAGE) ## Install four coding agents and run them through the gateway: about 5 minutes (GOLDEN=write updates their golden files)
+	DRAGOMAN_TESTS=agents DRAGOMAN_GOLDEN=$(GOLDEN) $(BIN)/pytest tests/agents --timeout 600 $(PYTEST_ARGS)
 
 faults: $(STAMP) ## Run the long fault-injection tests: about half an hour, best as root on Linux
 	DRAGOMAN_FAULTS=long $(BIN)/pytest $(PYTEST_PARALLEL) tests/store/faults tests/turn tests/server tests/mail $(PYTEST_ARGS)

@@ -13,6 +13,7 @@ from tests.server.conftest import ServerFixture
 from tests.strict import call, say, think
 
 DIALECTS = tuple(CLIENTS)
+OTHERS = {"openai_responses": "gemini"}  # the provider to which reasoning must not go; by default openai_responses
 WORDS = "It is the readme – très bref! 😀"
 
 
@@ -58,7 +59,7 @@ async def test_a_stream_that_is_cut_is_an_error(gateway_server: ServerFixture, c
         assert not isinstance(caught.value, AssertionError), (client, upstream)
 
 
-@pytest.mark.parametrize("upstream", ["gemini", "bedrock_converse", "openai_chat"])
+@pytest.mark.parametrize("upstream", ["gemini", "bedrock_converse", "openai_chat", "openai_responses"])
 @pytest.mark.parametrize("stream", [False, True])
 async def test_reasoning_reaches_the_caller_and_returns_to_its_provider_only(
     gateway_server: ServerFixture, upstream: str, stream: bool
@@ -81,7 +82,7 @@ async def test_reasoning_reaches_the_caller_and_returns_to_its_provider_only(
             blocks = [block.model_dump(exclude_none=True) for block in content]
             more = [*question, {"role": "assistant", "content": blocks}, {"role": "user", "content": "more"}]
             client.messages.create(model=upstream, messages=more, **given)
-            client.messages.create(model="openai_responses", messages=more, **given)
+            client.messages.create(model=OTHERS.get(upstream, "openai_responses"), messages=more, **given)
         return blocks
 
     reasoning, answer = await asyncio.to_thread(ask_twice)
@@ -89,7 +90,9 @@ async def test_reasoning_reaches_the_caller_and_returns_to_its_provider_only(
     assert fake.refused == []
     if upstream != "openai_chat":  # which has no signatures
         assert "Hm, well." in str(fake.bodies[1])
-    assert "Hm, well." not in str(gateway_server.fakes["openai_responses"].bodies)
+    other = gateway_server.fakes[OTHERS.get(upstream, "openai_responses")]
+    assert other.refused == []
+    assert "Hm, well." not in str(other.bodies)
 
 
 @pytest.mark.parametrize("upstream", ["ollama", "anthropic"])

@@ -79,9 +79,17 @@ class ServerFixture:
 
 @contextlib.asynccontextmanager
 async def run_test_server(
-    folder: Path, *dialects: str, store: str | None = None, agent_options: dict[str, Any] | None = None, **options: Any
+    folder: Path,
+    *dialects: str,
+    store: str | None = None,
+    agent_options: dict[str, Any] | None = None,
+    rows: str = "",
+    **options: Any,
 ) -> AsyncIterator[ServerFixture]:
-    """A server over fakes of these dialects, answering while the block lasts. ``options`` are those of serving."""
+    """A server over fakes of these dialects, answering while the block lasts.
+
+    ``options`` are those of serving; ``rows`` are further lines of the configuration file.
+    """
     async with contextlib.AsyncExitStack() as stack:
         names = dialects or ("anthropic",)
         fakes = {name: await stack.enter_async_context(strict_provider(name)) for name in names}
@@ -91,7 +99,7 @@ async def run_test_server(
         listener, config = bind_socket(config)
         stack.callback(listener.close)
         no_retries = AgentConfig(retries=Retries(max_retries=0))
-        settings = settings_for(folder, fakes, names[0])
+        settings = settings_for(folder, fakes, names[0], rows)
         state = await stack.enter_async_context(
             open_app_state(config, settings, agent_config=no_retries, **(agent_options or {}))
         )

@@ -82,6 +82,7 @@ class StrictProvider:
         self.base_url = ""  # as a provider's row has it: what comes before the path of the dialect
         self._signatures = signatures
         self._needs_key = needs_key
+        self.play: Callable[[Any], list[Part]] | None = None  # answers a request for which nothing is scripted
         self._script: deque[list[Part] | _Failure] = deque()
         self._cuts: deque[int | None] = deque()
 
@@ -149,13 +150,16 @@ class StrictProvider:
         return await self._answer(request, body, model)
 
     async def _answer(self, request: web.Request, body: Any, model: str) -> web.StreamResponse:
-        scripted = self._script.popleft() if self._script else [last_words(json_text(body))]
+        scripted = self._script.popleft() if self._script else self._improvise(body)
         cut = self._cuts.popleft() if self._cuts else None
         if isinstance(scripted, _Failure):
             return self._error(scripted.status, scripted.message, scripted.headers)
         if not self.fake.is_streamed(request.path, body):
             return web.json_response(self.fake.whole(scripted, model, self.issued), dumps=json_text)
         return await self._stream(request, self.fake.streamed(scripted, model, self.issued), cut)
+
+    def _improvise(self, body: Any) -> list[Part]:
+        return self.play(body) if self.play is not None else [last_words(json_text(body))]
 
     async def _stream(self, request: web.Request, chunks: list[bytes], cut: int | None) -> web.StreamResponse:
         response = web.StreamResponse(headers={"content-type": self.fake.STREAM_TYPE})

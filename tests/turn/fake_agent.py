@@ -72,11 +72,11 @@ def make_agent(store: Store, settings: Settings, **fields: Any) -> Agent:
     return Agent(store, settings=settings, config=config, **own)
 
 
-def settings_for(folder: Path, fakes: dict[str, StrictProvider], default: str = "") -> Settings:
+def settings_for(folder: Path, fakes: dict[str, StrictProvider], default: str = "", further_rows: str = "") -> Settings:
     """Settings in which each fake is a provider."""
     rows = [_MODEL.format(name=name, dialect=fake.dialect, url=fake.base_url) for name, fake in fakes.items()]
     file = folder / "config.toml"
-    file.write_text((f'default_model = "{default}"\n' if default else "") + "".join(rows))
+    file.write_text((f'default_model = "{default}"\n' if default else "") + "".join(rows) + further_rows)
     file.chmod(0o600)
     return settings.load(environment={"FAKE_KEY": "sk-fake"}, file=file, keyring=lambda _: None)
 

@@ -29,12 +29,20 @@ from dragoman.exchange import ErrorClass, Fault, Loss, Reply, Request
 from dragoman.gateway import headers as header_rules
 from dragoman.gateway.client_request import ClientRequest, with_fields
 from dragoman.gateway.error_shapes import error_response, request_id_header
-from dragoman.gateway.identity import echo_request, reply_identity
+from dragoman.gateway.identity import echo_request, end_fields, reply_identity
 from dragoman.gateway.model_names import Resolution
 from dragoman.gateway.response_objects import append_items
-from dragoman.gateway.response_state import ResponseState, stored_response
+from dragoman.gateway.response_state import ResponseState, keep_locally, stored_response
 from dragoman.gateway.streams import LOCAL_FAULTS, MEDIA_TYPES, FinalResponse, NativeStream, ping, stream_framing
-from dragoman.gateway.translation import StreamTranslator, loss_names, read_reply, translate_request, write_reply
+from dragoman.gateway.tool_forms import ToolForms
+from dragoman.gateway.translation import (
+    CallerForm,
+    StreamTranslator,
+    loss_names,
+    read_reply,
+    translate_request,
+    write_reply,
+)
 from dragoman.gateway.types import JSON_TYPE, GatewayResponse
 from dragoman.gateway.upstream import Target, UpstreamRequest, UpstreamResponse, build_request, open_response
 from dragoman.offload import run_off_loop
@@ -273,8 +281,7 @@ class ChatCall:
             )
         if reply.fault is not None:
             return Failure(reply.fault, target)
-        dialect = self._client_request.reply_dialect
-        written = write_reply(reply, dialect, await self._identity(), self._new_call_id)
+        written = write_reply(reply, await self._caller_form())
         losses = (*attempt.losses, *written.losses)
         await self._record(target, reply, losses, written.wire if self._state is not None else None)
         headers = {**self._choice_headers(target, losses), "content-type": JSON_TYPE}
@@ -310,14 +317,7 @@ class ChatCall:
         is_asked = request.reply_dialect != "openai_chat" or (
             isinstance(options, dict) and options.get("include_usage") is True
         )
-        return StreamTranslator(
-            provider,
-            request.reply_dialect,
-            request.framing,
-            await self._identity(),
-            self._new_call_id,
-            with_usage=is_asked,
-        )
+        return StreamTranslator(provider, await self._caller_form(), request.framing, with_usage=is_asked)
 
     async def _send_stream(self, attempt: Attempt, pump: StreamPump) -> AsyncGenerator[bytes, None]:
         """Yield the caller's bytes. The reply is recorded before the last of them."""
@@ -348,7 +348,15 @@ class ChatCall:
 
     # --- both --------------------------------------------------------------------------------------------------------
 
-    async def _identity(self) -> dict[str, Any]:
+    async def _caller_form(self) -> CallerForm:
+        canonical = await self.canonical()
+        dialect = self._client_request.reply_dialect
+        return CallerForm(dialect, self._identity(), ToolForms(canonical.tools), self._new_call_id, self._end_fields)
+
+    def _end_fields(self) -> dict[str, Any]:
+        return end_fields(self._client_request.reply_dialect, self._services.clock())
+
+    def _identity(self) -> dict[str, Any]:
         dialect = self._client_request.reply_dialect
         identity = reply_identity(dialect, self._gateway.new_id(), self._services.clock())
         if dialect == "openai_responses":
@@ -382,6 +390,7 @@ class ChatCall:
         *,
         is_cancelled: bool = False,
     ) -> None:
+        keep_locally(self._client_request, response)
         recorder = self._gateway.recorder
         if recorder is None:
             return

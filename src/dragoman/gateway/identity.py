@@ -41,7 +41,7 @@ def reply_identity(dialect: str, new_id: str, created_at: datetime) -> dict[str,
         case "openai_chat":
             return {"id": f"chatcmpl-{new_id}", "created": seconds}
         case "openai_responses":
-            return {"id": f"resp_{new_id}", "created_at": seconds}
+            return {"id": f"resp_{new_id}", "created_at": seconds, "completed_at": None}
         case "cohere":
             return {"id": new_id}
         case "ollama" | "ollama_generate":
@@ -50,6 +50,11 @@ def reply_identity(dialect: str, new_id: str, created_at: datetime) -> dict[str,
             return {"responseId": new_id}
         case _:
             return {}
+
+
+def end_fields(dialect: str, now: datetime) -> dict[str, Any]:
+    """Return the top-level fields that a reply has at its end only."""
+    return {"completed_at": int(now.timestamp())} if dialect == "openai_responses" else {}
 
 
 def echo_request(body: dict[str, Any]) -> dict[str, Any]:

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
+import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
@@ -46,6 +47,7 @@ if TYPE_CHECKING:
     from dragoman.gateway.chat_call import Exchange
 
 _MAX_TITLE: Final = 80
+_CONTEXT: Final = re.compile(r"\s*<([a-z_-]+)>.*</\1>\s*", re.DOTALL)
 _log: Final = logging.getLogger("dragoman.gateway")
 
 
@@ -242,8 +244,12 @@ def _count_tokens(canonical: Request, reply: Reply) -> TokenUsage:
 
 
 def _title(messages: Sequence[Message]) -> str | None:
-    for message in messages:
-        if message.role is Role.USER:
-            text = " ".join(block.text for block in message.content if isinstance(block, TextBlock))
-            return " ".join(text.split())[:_MAX_TITLE] or None
-    return None
+    """Return the beginning of the first question, without the context that agents put before it in tags."""
+    texts = [
+        [block.text for block in message.content if isinstance(block, TextBlock)]
+        for message in messages
+        if message.role is Role.USER
+    ]
+    questions = [[text for text in parts if not _CONTEXT.fullmatch(text)] for parts in texts]
+    parts = next((parts for parts in (*questions, *texts) if parts), [])
+    return " ".join(" ".join(parts).split())[:_MAX_TITLE] or None

@@ -40,7 +40,8 @@ class ResponseState(msgspec.Struct, frozen=True, kw_only=True):
 
 async def resolve_state(gateway: Gateway, client_request: ClientRequest) -> tuple[ClientRequest, ResponseState | None]:
     """Return a request with the items that it refers to, and its state; no state if nothing is stored."""
-    if client_request.dialect != DIALECT or gateway.recorder is None:
+    local = client_request.request.local_responses
+    if client_request.dialect != DIALECT or (gateway.recorder is None and local is None):
         return client_request, None
     previous_id = client_request.value("previous_response_id")
     conversation_id = _conversation_id(client_request.value("conversation"))
@@ -56,16 +57,23 @@ async def resolve_state(gateway: Gateway, client_request: ClientRequest) -> tupl
     if previous_id is None and conversation_id is None:
         return client_request, state
     caller = client_request.request.caller
-    earlier = (
-        await read_chain(gateway, caller, str(previous_id))
-        if conversation_id is None
-        else (await get_conversation(gateway, caller, conversation_id)).input
-    )
+    earlier = local.find(previous_id) if local is not None else None
+    if earlier is None:
+        earlier = (
+            await read_chain(gateway, caller, str(previous_id))
+            if conversation_id is None
+            else (await get_conversation(gateway, caller, conversation_id)).input
+        )
+    return with_input(client_request, [*earlier, *own]), state
+
+
+def with_input(client_request: ClientRequest, items: list[Any]) -> ClientRequest:
+    """Return a request with these items, and without a reference to earlier ones."""
     removed = {"previous_response_id": None, "conversation": None}
-    body = with_fields(client_request.fields, **removed, input=[*earlier, *own])
+    body = with_fields(client_request.fields, **removed, input=items)
     fields = msgspec.json.decode(body, type=dict[str, msgspec.Raw])
     request = msgspec.structs.replace(client_request.request, body=body)
-    return msgspec.structs.replace(client_request, request=request, fields=fields), state
+    return msgspec.structs.replace(client_request, request=request, fields=fields)
 
 
 def _conversation_id(value: Any) -> str | None:
@@ -123,6 +131,13 @@ def stored_response(state: ResponseState | None, response: dict[str, Any] | None
     if state.conversation_id is not None:
         body["conversation"] = {"id": state.conversation_id}
     return StoredObject(id=response["id"], created_at=now, body=body, input=state.input)
+
+
+def keep_locally(client_request: ClientRequest, response: dict[str, Any] | None) -> None:
+    """Keep a response in the memory of its connection."""
+    local = client_request.request.local_responses
+    if local is not None and response is not None and isinstance(response.get("id"), str):
+        local.add(response["id"], [*to_items(client_request.value("input")), *response.get("output", ())])
 
 
 def previous_not_found_error(response_id: str) -> GatewayError:

@@ -1,7 +1,7 @@
 """Translate between the caller's dialect and the provider's. Pure.
 
     translate_request(request, dialect, model, provider, stream=…)    the provider's body and the losses
-    write_reply(reply, dialect, identity, new_call_id)                the reply for the caller
+    write_reply(reply, form)                                          the reply for the caller
     StreamTranslator(…).feed(chunk) / close()                         the stream for the caller
 
 Ids of tool calls keep the form that their issuer gave them, as far as the other side accepts it, so that a provider
@@ -23,6 +23,7 @@ import msgspec
 
 from dragoman import dialects
 from dragoman.catalog import Model, Provider
+from dragoman.dialects.openai_responses.reply import rename_items
 from dragoman.event import (
     Accumulator,
     BlockComplete,
@@ -32,11 +33,13 @@ from dragoman.event import (
     StreamEvent,
     ThinkingDelta,
     ToolUseEnd,
+    ToolUseInputDelta,
     ToolUseStart,
     UsageUpdate,
     mark_unusable,
 )
 from dragoman.exchange import Fault, Loss, Reply, Request, Written
+from dragoman.gateway.tool_forms import ToolForms
 from dragoman.ids import ToolIds
 from dragoman.message import (
     CallBlock,
@@ -63,7 +66,9 @@ _OWN_REASONING: Final[dict[str, ProviderRaw]] = {
     "openai_responses": {"own": True},
 }
 _SIGNATURE: Final = "dragoman."  # of reasoning of another dialect: base64 of dragoman.<dialect>.<its signature>
+_ITEM_END: Final = "~"  # between the id of a reasoning item and its signature
 _MAX_ID_LENGTH: Final = 64
+_STREAM_END: Final = b"data: [DONE]\n\n"  # Open Responses demands it; clients of OpenAI ignore it
 
 
 class ProviderRequest(msgspec.Struct, frozen=True):
@@ -81,26 +86,40 @@ def translate_request(
     request: Request, dialect: str, model: Model, provider: Provider, *, stream: bool
 ) -> ProviderRequest:
     """Write a request that was read in ``dialect`` for a provider."""
-    ids = ToolIds()
-    messages = tuple(_prepare_message(message, dialect, provider, ids) for message in request.messages)
+    names = _Names(ToolIds(), ToolForms(request.tools), is_same=provider.dialect == dialect)
+    messages = tuple(_prepare_message(message, provider, names) for message in request.messages)
     options = request.options.replace(stream=True if stream else None)
-    target = request.replace(model=model.name, messages=messages, options=options)
+    if provider.dialect == "openai_responses" and not names.is_same:
+        options = options.replace(store=False)  # the state is here, and reasoning returns by its encrypted content
+    tools = request.tools if names.is_same else names.forms.tools
+    target = request.replace(model=model.name, messages=messages, options=options, tools=tools)
     written: Written = dialects.load(provider.dialect).write_request(target, provider.quirks, model)
     return ProviderRequest(written.wire, written.losses, request)
 
 
-def _prepare_message(message: Message, dialect: str, provider: Provider, ids: ToolIds) -> Message:
+class _Names(msgspec.Struct, frozen=True):
+    """The ids and names of the calls of one request."""
+
+    ids: ToolIds
+    forms: ToolForms
+    is_same: bool  # whether caller and provider have the same dialect
+
+
+def _prepare_message(message: Message, provider: Provider, names: _Names) -> Message:
     if message.role not in (Role.ASSISTANT, Role.TOOL):
         return message
-    content = tuple(_prepare_block(block, dialect, provider, ids) for block in message.content)
+    content = tuple(_prepare_block(block, provider, names) for block in message.content)
     return msgspec.structs.replace(message, content=content)
 
 
-def _prepare_block(block: ContentBlock, dialect: str, provider: Provider, ids: ToolIds) -> ContentBlock:
+def _prepare_block(block: ContentBlock, provider: Provider, names: _Names) -> ContentBlock:
     if isinstance(block, ThinkingBlock):
         return _restore_reasoning(block, provider.dialect)
-    if not isinstance(block, CallBlock | ToolResultBlock) or provider.dialect == dialect:
+    if not isinstance(block, CallBlock | ToolResultBlock) or names.is_same:
         return block
+    if isinstance(block, CallBlock):
+        block = names.forms.to_provider(block)
+    ids = names.ids
     call_id = block.tool_use_id if isinstance(block, ToolResultBlock) else block.id
     issued = (block.provider_raw or {}).get("id")
     if isinstance(issued, str) and provider.tool_ids.accepts(issued):
@@ -120,7 +139,11 @@ def _restore_reasoning(block: ThinkingBlock, dialect: str) -> ThinkingBlock:
         return ThinkingBlock(block.text)  # of another dialect than the provider's: its signature would be rejected
     if dialect not in _OWN_REASONING or not text.startswith(prefix):
         return block
-    return ThinkingBlock(block.text, text.removeprefix(prefix) or None, _own_reasoning(dialect))
+    item_id, _, signature = text.removeprefix(prefix).rpartition(_ITEM_END)
+    raw = _own_reasoning(dialect)
+    if item_id:
+        raw["residue"] = {"set": {"id": item_id}}
+    return ThinkingBlock(block.text, signature or None, raw)
 
 
 # --- replies ---------------------------------------------------------------------------------------------------------
@@ -132,36 +155,60 @@ def read_reply(dialect: str, body: bytes) -> Reply:
     return mark_unusable(reply)
 
 
-def write_reply(reply: Reply, dialect: str, identity: dict[str, Any], new_call_id: Callable[[], str]) -> Written:
+class CallerForm(msgspec.Struct, frozen=True):
+    """What a reply to a caller of another dialect depends on."""
+
+    dialect: str
+    identity: dict[str, Any]  # top-level fields of the reply
+    tools: ToolForms
+    new_call_id: Callable[[], str]
+    end_fields: Callable[[], dict[str, Any]] = dict  # top-level fields that are known at the end only
+
+    def call_notes(self, name: str, raw: ProviderRaw | None) -> ProviderRaw:
+        """Return the notes of a call: the provider's id, or a new one if it has none, and its namespace."""
+        issued = (raw or {}).get("id")
+        is_usable = isinstance(issued, str) and 0 < len(issued) <= _MAX_ID_LENGTH
+        call_id = issued if is_usable else self.new_call_id()
+        return {"dialect": self.dialect, "id": call_id, **self.tools.caller_notes(name)}
+
+
+def write_reply(reply: Reply, form: CallerForm) -> Written:
     """Write a reply for a caller of another dialect."""
-    content = tuple(_to_client_block(block, dialect, new_call_id) for block in reply.content)
-    written: Written = dialects.load(dialect).write_reply(reply.replace(content=content))
-    return Written({**written.wire, **identity}, written.losses)
+    content = tuple(_to_client_block(block, form) for block in reply.content)
+    written: Written = dialects.load(form.dialect).write_reply(reply.replace(content=content))
+    wire = {**written.wire, **form.identity, **form.end_fields()}
+    if form.dialect == "openai_responses":
+        wire["output"] = rename_items(wire["output"], wire["id"].partition("_")[2])
+    return Written(wire, written.losses)
 
 
-def _to_client_block(block: ContentBlock, dialect: str, new_call_id: Callable[[], str]) -> ContentBlock:
+def _to_client_block(block: ContentBlock, form: CallerForm) -> ContentBlock:
     if isinstance(block, CallBlock):
-        return block.replace(provider_raw=_call_notes(block.provider_raw, dialect, new_call_id))
+        notes = form.call_notes(block.name, block.provider_raw)
+        return form.tools.to_caller(block).replace(provider_raw=notes)
     if isinstance(block, ThinkingBlock):
-        origin = _origin(block.provider_raw)
-        return ThinkingBlock(block.text, _sign(block.signature, origin), _own_reasoning(dialect))
+        signature = _sign(block.signature, _origin(block.provider_raw), _item_id(block.provider_raw))
+        return ThinkingBlock(block.text, signature, _own_reasoning(form.dialect))
     return block
-
-
-def _call_notes(raw: ProviderRaw | None, dialect: str, new_call_id: Callable[[], str]) -> ProviderRaw:
-    """Return the id of a call for the caller: the provider's, or a new one if it has none."""
-    issued = (raw or {}).get("id")
-    is_usable = isinstance(issued, str) and 0 < len(issued) <= _MAX_ID_LENGTH
-    return {"dialect": dialect, "id": issued if is_usable else new_call_id()}
 
 
 def _origin(raw: ProviderRaw | None) -> str:
     return str((raw or {}).get("dialect") or "unknown")
 
 
-def _sign(signature: str | None, origin: str) -> str:
+def _item_id(raw: ProviderRaw | None) -> str | None:
+    """Return the id of a reasoning item, to which the Responses API ties the encrypted content."""
+    match raw:
+        case {"residue": {"set": {"id": str(item_id)}}}:
+            return item_id
+        case _:
+            return None
+
+
+def _sign(signature: str | None, origin: str, item_id: str | None = None) -> str:
     """Return a signature that contains the origin. It is base64, as clients of some APIs expect."""
-    return base64.b64encode(f"{_SIGNATURE}{origin}.{signature or ''}".encode()).decode()
+    issued = f"{item_id}{_ITEM_END}{signature or ''}" if item_id is not None else signature or ""
+    return base64.b64encode(f"{_SIGNATURE}{origin}.{issued}".encode()).decode()
 
 
 def _own_reasoning(dialect: str) -> ProviderRaw:
@@ -174,23 +221,16 @@ def _own_reasoning(dialect: str) -> ProviderRaw:
 class StreamTranslator:
     """Reads a provider's stream and writes it in the caller's dialect. ``accumulator`` has the reply so far."""
 
-    def __init__(
-        self,
-        provider: Provider,
-        dialect: str,
-        framing: str | None,
-        identity: dict[str, Any],
-        new_call_id: Callable[[], str],
-        *,
-        with_usage: bool = True,
-    ) -> None:
+    def __init__(self, provider: Provider, form: CallerForm, framing: str | None, *, with_usage: bool = True) -> None:
         self._reader = dialects.load(provider.dialect).stream_reader(None, provider.quirks)
-        self._writer = _open_writer(dialect, framing)
-        self._writer.identity = identity
+        self._writer = _open_writer(form.dialect, framing)
+        self._writer.identity = form.identity
         self._origin = provider.dialect
-        self._dialect = dialect
-        self._new_call_id = new_call_id
+        self._form = form
+        self._dialect = form.dialect
         self._call_ids: dict[int, ProviderRaw] = {}
+        self._item_ids: dict[int, str] = {}  # of reasoning
+        self._texts: set[int] = set()  # calls of tools that take one text; they are written whole
         self._with_usage = with_usage
         self._model: str | None = None
         self.accumulator = Accumulator()
@@ -213,13 +253,16 @@ class StreamTranslator:
 
     def _close_writer(self) -> bytes:
         data: bytes = self._writer.close()
-        return data
+        return data + _STREAM_END if self._dialect == "openai_responses" and self.is_complete else data
 
     def _write(self, event: StreamEvent) -> bytes:
         self._note(event)
+        if isinstance(event, MessageComplete):
+            self._writer.identity = {**self._form.identity, **self._form.end_fields()}
         if isinstance(event, UsageUpdate) and not self._with_usage:
             return b""
-        data: bytes = self._writer.feed(self._to_client_event(event))
+        client_event = self._to_client_event(event)
+        data: bytes = self._writer.feed(client_event) if client_event is not None else b""
         return data
 
     def _note(self, event: StreamEvent) -> None:
@@ -234,22 +277,35 @@ class StreamTranslator:
             case _:
                 self.has_content = True
 
-    def _to_client_event(self, event: StreamEvent) -> StreamEvent:
+    def _to_client_event(self, event: StreamEvent) -> StreamEvent | None:
         match event:
-            case ToolUseStart(index=index, provider_raw=raw):
-                self._call_ids[index] = notes = _call_notes(raw, self._dialect, self._new_call_id)
-                return event.replace(provider_raw=notes)
+            case ToolUseStart(index=index) if self._form.tools.takes_text(event.name):
+                self._texts.add(index)
+                return None
+            case ToolUseInputDelta(index=index) if index in self._texts:
+                return None
+            case ToolUseEnd(index=index) if index in self._texts:
+                return self._whole_call(index)
+            case ToolUseStart(index=index, name=name, provider_raw=raw):
+                self._call_ids[index] = notes = self._form.call_notes(name, raw)
+                return event.replace(name=self._form.tools.caller_name(name), provider_raw=notes)
             case ToolUseEnd(index=index):
                 return event.replace(provider_raw=self._end_notes(index))
             case BlockComplete(block=block):
-                return event.replace(block=_to_client_block(block, self._dialect, self._new_call_id))
-            case ThinkingDelta(signature=signature):
-                signed = _sign(signature, self._origin) if signature is not None else None
+                return event.replace(block=_to_client_block(block, self._form))
+            case ThinkingDelta(index=index, signature=signature):
+                if (item_id := _item_id(event.provider_raw)) is not None:
+                    self._item_ids[index] = item_id
+                signed = _sign(signature, self._origin, self._item_ids.get(index)) if signature is not None else None
                 return event.replace(signature=signed, provider_raw=_own_reasoning(self._dialect))
             case StreamError(fault=fault):
                 return event.replace(fault=self._to_client_fault(fault), provider_raw=None)
             case _:
                 return event
+
+    def _whole_call(self, index: int) -> BlockComplete | None:
+        block = self.accumulator.blocks[index]
+        return BlockComplete(index, _to_client_block(block, self._form)) if isinstance(block, CallBlock) else None
 
     def _end_notes(self, index: int) -> ProviderRaw | None:
         """Return the notes of a call at its end. A call with notes counts as native, so an unusable one has none."""

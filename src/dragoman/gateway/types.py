@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Mapping
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
@@ -26,6 +26,29 @@ class Caller(msgspec.Struct, frozen=True):
         return Owners(self.user_id, self.team_id, is_everywhere=self.is_local)
 
 
+class LocalResponses:
+    """The last responses of one connection: their items, by the id of the response."""
+
+    def __init__(self, limit: int = 16) -> None:
+        self._limit = limit
+        self._items: dict[str, list[Any]] = {}
+
+    def add(self, response_id: str, items: list[Any]) -> None:
+        """Keep the items of a conversation up to a response. The oldest response is removed if there are too many."""
+        self._items[response_id] = items
+        if len(self._items) > self._limit:
+            del self._items[next(iter(self._items))]
+
+    def find(self, response_id: object) -> list[Any] | None:
+        """Return the items up to a response."""
+        return self._items.get(response_id) if isinstance(response_id, str) else None
+
+    def remove(self, response_id: object) -> None:
+        """Remove a response."""
+        if isinstance(response_id, str):
+            self._items.pop(response_id, None)
+
+
 class GatewayRequest(msgspec.Struct, frozen=True, kw_only=True):
     """A request as it arrived. Names of headers are in lower case."""
 
@@ -36,6 +59,7 @@ class GatewayRequest(msgspec.Struct, frozen=True, kw_only=True):
     body: bytes = b""
     caller: Caller
     request_id: str = ""
+    local_responses: LocalResponses | None = None  # of the connection, if it keeps responses in memory
 
 
 class GatewayResponse(msgspec.Struct, kw_only=True):

@@ -22,7 +22,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from dragoman.bus.event_types.system_events import GatewayAuthFailed
 from dragoman.gateway import endpoints as gateway_endpoints
-from dragoman.server import copilotkit, mail, openapi, runs, ui_messages, web_page
+from dragoman.server import copilotkit, gateway_socket, mail, openapi, runs, ui_messages, web_page
 from dragoman.server.admin import health, metrics
 from dragoman.server.admin.counters import Counters
 from dragoman.server.auth import me
@@ -160,8 +160,8 @@ class BasePathMiddleware:
         )
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "http" and self._path and not scope.get("root_path"):
-            if scope["path"] == self._path:
+        if scope["type"] in ("http", "websocket") and self._path and not scope.get("root_path"):
+            if scope["path"] == self._path and scope["type"] == "http":
                 await RedirectResponse(f"{self._path}/", 308)(scope, receive, send)
                 return
             if self._has_base_path(scope["path"]):
@@ -183,6 +183,9 @@ class RequestMiddleware:
         self._origins = frozenset(origin.encode() for origin in origins)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "websocket":
+            await self._open_socket(scope, receive, send)
+            return
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
@@ -213,6 +216,13 @@ class RequestMiddleware:
             route = (scope["method"], scope.get("dragoman.route", ""))
             self._counters.count_request(*route, status, seconds)
             log_response(request_id, route, status, seconds, user_id)
+
+    async def _open_socket(self, scope: Scope, receive: Receive, send: Send) -> None:
+        scope["dragoman.request_id"] = f"req_{secrets.token_hex(12)}"
+        if (error := _check_headers(scope)) is not None:
+            await gateway_socket.refuse(send, error.status, {}, b"")
+        else:
+            await self.app(scope, receive, send)
 
 
 def _check_headers(scope: Scope) -> ApiError | None:

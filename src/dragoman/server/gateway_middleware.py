@@ -18,6 +18,8 @@ from dragoman.exchange import ErrorClass, Fault
 from dragoman.gateway import Caller, Gateway, GatewayRequest, GatewayResponse, endpoints
 from dragoman.gateway.error_shapes import error_response
 from dragoman.gateway.headers import key_candidates
+from dragoman.gateway.response_socket import ResponseConnection
+from dragoman.server import gateway_socket
 from dragoman.server.auth.api_keys import is_key
 from dragoman.server.auth.principal import Principal, authenticate_local, credentials_error, principal_from
 from dragoman.server.http.http_errors import ApiError, get_request_id
@@ -42,6 +44,9 @@ class GatewayMiddleware:
         return self._state.gateway
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "websocket":
+            await self._serve_socket(scope, receive, send)
+            return
         found = None
         if scope["type"] == "http":
             path = get_route_path(scope)
@@ -54,8 +59,31 @@ class GatewayMiddleware:
         request.scope["app"] = self._state.app
         await _send_response(await self._respond(found, path, request), send)
 
+    async def _serve_socket(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve the Responses API on a WebSocket. No other path has one."""
+        path = get_route_path(scope)
+        found = endpoints.match("POST", path)
+        await receive()  # websocket.connect
+        if found is None or found.endpoint.operation != "chat" or found.endpoint.dialect != "openai_responses":
+            await gateway_socket.refuse(send, 404, {}, b"")
+            return
+        scope["dragoman.route"] = found.endpoint.paths[0]
+        scope["app"] = self._state.app
+        # The handshake is a GET request. Its body is empty, and authentication reads its headers only.
+        request = Request({**scope, "type": "http", "method": "GET"}, receive)
+        headers = _read_headers(scope)
+        try:
+            principal = await self._authenticate(request, headers)
+        except ApiError as error:
+            response = error_response("openai_responses", _to_fault(error), get_request_id(request))
+            assert isinstance(response.body, bytes)
+            await gateway_socket.refuse(send, response.status, response.headers, response.body)
+            return
+        handshake = self._make_request(request, path, headers, b"", principal)
+        await gateway_socket.serve_connection(ResponseConnection(self._gateway, handshake), receive, send)
+
     async def _respond(self, found: endpoints.Match, path: str, request: Request) -> GatewayResponse:
-        headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in request.scope["headers"]}
+        headers = _read_headers(request.scope)
         try:
             principal = await self._authenticate(request, headers)
             body = await read_body(request, MAX_BODY_BYTES)
@@ -64,7 +92,12 @@ class GatewayMiddleware:
             response = error_response(dialect, _to_fault(error), get_request_id(request))
             response.headers = {**response.headers, **error.headers}
             return response
-        gateway_request = GatewayRequest(
+        return await self._gateway.handle(found, self._make_request(request, path, headers, body, principal))
+
+    def _make_request(
+        self, request: Request, path: str, headers: dict[str, str], body: bytes, principal: Principal
+    ) -> GatewayRequest:
+        return GatewayRequest(
             method=request.method,
             path=path,
             query=request.scope["query_string"].decode("latin-1"),
@@ -73,7 +106,6 @@ class GatewayMiddleware:
             caller=Caller(principal.user_id, principal.team_id, principal.is_local),
             request_id=get_request_id(request),
         )
-        return await self._gateway.handle(found, gateway_request)
 
     async def _authenticate(self, request: Request, headers: dict[str, str]) -> Principal:
         """Return the owner of the presented key.
@@ -103,6 +135,10 @@ class GatewayMiddleware:
         if key is None:
             raise credentials_error()
         return principal_from(key)
+
+
+def _read_headers(scope: Scope) -> dict[str, str]:
+    return {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
 
 
 def _to_fault(error: ApiError) -> Fault:

@@ -31,6 +31,7 @@ from dragoman.server.application import make_app
 from dragoman.server.auth.principal import FindUser
 from dragoman.server.config import ServerConfig, address, default_attachments_url, private_paths
 from dragoman.server.gateway_fast_path import make_protocol
+from dragoman.server.gateway_middleware import MAX_BODY_BYTES
 from dragoman.server.http.endpoint import Endpoint
 from dragoman.server.runs import RunRegistry
 from dragoman.server.state import AppState
@@ -206,7 +207,8 @@ class ChatServer(uvicorn.Server):
             uvicorn.Config(
                 make_app(state, extra_endpoints),
                 http=make_protocol(state),
-                ws="none",
+                ws="websockets-sansio",
+                ws_max_size=MAX_BODY_BYTES,
                 lifespan="off",
                 access_log=False,
                 log_config=None,

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from dragoman.dialects.gemini.key_case import NAME
-from dragoman.dialects.gemini.tool_definitions import from_json_schema, to_json_schema
+from dragoman.dialects.gemini.tool_definitions import from_json_schema, to_json_schema, to_plain_schema
 from dragoman.exchange import Loss, Options, Reasoning, ResponseFormat, ToolChoice
 from dragoman.jsontext import flag_or_none, integer_or_none, number_or_none, text_or_none, text_tuple
 
@@ -77,7 +77,7 @@ def _read_format(config: dict[str, Any]) -> ResponseFormat | None:
     if isinstance(config.get("responseSchema"), dict):
         return ResponseFormat("json_schema", to_json_schema(config["responseSchema"]))
     if isinstance(config.get("responseJsonSchema"), dict):
-        return ResponseFormat("json_schema", config["responseJsonSchema"])
+        return ResponseFormat("json_schema", to_plain_schema(config["responseJsonSchema"]))
     return ResponseFormat("json") if "responseMimeType" in config else None
 
 

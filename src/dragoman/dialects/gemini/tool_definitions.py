@@ -62,7 +62,7 @@ def _read_tool(item: dict[str, Any], group: dict[str, Any]) -> ToolDefinition:
     key: str | None = "absent"
     schema: dict[str, Any] = EMPTY_SCHEMA
     if isinstance(wire.get("parametersJsonSchema"), dict):
-        key, schema = None, wire["parametersJsonSchema"]
+        key, schema = None, to_plain_schema(wire["parametersJsonSchema"])
     elif isinstance(wire.get("parameters"), dict):
         key, schema = "parameters", to_json_schema(wire["parameters"])
     text = description if isinstance(description, str) else ""
@@ -115,6 +115,12 @@ def write_tools(tools: tuple[ToolDefinition | OpaqueTool, ...], losses: list[Los
 
 
 # --- schemas ---------------------------------------------------------------------------------------------------------
+
+
+def to_plain_schema(schema: Any) -> Any:
+    """Return a JSON Schema without Google's names of types, which some clients write there as well (Gemini CLI)."""
+    kind = schema.get("type") if type(schema) is dict else None
+    return to_json_schema(schema) if isinstance(kind, str) and kind.isupper() else schema
 
 
 def to_json_schema(schema: Any) -> Any:

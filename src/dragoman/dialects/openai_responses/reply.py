@@ -181,12 +181,25 @@ _ID_PREFIXES: Final = {
 }
 
 
-def complete_item(place: int, item: dict[str, Any], *, is_cut: bool = False) -> dict[str, Any]:
+SEED: Final = "dragoman"  # in the ids of items, if nobody names the response
+
+
+def rename_items(items: list[dict[str, Any]], seed: str) -> list[dict[str, Any]]:
+    """Return the items of a response with ids that no other response has."""
+    return [
+        {**item, "id": f"{item['id'].partition('_')[0]}_{seed}_{place}"}
+        if str(item.get("id", "")).partition("_")[2] == f"{SEED}_{place}"
+        else item
+        for place, item in enumerate(items)
+    ]
+
+
+def complete_item(place: int, item: dict[str, Any], *, is_cut: bool = False, seed: str = SEED) -> dict[str, Any]:
     """Add a name and a status to an item of another origin, as this API has them."""
     kind = item.get("type", "message")
     if kind not in _ID_PREFIXES:
         return item
-    fields = {"id": f"{_ID_PREFIXES[kind]}_dragoman_{place}", "type": kind}
+    fields = {"id": f"{_ID_PREFIXES[kind]}_{seed}_{place}", "type": kind}
     if kind in ("message", "function_call", "custom_tool_call"):
         fields["status"] = "incomplete" if is_cut else "completed"
     if kind == "message" and isinstance(item.get("content"), list):

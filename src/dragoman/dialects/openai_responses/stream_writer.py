@@ -23,7 +23,15 @@ from dragoman.dialects.openai_responses.blocks import (
     write_part,
 )
 from dragoman.dialects.openai_responses.error import provider_code
-from dragoman.dialects.openai_responses.reply import DETAILS, complete_item, complete_part, default_reply, write_reply
+from dragoman.dialects.openai_responses.reply import (
+    DETAILS,
+    SEED,
+    complete_item,
+    complete_part,
+    default_reply,
+    rename_items,
+    write_reply,
+)
 from dragoman.dialects.openai_responses.support import SUPPORT
 from dragoman.event import (
     BlockComplete,
@@ -194,7 +202,7 @@ class StreamWriter(BaseStreamWriter):
         reply = self._make_reply(end.stop_reason, end.provider_raw)
         if cut_calls:
             reply = reply.replace(stop_reason=StopReason.ERROR, fault=_CUT_CALL)
-        wire = {**write_reply(mark_unusable(reply)).wire, **self.identity}
+        wire = self._name(write_reply(mark_unusable(reply)).wire)
         status = wire.get("status")
         self._close_current(frames, is_cut=status != "completed" and not self._hint)
         for block in open_calls:
@@ -209,13 +217,22 @@ class StreamWriter(BaseStreamWriter):
             frames.append({"type": "error", **fields})
             return
         reply = self._make_reply(StopReason.ERROR, error.provider_raw, fault)
-        wire = write_reply(reply).wire
+        wire = self._name(write_reply(reply).wire)
         open_ids = {
             block.address["item_id"] for block in self._wire_blocks if block.is_open and block.address is not None
         }
         output = [_mark_incomplete(item) if _item_name(item) in open_ids else item for item in wire["output"]]
-        wire = {**wire, **self.identity, "status": "failed", "error": _write_error(fault), "output": output}
+        wire = {**wire, "status": "failed", "error": _write_error(fault), "output": output}
         frames.append({"type": "response.failed", "response": wire})
+
+    @property
+    def _seed(self) -> str:
+        """What makes the ids of items unique: the id of the response."""
+        return str(self.identity.get("id", "")).partition("_")[2] or SEED
+
+    def _name(self, wire: dict[str, Any]) -> dict[str, Any]:
+        """Return a response with its own ids."""
+        return {**wire, **self.identity, "output": rename_items(wire["output"], self._seed)}
 
     def _make_reply(self, stop_reason: StopReason, raw: ProviderRaw | None, fault: Fault | None = None) -> Reply:
         content = tuple(block.block for block in self._wire_blocks)
@@ -234,7 +251,7 @@ class StreamWriter(BaseStreamWriter):
         self._close_current(frames)
         place = self._places
         self._places += 1
-        item = wire if self._hint else complete_item(place, wire)
+        item = wire if self._hint else complete_item(place, wire, seed=self._seed)
         start = {**item, **empty}
         if "status" in start:
             start["status"] = "in_progress"
@@ -244,7 +261,7 @@ class StreamWriter(BaseStreamWriter):
     def _finish_item(self, blocks: list[_Block], *, is_cut: bool = False) -> dict[str, Any]:
         item = write_items([block.block for block in blocks], Role.ASSISTANT, None, is_ignorable)[0]
         address = blocks[0].address or {}
-        item = item if self._hint else complete_item(address["output_index"], item, is_cut=is_cut)
+        item = item if self._hint else complete_item(address["output_index"], item, is_cut=is_cut, seed=self._seed)
         return _mark_incomplete(item) if is_cut else item
 
     def _close_current(self, frames: Frames, *, is_cut: bool = False) -> None:

@@ -77,8 +77,16 @@ class LimitedProtocol(HttpToolsProtocol):
             raise ValueError("a target has no fragment")
         super().on_headers_complete()
 
+    def _has_responded(self) -> bool:
+        cycle: Any = self.cycle  # none before the first request, and for an upgrade
+        return cycle is not None and bool(cycle.response_complete)
+
+    def handle_websocket_upgrade(self) -> None:
+        self._progress_timer.cancel()
+        super().handle_websocket_upgrade()
+
     def on_body(self, body: bytes) -> None:
-        if self.cycle.response_complete:
+        if self._has_responded():
             self._discarded_bytes += len(body)
             if self._discarded_bytes > MAX_DISCARDED_BYTES:
                 self.transport.abort()
@@ -87,7 +95,7 @@ class LimitedProtocol(HttpToolsProtocol):
     def on_message_complete(self) -> None:
         self._is_due = False
         super().on_message_complete()
-        if self.cycle.response_complete:  # the response was sent before the end of the request
+        if self._has_responded():  # the response was sent before the end of the request
             self._discarded_bytes = 0
             self._unset_keepalive_if_required()
             self.timeout_keep_alive_task = self.loop.call_later(

@@ -1,0 +1,60 @@
+"""A model that plays a turn with any coding agent: it calls one of the agent's tools, and reports the result.
+
+    fake.play = ModelPlayer("anthropic", choose).play
+
+``choose`` gets the names of the declared tools and returns the call. Side tasks of agents are answered as well: a
+request for JSON with a value of its schema, and one without tools with a few words.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import msgspec
+
+from dragoman import dialects
+from dragoman.exchange import Request, ToolDefinition
+from dragoman.message import Message, Role, TextBlock, ToolResultBlock
+from tests.strict import Call, Part, say, think
+
+SIMPLE_VALUES = {"string": "short", "integer": 10, "number": 1.5, "boolean": True, "array": [], "null": None}
+
+
+class ModelPlayer:
+    """Answers requests of one dialect. ``results`` has what the agent's tools returned."""
+
+    def __init__(self, dialect: str, choose: Callable[[Sequence[str]], Call | None]) -> None:
+        self._dialect = dialect
+        self._choose = choose
+        self.results: list[str] = []
+
+    def play(self, body: Any) -> list[Part]:
+        """Return the parts of an answer."""
+        request: Request = dialects.load(self._dialect).read_request(body)
+        wanted = request.options.response_format
+        if wanted is not None and wanted.kind == "json_schema":
+            return [say(msgspec.json.encode(make_value(wanted.json_schema or {})).decode())]
+        results = latest_results(request.messages)
+        if results:
+            self.results.append(results)
+            return [say(f"The note says: {results}")]
+        call = self._choose([tool.name for tool in request.tools if isinstance(tool, ToolDefinition)])
+        return [say("A few words")] if call is None else [think("I need a tool."), say("One moment."), call]
+
+
+def latest_results(messages: Sequence[Message]) -> str:
+    """Return the text of the results after the last answer."""
+    after = [at for at, message in enumerate(messages) if message.role is Role.ASSISTANT]
+    blocks = [block for message in messages[after[-1] :] for block in message.content] if after else []
+    results = [block for block in blocks if isinstance(block, ToolResultBlock)]
+    return " ".join(part.text for block in results for part in block.content if isinstance(part, TextBlock))
+
+
+def make_value(schema: dict[str, Any]) -> Any:
+    """Return a value of a simple schema."""
+    if schema.get("enum"):
+        return schema["enum"][0]
+    if schema.get("type") == "object":
+        return {name: make_value(part) for name, part in schema.get("properties", {}).items()}
+    return SIMPLE_VALUES[schema.get("type", "string")]

@@ -1,0 +1,144 @@
+"""The Responses API over a WebSocket: the same events as over HTTP, state of the connection, and failures."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+
+from tests.server.conftest import ServerFixture, run_test_server
+from tests.strict import say
+
+CREATE = {"type": "response.create", "model": "anthropic", "store": False}
+
+
+class Socket:
+    """A connection of a client."""
+
+    def __init__(self, socket: aiohttp.ClientWebSocketResponse) -> None:
+        self._socket = socket
+
+    async def ask(self, text: str, **fields: Any) -> dict[str, Any]:
+        """One request; its last event."""
+        return (await self.ask_all(text, **fields))[-1]
+
+    async def ask_all(self, text: str, **fields: Any) -> list[dict[str, Any]]:
+        await self._socket.send_json({**CREATE, "input": text, **fields})
+        events: list[dict[str, Any]] = []
+        while not events or events[-1]["type"] not in ("response.completed", "response.failed", "error"):
+            events.append(await self._socket.receive_json(timeout=20))
+        return events
+
+    async def send(self, text: str) -> dict[str, Any]:
+        await self._socket.send_str(text)
+        event: dict[str, Any] = await self._socket.receive_json(timeout=20)
+        return event
+
+
+@asynccontextmanager
+async def connect(server: ServerFixture, path: str = "/v1/responses", **options: Any) -> AsyncIterator[Socket]:
+    async with server.client.ws_connect(path, **options) as socket:
+        yield Socket(socket)
+
+
+@pytest.mark.parametrize("model", ["anthropic", "openai_responses"])
+async def test_a_response_has_the_events_of_a_stream(gateway_server: ServerFixture, model: str) -> None:
+    fake = gateway_server.fakes[model]
+    fake.answer_with(say("One."))
+    async with connect(gateway_server) as socket:
+        events = await socket.ask_all("1?", model=model)
+    kinds = [event["type"] for event in events]
+    assert kinds[0] == "response.created"
+    assert "response.output_text.delta" in kinds
+    assert [event["sequence_number"] for event in events] == list(range(len(events)))
+    (item,) = events[-1]["response"]["output"]
+    assert item["content"][0]["text"] == "One."
+    assert fake.refused == []
+
+
+@pytest.mark.parametrize("path", ["/v1/responses", "/responses"])
+async def test_a_connection_continues_what_is_not_stored(gateway_server: ServerFixture, path: str) -> None:
+    fake = gateway_server.fakes["anthropic"]
+    fake.answer_with(say("One."))
+    fake.answer_with(say("Two."))
+    async with connect(gateway_server, path) as socket:
+        first = (await socket.ask("1?"))["response"]
+        second = (await socket.ask("2?", previous_response_id=first["id"]))["response"]
+        assert second["previous_response_id"] == first["id"]
+        assert [message["role"] for message in fake.bodies[1]["messages"]] == ["user", "assistant", "user"]
+    async with connect(gateway_server) as socket:  # another connection does not have it
+        event = await socket.ask("3?", previous_response_id=second["id"])
+        assert (event["type"], event["status"]) == ("error", 400)
+        assert event["error"]["code"] == "previous_response_not_found"
+        fake.answer_with(say("Again."))
+        assert (await socket.ask("all of it"))["type"] == "response.completed"
+
+
+async def test_a_stored_response_is_continued_on_another_connection(gateway_server: ServerFixture) -> None:
+    fake = gateway_server.fakes["anthropic"]
+    fake.answer_with(say("One."))
+    fake.answer_with(say("Two."))
+    async with connect(gateway_server) as socket:
+        first = (await socket.ask("1?", store=True))["response"]
+    async with connect(gateway_server) as socket:
+        second = await socket.ask("2?", previous_response_id=first["id"])
+    assert second["type"] == "response.completed"
+    assert len(fake.bodies[1]["messages"]) == 3
+
+
+async def test_a_failed_continuation_removes_what_it_continues(gateway_server: ServerFixture) -> None:
+    fake = gateway_server.fakes["anthropic"]
+    fake.answer_with(say("One."))
+    fake.fail(500, "broken")
+    async with connect(gateway_server) as socket:
+        first = (await socket.ask("1?"))["response"]
+        failed = await socket.ask("2?", previous_response_id=first["id"])
+        assert (failed["type"], failed["status"]) == ("error", 500)
+        again = await socket.ask("2?", previous_response_id=first["id"])
+        assert again["error"]["code"] == "previous_response_not_found"
+
+
+async def test_a_prepared_response_calls_no_model_and_is_continued(gateway_server: ServerFixture) -> None:
+    fake = gateway_server.fakes["anthropic"]
+    fake.answer_with(say("One."))
+    async with connect(gateway_server) as socket:
+        prepared = (await socket.ask("Context.", generate=False))["response"]
+        assert (prepared["status"], prepared["output"], fake.bodies) == ("completed", [], [])
+        await socket.ask("1?", previous_response_id=prepared["id"])
+    (body,) = fake.bodies
+    assert "Context." in str(body)
+
+
+async def test_a_message_that_is_no_request_is_an_error_and_the_connection_goes_on(
+    gateway_server: ServerFixture,
+) -> None:
+    gateway_server.fakes["anthropic"].answer_with(say("One."))
+    async with connect(gateway_server) as socket:
+        for text in ("{", "[]", '{"type":"other"}'):
+            event = await socket.send(text)
+            assert (event["type"], event["status"]) == ("error", 400)
+        unknown = await socket.ask("1?", model="no-such model")
+        assert unknown["status"] == 404
+        assert (await socket.ask("1?"))["type"] == "response.completed"
+
+
+async def test_a_handshake_needs_a_key_and_a_path(tmp_path: Path) -> None:
+    async with run_test_server(tmp_path, "anthropic", require_keys=True) as server:
+        key = await server.make_key()
+        for path, headers, status in (("/v1/responses", {}, 401), ("/v1/messages", key, 404), ("/nothing", key, 404)):
+            with pytest.raises(aiohttp.WSServerHandshakeError) as caught:
+                await server.client.ws_connect(path, headers=headers)
+            assert caught.value.status == status
+        server.fakes["anthropic"].answer_with(say("One."))
+        async with connect(server, headers=key) as socket:
+            assert (await socket.ask("1?"))["type"] == "response.completed"
+
+
+async def test_a_page_of_another_site_cannot_open_a_connection(gateway_server: ServerFixture) -> None:
+    with pytest.raises(aiohttp.WSServerHandshakeError) as caught:
+        await gateway_server.client.ws_connect("/v1/responses", origin="https://evil.example")
+    assert caught.value.status in (401, 403)
