@@ -213,6 +213,13 @@ async def test_local_model_is_restarted_after_a_crash() -> None:
         assert await local.base_url() != first
 
 
+async def test_local_model_is_shared_by_event_loops() -> None:
+    async with LocalModel(context_tokens=512) as local:
+        in_threads = [asyncio.to_thread(asyncio.run, local.base_url()) for _ in range(3)]
+        addresses = await asyncio.gather(local.base_url(), *in_threads)
+        assert len(set(addresses)) == 1
+
+
 async def test_failed_start_reports_the_reason() -> None:
     local = LocalModel(context_tokens=-5)
     local._arguments = ["no number", "512"]

@@ -30,7 +30,7 @@ class LocalModel:
         self._arguments = [str(threads), str(context_tokens)]
         self._process: subprocess.Popen[bytes] | None = None
         self._address: str | None = None
-        self._start_lock = asyncio.Lock()
+        self._start_lock = threading.Lock()  # callers may have event loops of their own
 
     async def __aenter__(self) -> Self:
         return self
@@ -40,16 +40,24 @@ class LocalModel:
 
     async def base_url(self) -> str:
         """Return the base URL of the running server; ``SettingsError`` if it cannot start."""
-        async with self._start_lock:
-            if self._address is None or self._process is None or self._process.poll() is not None:
-                self._address = await asyncio.to_thread(self._start)
-        return self._address
+        address = self._find_address()
+        return await asyncio.to_thread(self._start_once) if address is None else address
 
     async def close(self) -> None:
         """Stop the process if it runs."""
         process, self._process, self._address = self._process, None, None
         if process is not None:
             await asyncio.to_thread(_stop, process)
+
+    def _find_address(self) -> str | None:
+        return self._address if self._process is not None and self._process.poll() is None else None
+
+    def _start_once(self) -> str:
+        with self._start_lock:
+            address = self._find_address()
+            if address is None:
+                address = self._address = self._start()
+            return address
 
     def _start(self) -> str:
         missing_packages = find_missing_packages()
