@@ -1,0 +1,85 @@
+"""``--delegate``, ``--summarize`` and ``--policy`` of the commands that start an agent and keep running."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import pty
+import urllib.request
+from pathlib import Path
+from typing import Any
+
+from tests.turn.test_ask_and_swap import COMMAND, Home, home
+
+OPTIONS = ("--delegate", "--summarize", "--policy", "policy.yaml")
+PATIENCE_S = 120
+
+
+def prepare(it: Home) -> None:
+    """Write a policy with tiers. The first model delegates to the second one, and then answers."""
+    tiers = dict.fromkeys(("fast", "balanced", "deep"), "openai_chat")
+    (it.folder / "policy.yaml").write_text(json.dumps({"schema_version": 1, "tiers": tiers}))
+    it.fakes["anthropic"].call("delegate", {"tier": "fast", "task": "Add 1 and 2."})
+    it.fakes["openai_chat"].say("3")
+    it.fakes["anthropic"].say("It is 3.")
+
+
+async def test_serve_lets_a_model_delegate(tmp_path: Path) -> None:
+    async with home(tmp_path, "anthropic", "openai_chat") as it:
+        prepare(it)
+        server = await it.start("serve", "--port", "0", *OPTIONS)
+        try:
+            assert server.stdout is not None
+            address = (await server.stdout.readline()).decode().split()[-1]
+            events = await asyncio.to_thread(_start_run, address)
+        finally:
+            server.terminate()
+            await server.communicate()
+        assert events[-1]["type"] == "RUN_FINISHED"
+        assert "It is 3." in "".join(event.get("delta", "") for event in events)
+        assert "Add 1 and 2." in str(it.fakes["openai_chat"].bodies)
+
+
+def _start_run(address: str) -> list[dict[str, Any]]:
+    body = {"threadId": "t1", "runId": "r1", "messages": [{"id": "m1", "role": "user", "content": "What is 1 + 2?"}]}
+    headers = {"content-type": "application/json", "accept": "text/event-stream"}
+    request = urllib.request.Request(f"{address}/api/v1/agent/runs", json.dumps(body).encode(), headers)
+    with urllib.request.urlopen(request, timeout=PATIENCE_S) as response:
+        lines = response.read().decode().splitlines()
+    return [json.loads(line.removeprefix("data:")) for line in lines if line.startswith("data:")]
+
+
+async def test_chat_lets_a_model_delegate(tmp_path: Path) -> None:
+    async with home(tmp_path, "anthropic", "openai_chat") as it:
+        prepare(it)
+        screen, terminal = pty.openpty()
+        environment = {**it.environment, "TERM": "xterm-256color"}
+        chat = await asyncio.create_subprocess_exec(
+            str(COMMAND),
+            "chat",
+            *OPTIONS,
+            stdin=terminal,
+            stdout=terminal,
+            stderr=terminal,
+            env=environment,
+            cwd=tmp_path,
+        )
+        os.close(terminal)
+        try:
+            await _read_until(screen, b"\x1b[?2004h")  # the chat accepts input
+            os.write(screen, b"What is 1 + 2?\r")
+            await _read_until(screen, b"It is 3.")
+            assert "Add 1 and 2." in str(it.fakes["openai_chat"].bodies)
+        finally:
+            chat.kill()
+            await chat.wait()
+            os.close(screen)
+
+
+async def _read_until(screen: int, text: bytes) -> None:
+    """Read what the program prints until this text has come."""
+    output = b""
+    async with asyncio.timeout(PATIENCE_S):
+        while text not in output:
+            output += await asyncio.to_thread(os.read, screen, 65_536)
