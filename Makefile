@@ -18,12 +18,13 @@ PYTEST_PARALLEL ?= -n $(WORKERS) --dist worksteal
 RUN_ARGS ?=
 BENCH ?= peers format dialect store postgres convert turn server mail loop
 BENCH_ARGS ?=
+SOAK_S ?= 3600
 LOCK_ARGS ?=
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test test-full test-install test-agents faults fuzz check format bench docs cassettes golden lock clean
+.PHONY: help setup run test test-full test-install test-agents faults fuzz check format bench soak docs cassettes golden lock clean
 
 help: ## List the targets
 	@echo "make TARGET, where TARGET is one of"
@@ -67,6 +68,9 @@ format: $(STAMP) ## Format the code and apply automatic fixes
 
 bench: $(STAMP) ## Run the benchmarks beside other libraries (BENCH="store" selects, BENCH_ARGS="…" is passed on)
 	@for bench in $(BENCH); do $(BIN)/python -m "benchmarks.$${bench}_bench" $(BENCH_ARGS) || exit 1; done
+
+soak: $(STAMP) ## Load the gateway for an hour, and print its memory, open files and latency (SOAK_S=… seconds)
+	$(BIN)/python -m benchmarks.gateway_bench --soak $(SOAK_S)
 
 # Strict mode finds dead links in pages. A page that only the menu names stays a link to its .md file.
 docs: $(STAMP) ## Build the documentation into site/; a dead link is an error
