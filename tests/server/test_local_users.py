@@ -143,6 +143,30 @@ async def test_with_keys_the_token_opens_nothing(keyed_server: ServerFixture) ->
 ROW = "   3: 0100007F:C350 0100007F:1F40 {state} 00000000:00000000 00:00000000 00000000 {uid:>5}        0 {inode} 1 0000\n"
 
 
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="only Linux answers")
+@pytest.mark.parametrize(("family", "host"), [(socket.AF_INET, "127.0.0.1"), (socket.AF_INET6, "::1")])
+def test_the_kernel_names_the_owner_of_one_socket(family: socket.AddressFamily, host: str) -> None:
+    with socket.socket(family) as listener:
+        listener.bind((host, 0))
+        listener.listen()
+        server = listener.getsockname()[:2]
+        with socket.create_connection(server) as client:
+            ends = client.getsockname()[:2], server
+            assert local_access.ask_kernel(*ends) == local_access.find_uid(*ends) == os.geteuid()
+            assert local_access.ask_kernel(server, ends[0]) is None  # nobody has accepted it
+            assert local_access.ask_kernel((host, 1), server) is None
+            assert local_access.ask_kernel(server, (host, 1)) is None  # it listens, and is not connected
+        assert local_access.ask_kernel(*ends) is None  # closed
+
+
+@needs_root
+async def test_the_fast_path_asks_for_the_owner_too(chat_server: ServerFixture) -> None:
+    async with connect_as(chat_server, ANN) as ann:
+        body = b'{"model":"x","max_tokens":1,"messages":[{"role":"user","content":"hi"}]}'
+        head = f"POST /v1/messages HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: {len(body)}\r\n\r\n"
+        assert (await ann.ask(head.encode() + body)).status == 401
+
+
 @pytest.mark.parametrize(
     ("row", "uid"),
     [

@@ -182,7 +182,7 @@ class GatewayProtocol(LimitedProtocol):
             stored = state.keys.find_verified(head.key)
             return None if stored is None else principal_from(stored)
         is_open = head.is_local and not state.requires_keys and state.find_user is None
-        return LOCAL if is_open and self.app_state[PEER].known_uid == os.geteuid() else None
+        return LOCAL if is_open and self.app_state[PEER].quick_uid() == os.geteuid() else None
 
     def on_body(self, body: bytes) -> None:
         call = self._call

@@ -10,9 +10,10 @@
 A browser sends a cookie to every port of a host, and so to servers of other users. A cookie is therefore not the token:
 it is valid only for the user who received it.
 
-The kernel lists the sockets of this network namespace with their owners in ``/proc/net/tcp`` and ``/proc/net/tcp6``. A
-socket that its process has closed is listed as root's, without an inode; such a row is ignored. Headers do not count,
-so a proxy is its own user.
+The kernel answers a netlink message about one socket of this network namespace within microseconds. If it has no
+answer, the lists of all sockets in ``/proc/net/tcp`` and ``/proc/net/tcp6`` decide, which takes milliseconds. A socket
+that its process has closed is root's, without an inode; it is ignored. Headers do not count, so a proxy is its own
+user.
 """
 
 from __future__ import annotations
@@ -23,6 +24,8 @@ import hmac
 import ipaddress
 import os
 import secrets
+import socket
+import struct
 import sys
 from pathlib import Path
 from typing import Final
@@ -83,15 +86,19 @@ class Peer:
         self._client, self._server = client, server
         self._uid: int | None = None
 
-    @property
-    def known_uid(self) -> int | None:
-        """The owner of its socket, if it was found before."""
+    def quick_uid(self) -> int | None:
+        """The owner of its socket, if it is found without delay."""
+        match self._client, self._server:
+            case (str(host), int(port)), (str(server_host), int(server_port)) if self._uid is None and can_find_users():
+                self._uid = ask_kernel((host, port), (server_host, server_port))
         return self._uid
 
     async def uid(self) -> int | None:
         """The owner of its socket, constant for the connection."""
         match self._client, self._server:
-            case (str(host), int(port)), (str(server_host), int(server_port)) if self._uid is None and can_find_users():
+            case (str(host), int(port)), (str(server_host), int(server_port)) if (
+                self.quick_uid() is None and can_find_users()
+            ):
                 self._uid = await asyncio.to_thread(find_uid, (host, port), (server_host, server_port))
         return self._uid
 
@@ -100,6 +107,51 @@ class Peer:
 def can_find_users() -> bool:
     """Whether the kernel reports the owners of sockets."""
     return any(os.access(table, os.R_OK) for table in _TABLES)
+
+
+# Messages of netlink, from linux/netlink.h and linux/inet_diag.h: a header, the question or the answer, and the socket.
+_SOCK_DIAG: Final = 4
+_SOCK_DIAG_BY_FAMILY: Final = 20
+_NLM_REQUEST: Final = 1
+_HEADER: Final = struct.Struct("=IHHII")  # length, type, flags, number, sender
+_QUESTION: Final = struct.Struct("=BBBxI")  # family, protocol, extensions, states
+_SOCKET: Final = struct.Struct("!HH16s16s")  # ports and addresses of both ends
+_REST: Final = struct.pack("=III", 0, 0xFFFFFFFF, 0xFFFFFFFF)  # any interface, no cookie
+_COUNTS: Final = struct.Struct("=IIIII")  # expiry, two queues, owner, inode
+
+
+def ask_kernel(client: Address, server: Address) -> int | None:
+    """The owner of the client's socket of a connection; none if the kernel does not answer."""
+    family = getattr(socket, "AF_NETLINK", None)
+    if family is None:
+        return None
+    ends = [ipaddress.ip_address(end[0].partition("%")[0]) for end in (client, server)]
+    versions = {socket.AF_INET if end.version == 4 else socket.AF_INET6 for end in ends}
+    if len(versions) != 1:
+        return None
+    wanted = _SOCKET.pack(client[1], server[1], *(end.packed.ljust(16, b"\0") for end in ends))
+    question = _QUESTION.pack(*versions, socket.IPPROTO_TCP, 0, 0xFFFFFFFF) + wanted + _REST
+    message = _HEADER.pack(_HEADER.size + len(question), _SOCK_DIAG_BY_FAMILY, _NLM_REQUEST, 1, 0) + question
+    try:
+        with socket.socket(family, socket.SOCK_DGRAM, _SOCK_DIAG) as sock:
+            sock.setblocking(False)
+            sock.sendto(message, (0, 0))
+            answer, (sender, _) = sock.recvfrom(4096)
+    except OSError:
+        return None
+    return _uid_in_answer(answer, wanted) if sender == 0 else None
+
+
+def _uid_in_answer(answer: bytes, wanted: bytes) -> int | None:
+    """The owner in an answer of the kernel, if it is about the wanted socket and its process has not closed it."""
+    at = _HEADER.size + 4
+    end = at + len(wanted) + len(_REST)
+    if len(answer) < end + _COUNTS.size or _HEADER.unpack_from(answer)[1] != _SOCK_DIAG_BY_FAMILY:
+        return None
+    uid, inode = _COUNTS.unpack_from(answer, end)[3:]
+    if answer[at : at + len(wanted)] != wanted or inode == 0 or uid == _ambiguous_uid():
+        return None
+    return int(uid)
 
 
 def find_uid(client: Address, server: Address) -> int | None:
