@@ -41,7 +41,7 @@ DOCS = ROOT / "docs"
 SOURCE = ROOT / "src" / "dragoman"
 PAGES = sorted(page for page in (ROOT / "README.md", *DOCS.rglob("*.md")) if page.is_file())
 ONLY_SHOWN = {"text", "sh"}
-WITH_PROVIDERS = {"README.md", "tutorial.md"}  # pages whose examples call providers
+WITH_PROVIDERS = {"README.md", "mail-agents.md", "tutorial.md"}  # pages whose examples call providers
 
 every_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
 

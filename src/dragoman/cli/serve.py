@@ -40,6 +40,8 @@ def serve(
     delegate: Annotated[bool | None, Parameter(env_var="DRAGOMAN_SERVE_DELEGATE", negative=())] = None,
     summarize: Annotated[bool | None, Parameter(env_var="DRAGOMAN_SERVE_SUMMARIZE", negative=())] = None,
     policy: Annotated[str | None, Parameter(env_var="DRAGOMAN_SERVE_POLICY")] = None,
+    mail_agent: Annotated[tuple[str, ...], Parameter(env_var="DRAGOMAN_SERVE_MAIL_AGENT")] = (),
+    mail_agent_tools: Annotated[bool | None, Parameter(env_var="DRAGOMAN_SERVE_MAIL_AGENT_TOOLS", negative=())] = None,
     nats: Annotated[tuple[str, ...], Parameter(env_var="DRAGOMAN_SERVE_NATS")] = (),
     nats_replicas: Annotated[
         int | None, Parameter(env_var="DRAGOMAN_SERVE_NATS_REPLICAS", validator=validators.Number(gte=1, lte=5))
@@ -94,8 +96,8 @@ def serve(
     system
         The system prompt.
     tool
-        A built-in tool that models may use: read_file, list_files, search_files, write_file, run_command or ask_user;
-        repeatable. Tools with side effects wait for approval.
+        A built-in tool that models may use: read_file, list_files, search_files, write_file, run_command, ask_user
+        or send_letter; repeatable. Tools with side effects wait for approval.
     mcp
         An MCP server of the configuration file whose tools models may use; repeatable.
     workspace
@@ -106,6 +108,10 @@ def serve(
         Summarize the oldest turns of a long conversation instead of omitting them.
     policy
         A routing policy file that replaces the policies of the workspaces.
+    mail_agent
+        An agent whose letters the server answers with runs, as NAME, TEAM/NAME or NAME=MODEL; repeatable.
+    mail_agent_tools
+        Let runs of letters use the tools of the server. Calls that need approval ask HUMAN.
     nats
         A NATS broker that transports letters to other stores, such as nats://broker:4222; repeatable for a cluster.
         Default: mail stays in this store.

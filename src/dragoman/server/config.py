@@ -33,6 +33,8 @@ class ServerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     delegate: bool = False  # models may give tasks to models of other tiers
     summarize: bool = False  # summarize the oldest turns of long conversations
     policy: str | None = None  # routing policy file, in place of those of the workspaces
+    mail_agent: tuple[str, ...] = ()  # agents that answer letters: NAME, TEAM/NAME or NAME=MODEL
+    mail_agent_tools: bool = False  # runs of letters may use the tools
     nats: tuple[str, ...] = ()  # brokers that transport letters to other stores; without one, mail stays in this store
     nats_replicas: Annotated[int, msgspec.Meta(ge=1, le=5)] = 1  # number of brokers that store a letter
     nats_monitor: str | None = None  # monitoring URL of a broker, for its durability

@@ -33,6 +33,7 @@ from dragoman.server.config import ServerConfig, address, default_attachments_ur
 from dragoman.server.gateway_fast_path import make_protocol
 from dragoman.server.gateway_middleware import MAX_BODY_BYTES
 from dragoman.server.http.endpoint import Endpoint
+from dragoman.server.mail.agents import LetterRuns, run_mail_agents
 from dragoman.server.runs import RunRegistry
 from dragoman.server.state import AppState
 from dragoman.settings import Setting, Settings
@@ -43,6 +44,7 @@ from dragoman.tools.exposure import load_tools
 from dragoman.tools.shell import run_command
 from dragoman.toolschema import value_problems
 from dragoman.turn import Agent, AgentConfig, make_registry
+from dragoman.turn.letter_tool import SEND_LETTER
 
 DEFAULT_PORT: Final = 8000
 _PORT_ATTEMPTS: Final = 10  # consecutive ports that are tried if none is configured
@@ -102,7 +104,11 @@ async def open_app_state(
         location = attachments_url(config)
         base_url = address(config) if config.base_url is not None or not is_mounted else None
         attachments = await stack.enter_async_context(open_attachments(location, base_url=base_url))
-        tools = await stack.enter_async_context(load_tools(config.tool, config.mcp, effective, _log.warning))
+        builtin = tuple(name for name in config.tool if name != SEND_LETTER)
+        tools = await stack.enter_async_context(load_tools(builtin, config.mcp, effective, _log.warning))
+        letter_runs = LetterRuns()
+        if SEND_LETTER in config.tool:
+            tools = (*tools, letter_runs.make_tool())
         agent_fields: dict[str, Any] = {
             "system_prompt": config.system,
             "workspace": make_workspace(config, store, effective),
@@ -116,9 +122,12 @@ async def open_app_state(
         stack.push_async_callback(state.gateway.close)
         if config.nats:
             state.mail = await stack.enter_async_context(_open_nats_mail(store, config))
+        state.letter_runs = letter_runs
+        letter_runs.state = state
         state.runs = RunRegistry(state)
         state.runs.start()
         stack.push_async_callback(state.runs.close)
+        await stack.enter_async_context(run_mail_agents(state))
         yield state
 
 

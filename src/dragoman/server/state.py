@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from starlette.applications import Starlette
 
     from dragoman.server.auth.principal import FindUser
+    from dragoman.server.mail.agents import LetterRuns
     from dragoman.server.runs import RunRegistry
 
 
@@ -29,6 +30,7 @@ class AppState:
     """The store, agent, attachments, mail, gateway, configuration, keys, counters and active runs of a server."""
 
     runs: RunRegistry  # set last, because it needs the rest of the state
+    letter_runs: LetterRuns  # set with it
     app: Starlette  # set by ``make_app``
 
     def __init__(
