@@ -32,7 +32,7 @@ def requested_inputs(interrupts: Sequence[Interrupt]) -> list[dict[str, Any]]:
     """The inputs that the interrupts of a run wait for."""
     return [
         {"id": input_id, **_describe(interrupt, name)}
-        for interrupt, names in _named_inputs(interrupts)
+        for interrupt, names in _input_names(interrupts)
         for name, input_id in names.items()
     ]
 
@@ -54,11 +54,11 @@ def resume_from(interrupts: Sequence[Interrupt], answer: TaskResultLetter) -> tu
             "resolved",
             {name: inputs[input_id] for name, input_id in names.items() if input_id in inputs},
         )
-        for interrupt, names in _named_inputs(interrupts)
+        for interrupt, names in _input_names(interrupts)
     )
 
 
-def _named_inputs(interrupts: Sequence[Interrupt]) -> list[tuple[Interrupt, dict[str, str]]]:
+def _input_names(interrupts: Sequence[Interrupt]) -> list[tuple[Interrupt, dict[str, str]]]:
     """The interrupts with their value names, and the input id of each."""
     has_many = len(interrupts) > 1
     return [
