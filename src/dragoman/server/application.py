@@ -27,7 +27,18 @@ from dragoman.server.admin import health, metrics
 from dragoman.server.admin.counters import Counters
 from dragoman.server.auth import me
 from dragoman.server.auth.principal import Principal, authenticate, get_principal
-from dragoman.server.chat import attachments, costs, export, history, messages, models, swap, threads, versions
+from dragoman.server.chat import (
+    attachments,
+    costs,
+    envelopes,
+    export,
+    history,
+    messages,
+    models,
+    swap,
+    threads,
+    versions,
+)
 from dragoman.server.config import base_path
 from dragoman.server.gateway_middleware import GatewayMiddleware
 from dragoman.server.http.cors import cors_headers, find_allowed_origin, is_preflight, preflight_headers
@@ -51,6 +62,7 @@ MODULES: Final = (
     swap,
     costs,
     export,
+    envelopes,
     runs,
     ui_messages,
     copilotkit,

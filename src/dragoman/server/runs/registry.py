@@ -104,7 +104,7 @@ class RunRegistry:
         session, run = await self._find_existing(request)
         if run is not None:
             return StartResult(run)
-        with self._count_pending(request.principal.user_id):
+        with self.count_pending(request.principal.user_id):
             return await run_to_completion(self._start_new(request, session))
 
     async def _find_existing(self, request: RunRequest) -> tuple[Session | None, Run | None]:
@@ -124,7 +124,7 @@ class RunRegistry:
         )
 
     @contextlib.contextmanager
-    def _count_pending(self, user_id: str) -> Iterator[None]:
+    def count_pending(self, user_id: str) -> Iterator[None]:
         """Count a run that is starting; 429 if the user has too many."""
         active = sum(
             publisher.run.user_id == user_id and not publisher.has_ended for publisher in self._publishers.values()

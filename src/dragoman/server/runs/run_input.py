@@ -188,7 +188,7 @@ def parse_run_input(value: object) -> RunInput:
         version=wire.protocol_version,
         parent_run_id=None if wire.parent_run_id is None else validate_id(wire.parent_run_id, "parentRunId"),
         state=None if state == {} else state,
-        tools=_parse_tools(wire.tools or []),
+        tools=parse_tools(wire.tools or []),
         context=_join_context(wire.context or []),
         model=_parse_model(wire.forwarded_props),
         resume=tuple(wire.resume or ()),
@@ -217,7 +217,8 @@ def _has_nul(value: Any) -> bool:
             return False
 
 
-def _parse_tools(tools: list[InputTool]) -> tuple[ToolDefinition, ...]:
+def parse_tools(tools: list[InputTool]) -> tuple[ToolDefinition, ...]:
+    """The definitions of tools that a client runs, or an error."""
     if len(tools) > MAX_TOOLS:
         raise ApiError(422, "too_many_tools", f"tools has {len(tools)} items; the limit is {MAX_TOOLS}.")
     definitions: list[ToolDefinition] = []
