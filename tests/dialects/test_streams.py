@@ -268,6 +268,30 @@ CHUNK = {
 }
 
 
+def test_several_events_of_one_read_are_the_events_of_as_many_reads(dialect: ModuleType) -> None:
+    for data in recorded(dialect.NAME):
+        pieces = one_by_one(data)
+        expected = encode_events(dialect, pieces)
+        for size in (2, 7, 40, len(pieces)):
+            reads = [b"".join(pieces[at : at + size]) for at in range(0, len(pieces), size)]
+            assert encode_events(dialect, reads) == expected
+            middle = [len(read) // 2 for read in reads]  # in the middle of an event
+            parts = [part for read, at in zip(reads, middle, strict=True) for part in (read[:at], read[at:])]
+            assert encode_events(dialect, parts) == expected
+
+
+@pytest.mark.parametrize("inserted", ['x","y', 'x"}\n\n{"y', "\\", "\\ud83d", "", "\\u2028\\n", "\0"])
+def test_a_delta_among_others_that_is_no_plain_text_is_read_as_when_it_arrives_alone(
+    dialect: ModuleType, inserted: str
+) -> None:
+    texts = [TextDelta(0, f"word{number} ") for number in range(6)]
+    pieces = [piece for piece in written(dialect, MessageStart("m"), *texts) if piece]
+    other = pieces[3].replace(b"word2 ", inserted.encode())
+    assert other != pieces[3]
+    alone = [*pieces[:3], other, *pieces[3:]]
+    assert encode_events(dialect, [b"".join(alone)]) == encode_events(dialect, alone)
+
+
 @pytest.mark.parametrize(
     "change",
     [

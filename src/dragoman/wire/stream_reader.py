@@ -9,8 +9,8 @@
         def end_stream(self, events, *, is_done)      the last events of a stream that ends without a MessageComplete
         def read_trailing(self, data)                 an event that follows the MessageComplete
 
-The fast path of every dialect: while ``expects_delta`` is set, the base decodes an event as ``delta_type`` first. Of a
-delta that repeats the bytes around the text, it decodes the text only (``DeltaTemplate``).
+The fast path of every dialect: while ``expects_delta`` is set, the base decodes an event as ``delta_type`` first. Of
+deltas that repeat the bytes around the text, it decodes the texts only, all at once (``DeltaTemplate``).
 
 ``read_event`` raises ``EventOrderError`` or ``FormatError`` for an event that the protocol does not allow. The base
 handles the rest: events that are not JSON objects, a page instead of a stream, a cut stream, data after the end, and
@@ -69,7 +69,8 @@ class BaseStreamReader:
         self._end: MessageComplete | None = None
         self._trailing = TrailingData(dialect)
         self._is_over = False
-        self._template = DeltaTemplate(is_usable=type(self).repeat_delta is not BaseStreamReader.repeat_delta)
+        has_template = framing == "sse" and type(self).repeat_delta is not BaseStreamReader.repeat_delta
+        self._template = DeltaTemplate(is_usable=has_template)
         self.expects_delta = False
 
     def feed(self, data: bytes) -> list[StreamEvent]:
@@ -79,13 +80,10 @@ class BaseStreamReader:
             template = self._template
             if template.prefix and data.startswith(template.prefix) and (text := template.read_text(data)):
                 return [self.repeat_delta(text)]
-            single = self._single_event(data) if self.expects_delta else None
-            if single is not None and self._read_delta(single, events):
-                template.learn(data, events[-1])
-                return events
-            template.forget()
-            if not self._is_over:
-                self.read_bytes(data, events)
+            if template.may_learn:
+                self._read_events(data, events)
+            elif not self._read_single(data, events):
+                self._read_rest(data, events)
         except Exception as error:  # noqa: BLE001  events read before it stand
             self._abort(error, events)
         return events
@@ -136,6 +134,35 @@ class BaseStreamReader:
         self._head = None
 
     # --- bytes and frames
+
+    def _read_events(self, data: bytes, events: list[StreamEvent]) -> None:
+        """Append the events of these bytes: deltas that fit the template all at once, the first others one by one."""
+        template, wires, at = self._template, data.split(_EVENT_END), 0
+        for _ in range(_MAX_STEPS):
+            texts = template.read_texts(wires, at)
+            events.extend(map(self.repeat_delta, texts))
+            at += len(texts)
+            if at >= len(wires) - 1:
+                break
+            wire = wires[at] + _EVENT_END
+            if self._read_single(wire, events):
+                template.learn(wire, events[-1])
+            else:
+                self._read_rest(wire, events)
+            at += 1
+        if rest := _EVENT_END.join(wires[at:]):
+            self._read_rest(rest, events)
+
+    def _read_single(self, data: bytes, events: list[StreamEvent]) -> bool:
+        """Append the event of bytes that are one plain delta; ``False`` if they are anything else."""
+        single = self._single_event(data) if self.expects_delta else None
+        return single is not None and self._read_delta(single, events)
+
+    def _read_rest(self, data: bytes, events: list[StreamEvent]) -> None:
+        """The general path."""
+        self._template.forget()
+        if not self._is_over:
+            self.read_bytes(data, events)
 
     def read_bytes(self, data: bytes, events: list[StreamEvent]) -> None:
         """Append the events that these bytes complete."""
@@ -301,13 +328,35 @@ class DeltaTemplate:
         self._tries = _TEMPLATE_TRIES if is_usable else 0
 
     def read_text(self, data: bytes) -> str | None:
-        """Return the text of bytes that fit the template; ``None`` if they do not."""
+        """Return the text of one delta that fits the template; ``None`` if it does not, or there are several."""
         if not data.endswith(self._suffix):
             return None
         try:
             return _decode_text(data[len(self.prefix) - 1 : len(data) - len(self._suffix) + 1])
         except _DECODE_ERRORS:
             return None
+
+    @property
+    def may_learn(self) -> bool:
+        """Whether deltas fit a template, or may do so later."""
+        return self._tries > 0
+
+    def read_texts(self, wires: list[bytes], start: int) -> list[str]:
+        """Return the texts of the deltas from ``start`` on that fit the template. The last item is no whole event."""
+        prefix, suffix = self.prefix, self._suffix.removesuffix(_EVENT_END)
+        if not prefix:
+            return []
+        end = start
+        while end < len(wires) - 1 and wires[end].startswith(prefix) and wires[end].endswith(suffix):
+            end += 1
+        if end == start:
+            return []
+        texts = [wire[len(prefix) : len(wire) - len(suffix)] for wire in wires[start:end]]
+        try:
+            result = _decode_texts(b'["%b"]' % b'","'.join(texts))
+        except _DECODE_ERRORS:
+            return []
+        return result if len(result) == len(texts) and all(result) else []
 
     def learn(self, data: bytes, event: StreamEvent) -> None:
         """Compare the bytes of a delta with those of the delta before it."""
@@ -327,8 +376,11 @@ class DeltaTemplate:
         self.prefix, self._candidate = b"", None
 
 
+_MAX_STEPS: Final = 8  # events of one read that did not fit the template, before the general path reads the rest
 _TEMPLATE_TRIES: Final = 8  # deltas without a template, for example because of random padding, before learning stops
+_EVENT_END: Final = b"\n\n"
 _decode_text: Final = msgspec.json.Decoder(str).decode
+_decode_texts: Final = msgspec.json.Decoder(list[str]).decode
 
 
 class TrailingData:
