@@ -66,6 +66,7 @@ class Call(msgspec.Struct, frozen=True, kw_only=True):
     context: RequestContext  # ids of the reply
     timeouts: Timeouts = Timeouts()
     retries: Retries = Retries()
+    gather_s: float = 0.0  # after the first text, receive at most every so many seconds: many words per read cost less
     on_retry: Callable[[Fault, float], None] | None = None  # called with the fault and the delay in seconds
 
 

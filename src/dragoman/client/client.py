@@ -30,7 +30,7 @@ from dragoman.client.call import (
 )
 from dragoman.client.retry import resolve_retry_date, retry_delay_s, retry_hint
 from dragoman.errors import InputError
-from dragoman.event import MessageComplete, StreamError, StreamEvent
+from dragoman.event import MessageComplete, StreamError, StreamEvent, TextDelta, ThinkingDelta
 from dragoman.exchange import ErrorClass, Fault, Reply, StopReason
 from dragoman.wire.faults import redact
 
@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from dragoman.settings import Endpoint
 
 _CLOSE_TIMEOUT_S: Final = 2.0  # for the server to close a stream that has ended
+_FIRST_PAUSE_S: Final = 0.005  # between reads of a stream that is gathered; doubles with each
 _YIELD_BYTES: Final = 32 * 1024  # bytes of a stream that are read before other tasks run
 _MAX_CACHED_HEADERS: Final = 256
 _REQUEST_IDS: Final = ("x-request-id", "request-id", "x-amzn-requestid", "x-goog-request-id")
@@ -47,6 +48,7 @@ _LOG_HEADERS: Final = frozenset(
 )
 _RATE_LIMIT_PREFIXES: Final = ("x-ratelimit-", "anthropic-ratelimit-", "ratelimit-")
 _EARLY_END_CODES: Final = ("stream_incomplete", "empty_response", "bad_content_type")
+_TEXTS: Final = (TextDelta, ThinkingDelta)
 _INCOMPLETE: Final = Fault(
     code="stream_incomplete",
     message="the stream ended before the message did",
@@ -164,12 +166,14 @@ class _Attempts:
         self.attempt_at = self.started_at
         self.read_fault: Fault | None = None  # failure of the connection while the response was read
         self.has_ended = False  # the message is complete, only the end of the stream is missing
+        self.pause_s = 0.0  # before the next read
         self.response_headers: Mapping[str, str] = {}
 
     def _start_attempt(self) -> None:
         self.attempt_at = self.client.clock()
         self.read_fault = None
         self.has_ended = False
+        self.pause_s = 0.0
         self.response_headers = {}
         self.call_log.attempts += 1
 
@@ -224,6 +228,7 @@ class _Attempts:
                     async with aclosing(chunks), aclosing(decoded) as batches:
                         async for events in batches:
                             end = self._pop_end(events) or end
+                            self._adjust_pause(events)
                             if events:
                                 yield events
                             if type(end) is StreamError:
@@ -248,6 +253,13 @@ class _Attempts:
             self.has_ended = True
             events[:] = [event for event in events if type(event) is not MessageComplete]
         return end
+
+    def _adjust_pause(self, events: list[StreamEvent]) -> None:
+        """Read at growing intervals, up to ``gather_s``, from the first text on to the end of the message."""
+        if self.has_ended:
+            self.pause_s = 0.0
+        elif self.pause_s or any(isinstance(event, _TEXTS) for event in events):
+            self.pause_s = min(self.pause_s * 2 or _FIRST_PAUSE_S, self.call.gather_s)
 
     def _final_event(self, end: StreamEvent | None) -> StreamEvent:
         match end:
@@ -278,6 +290,8 @@ class _Attempts:
         total = line = since_yield = 0  # bytes in total, of the current line, and since other tasks ran
         longest = self.client.limits.line_bytes if self.stream else limit
         while True:
+            if self.pause_s:
+                await response.pause(self.pause_s)
             timeout_s = self._timeout_s(total)
             try:
                 chunk = await response.read_chunk(timeout_s) if timeout_s > 0 else _raise_timeout()

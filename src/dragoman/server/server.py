@@ -35,6 +35,7 @@ from dragoman.server.gateway_middleware import MAX_BODY_BYTES
 from dragoman.server.http.endpoint import Endpoint
 from dragoman.server.mail.agents import LetterRuns, run_mail_agents
 from dragoman.server.runs import RunRegistry
+from dragoman.server.runs.publisher import FLUSH_S
 from dragoman.server.state import AppState
 from dragoman.settings import Setting, Settings
 from dragoman.settings.policy_file import policy_from_file
@@ -141,6 +142,7 @@ def _agent_config(agent_config: AgentConfig, config: ServerConfig, settings: Set
         pause_for_approval=True,
         allow_delegation=agent_config.allow_delegation or config.delegate,
         summarize=agent_config.summarize or config.summarize,
+        gather_s=agent_config.gather_s or FLUSH_S,
         policy=policy,
     )
 
@@ -260,8 +262,9 @@ async def run_server(
 
 def load_libraries(agent: Agent) -> None:
     """Import the libraries that the first run needs. On the event loop the imports would block it for about 200 ms."""
-    import dragoman.client.transport  # noqa: PLC0415, F401  with aiohttp
+    from dragoman.client.connection import tls_context  # noqa: PLC0415  the command line needs it for its first call
 
+    tls_context()
     agent.services.price_table.has_price("openai:gpt-4o")
     redact("a text")
     value_problems({"type": "object"}, {})

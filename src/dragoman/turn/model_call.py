@@ -392,6 +392,7 @@ def make_call(turn: TurnState, endpoint: Endpoint, wire: Any, context: RequestCo
         context=context,
         timeouts=turn.config.timeouts,
         retries=turn.config.retries,
+        gather_s=turn.config.gather_s,
     )
 
 
