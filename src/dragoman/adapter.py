@@ -55,6 +55,7 @@ from dragoman.message import (
 )
 from dragoman.rules import MAX_NAME_LENGTH, to_tool_name
 from dragoman.wire.residue import get_notes
+from dragoman.wire.stream_reader import BaseStreamReader
 
 _SIGNING: Final = ("anthropic", "bedrock_converse", "gemini", "openai_responses")  # dialects that sign reasoning
 _TIMELESS_PREFIX: Final = "tu_" + ulid(0, 0)[:10]
@@ -168,10 +169,12 @@ class Adapter:
                     yield event
 
     async def stream_batches(
-        self, chunks: AsyncIterable[bytes], context: RequestContext
+        self, chunks: AsyncIterable[bytes], context: RequestContext, *, joins_deltas: bool = False
     ) -> AsyncGenerator[list[StreamEvent], None]:
-        """The same as ``stream_response``: the events of each chunk as one list."""
+        """The same as ``stream_response``: the events of each chunk as one list, in which deltas may be joined."""
         reader = self.dialect.stream_reader(None, self.provider.quirks)
+        if isinstance(reader, BaseStreamReader):
+            reader.joins_deltas = joins_deltas
         calls: dict[int, str] = {}
         rejected: set[int] = set()
         async for chunk in chunks:

@@ -222,9 +222,9 @@ def _delta_key(event: Any) -> tuple[Any, int]:
     """Type and block of a delta that can be joined with its neighbours; ``None`` for anything else."""
     kind = type(event)
     if kind is TextDelta:
-        is_plain = event.provider_raw is None
+        is_plain = event.provider_raw is None and not event.citations and not event.token_logprobs
     elif kind is ThinkingDelta:
-        is_plain = event.provider_raw is None and event.signature is None
+        is_plain = event.provider_raw is None and event.signature is None and not event.is_summary
     else:
         is_plain = kind is ToolUseInputDelta
     return (kind, event.index) if is_plain else (None, -1)

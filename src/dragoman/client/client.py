@@ -224,7 +224,7 @@ class _Attempts:
                     end = StreamError(await self._read_error(response))
                 else:
                     chunks = self._read_chunks(response, self.client.limits.stream_bytes)
-                    decoded = self.call.adapter.stream_batches(chunks, self.call.context)
+                    decoded = self.call.adapter.stream_batches(chunks, self.call.context, joins_deltas=True)
                     async with aclosing(chunks), aclosing(decoded) as batches:
                         async for events in batches:
                             end = self._pop_end(events) or end

@@ -26,7 +26,9 @@ _MAX_HEAD: Final = 64 * 1024
 _MAX_SIZE_LINE: Final = 4096  # of a chunk, with extensions
 _EYEBALLS_DELAY_S: Final = 0.25  # before the next address of a host is tried, too
 _STATUS: Final = re.compile(rb"HTTP/1\.([01]) ([1-5][0-9]{2})(?: [^\r\n]*)?")
-_SIZE_LINE: Final = re.compile(rb"([0-9A-Fa-f]{1,15})[ \t]*(?:;[^\r\n]*)?\r\n")
+_SIZE_LINE: Final = rb"([0-9A-Fa-f]{1,15})[ \t]*(?:;[^\r\n]*)?\r\n"
+_FIRST_SIZE: Final = re.compile(_SIZE_LINE).match
+_NEXT_SIZE: Final = re.compile(rb"\r\n" + _SIZE_LINE).match
 _LENGTH: Final = re.compile(r"[0-9]{1,15}")
 _NAME: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 
@@ -98,7 +100,7 @@ class Connection(asyncio.Protocol):
         self._is_persistent = False
         self._is_chunked = False
         self._left: int | None = 0  # bytes of the body or of the chunk; None: until the connection closes
-        self._has_chunk_end = False  # the line end after a chunk is due
+        self._is_first_chunk = True
         self._is_trailer = False
 
     # --- callbacks of the event loop ---------------------------------------------------------------------------------
@@ -263,6 +265,9 @@ class Connection(asyncio.Protocol):
 
     def _parse_body(self) -> bytes:
         data = self._take()
+        if self._is_trailer:
+            self._keep(self._read_trailer(data))
+            return b""
         if self._is_chunked:
             return self._parse_chunks(data)
         if self._left is None:
@@ -275,32 +280,30 @@ class Connection(asyncio.Protocol):
 
     def _parse_chunks(self, data: bytes) -> bytes:
         """Return the content of the chunks, and keep an incomplete line."""
-        at, left, parts = 0, self._left or 0, list[bytes]()
-        while not self._is_trailer:
-            if left:
-                parts.append(part := data[at : at + left])
-                at += len(part)
-                left -= len(part)
-                if left:
-                    break
-                self._has_chunk_end = True
-            if self._has_chunk_end:
-                if len(data) < at + 2:
-                    break
-                if data[at : at + 2] != b"\r\n":
-                    raise ProtocolError("the response has an invalid chunk")
-                at += 2
-                self._has_chunk_end = False
-            size = _SIZE_LINE.match(data, at)
-            if size is None:
-                if b"\n" in data[at:] or len(data) - at > _MAX_SIZE_LINE:
-                    raise ProtocolError("the response has an invalid chunk")
+        parts, at = [data[: self._left]], self._left or 0
+        size = len(data)
+        while at <= size:  # the chunk that ends there has arrived
+            line = self._next_size(data, at)
+            if line is None:
                 break
-            left, at = int(size[1], 16), size.end()
-            self._is_trailer = not left
-        self._left = left
-        self._keep(self._read_trailer(data[at:]) if self._is_trailer else data[at:])
+            left, start = int(line[1], 16), line.end()
+            self._is_first_chunk = False
+            if not left:
+                self._is_trailer = True
+                self._keep(self._read_trailer(data[start:]))
+                return b"".join(parts)
+            at = start + left
+            parts.append(data[start:at])
+        self._left = max(0, at - size)
+        self._keep(data[at:])
         return b"".join(parts)
+
+    def _next_size(self, data: bytes, at: int) -> re.Match[bytes] | None:
+        """Return the line end of a chunk and the size of the next one; none if they have not arrived."""
+        line = (_FIRST_SIZE if self._is_first_chunk else _NEXT_SIZE)(data, at)
+        if line is None and (len(data) - at > _MAX_SIZE_LINE or b"\n" in data[at + 2 :]):
+            raise ProtocolError("the response has an invalid chunk")
+        return line
 
     def _read_trailer(self, data: bytes) -> bytes:
         """Skip the fields after the last chunk; return what is left of the bytes."""

@@ -37,6 +37,8 @@ Item = TypeVar("Item")
 class Operation(Generic[Result]):
     """An operation that an engine can run, and run again after a rollback: each iteration starts it anew."""
 
+    is_quick = False  # a few rows by their keys: SQLite may run it on the event loop, see ``engines/loop_writer``
+
     def __init__(self, start: Callable[[], Steps[Result]]) -> None:
         self._start = start
 
@@ -77,6 +79,15 @@ def volatile(wanted: Operation[Outcome]) -> VolatileOperation[Outcome]:
     return VolatileOperation(wanted.__iter__)
 
 
+AnyOp = TypeVar("AnyOp", bound=Operation[Any])
+
+
+def quick(wanted: AnyOp) -> AnyOp:
+    """The same operation, marked as one that touches a few rows by their keys."""
+    wanted.is_quick = True
+    return wanted
+
+
 def volatile_operation(steps: Callable[Params, Steps[Result]]) -> Callable[Params, VolatileOperation[Result]]:
     """Decorate a generator function so that a call returns a ``VolatileOperation``."""
 
@@ -85,6 +96,16 @@ def volatile_operation(steps: Callable[Params, Steps[Result]]) -> Callable[Param
         return VolatileOperation(functools.partial(steps, *arguments, **kwargs))
 
     return wrapper
+
+
+class _Done:
+    """Something to await that is over."""
+
+    def __await__(self) -> Generator[None, None, None]:
+        yield from ()
+
+
+DONE: Final = _Done()
 
 
 class Facet:

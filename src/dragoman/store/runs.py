@@ -25,6 +25,7 @@ from typing import Any, Final, Literal
 import msgspec
 
 from dragoman.errors import ConflictError, CorruptDataError
+from dragoman.offload import LARGE
 from dragoman.signals import CANCEL, RUN
 from dragoman.store.liveness import is_dead
 from dragoman.store.operation import (
@@ -37,6 +38,7 @@ from dragoman.store.operation import (
     from_micros,
     length_us,
     operation,
+    quick,
     to_micros,
     volatile,
 )
@@ -170,7 +172,8 @@ class RunStore(Facet):
         """
         is_stored = await self._store._try_append_events(run, after, events)
         if is_stored is None:
-            is_stored = await self._store._write(volatile(self._append_op(run, after, events)))
+            wanted = volatile(self._append_op(run, after, events))
+            is_stored = await self._store._write(quick(wanted) if sum(map(len, events)) < LARGE else wanted)
         self.announce(run.session_id)
         return is_stored
 
@@ -178,7 +181,7 @@ class RunStore(Facet):
         """Append the last events of a run and end it; false as for ``append``."""
         is_stored = await self._store._try_append_events(run, after, events, end)
         if is_stored is None:
-            is_stored = await self._store._write(self._append_op(run, after, events, end))
+            is_stored = await self._store._write(quick(self._append_op(run, after, events, end)))
         self.announce(run.session_id)
         return is_stored
 
@@ -195,15 +198,15 @@ class RunStore(Facet):
 
     async def get(self, session_id: str, run_id: str) -> Run | None:
         """Return the run of that id, if it exists."""
-        return await self._store._read(_get_run(session_id, run_id))
+        return await self._store._read(quick(_get_run(session_id, run_id)))
 
     async def find_same(self, run: Run) -> Run | None:
         """Return the stored run of the same request; ``ConflictError`` if another request used its id or key."""
-        return await self._store._read(Operation(functools.partial(_find_existing, run)))
+        return await self._store._read(quick(Operation(functools.partial(_find_existing, run))))
 
     async def latest(self, session_id: str) -> Run | None:
         """Return the run that started last, if there is one."""
-        return await self._store._read(_latest_run(session_id))
+        return await self._store._read(quick(_latest_run(session_id)))
 
     async def events(self, session_id: str, after: int = 0, limit: int = _BATCHES) -> RunEventPage:
         """Return the events after a number in order, from at most ``limit`` stored batches."""

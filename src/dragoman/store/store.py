@@ -46,7 +46,7 @@ from dragoman.store.high_water import HighWaterMark
 from dragoman.store.message_reader import MAX_CACHED_PAGE, SMALL_PAGE, AttachmentRefs, MessageCache, MessageRow
 from dragoman.store.message_rows import message_from, message_hash
 from dragoman.store.message_writer import Draft, MessageRange, SessionEnd
-from dragoman.store.operation import UNKNOWN_TIME, AnyOperation, Outcome, to_micros
+from dragoman.store.operation import DONE, UNKNOWN_TIME, AnyOperation, Outcome, quick, to_micros
 from dragoman.store.retention import blob_gc, deletion, erasure
 from dragoman.store.rule_check import reject_violations
 from dragoman.store.runs import Run, RunEnd, RunStore
@@ -134,6 +134,13 @@ class Store:
         """Run an operation in its own transaction, and return when it is committed."""
         raise NotImplementedError
 
+    async def _commit(self, operation: AnyOperation[Outcome]) -> tuple[Outcome, Awaitable[Any]]:
+        """Run an operation in its own transaction; return its result, and what to await until no power cut can lose it.
+
+        The result is returned as soon as other processes see it. A failure of the sync is raised by the second part.
+        """
+        return await self._write(operation), DONE
+
     async def _write_index(self, operation: AnyOperation[Outcome]) -> Outcome:
         """Write to the search index, which is allowed on a read-only copy as well."""
         return await self._write(operation)
@@ -219,7 +226,7 @@ class Store:
 
     async def find_session(self, session_id: str) -> Session | None:
         """The session of that id, or ``None``."""
-        return await self._read(sessions.find_session(session_id))
+        return await self._read(quick(sessions.find_session(session_id)))
 
     async def list_sessions(
         self,
@@ -447,12 +454,20 @@ class Store:
         self, drafts: Sequence[Draft], change: Callable[[Sequence[Draft]], AnyOperation[Outcome]]
     ) -> Outcome:
         """Store messages after their blobs."""
+        outcome, synced = await self._commit_messages(drafts, change)
+        await synced
+        return outcome
+
+    async def _commit_messages(
+        self, drafts: Sequence[Draft], change: Callable[[Sequence[Draft]], AnyOperation[Outcome]]
+    ) -> tuple[Outcome, Awaitable[Any]]:
+        """Store messages after their blobs; see ``_commit``."""
         while True:
             for draft in drafts:
                 if draft.columns.blobs:
                     await self._put_blobs(draft)
             try:
-                return await self._write(change(drafts))
+                return await self._commit(change(drafts))
             except message_writer.BlobCollectedError as error:
                 drafts = await blob_gc.prepare_retry(self, drafts, error)
 

@@ -19,7 +19,7 @@ import asyncio
 import contextlib
 import functools
 import logging
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final, Self
 
@@ -27,13 +27,24 @@ import msgspec
 
 from dragoman.errors import ConflictError, StorageError
 from dragoman.message import Message
-from dragoman.offload import estimate_size, run_off_loop
+from dragoman.offload import LARGE, estimate_size, run_off_loop
 from dragoman.shield import run_to_completion
 from dragoman.store import entries as entry_store
 from dragoman.store.liveness import is_dead, make_owner
 from dragoman.store.message_reader import SMALL_PAGE, MessageCache, MessageRow, read_page_in_segments
 from dragoman.store.message_writer import Draft, SessionEnd, append_messages, drafts_from, update_message
-from dragoman.store.operation import Facet, Operation, Part, Steps, VolatileOperation, length_us, operation, volatile
+from dragoman.store.operation import (
+    AnyOp,
+    Facet,
+    Operation,
+    Part,
+    Steps,
+    VolatileOperation,
+    length_us,
+    operation,
+    quick,
+    volatile,
+)
 from dragoman.store.rule_check import reject_violations
 from dragoman.store.sessions import Segment, create_session, get_session, lineage, unknown_session
 from dragoman.store.tool_call_rows import insert_tool_ids, tool_ids_in_segments
@@ -44,6 +55,8 @@ if TYPE_CHECKING:
 
 LEASE_S: Final = 8.0
 IS_HELD: Final = "leases.expires_at > lease_now()"
+_FEW_MESSAGES: Final = 8
+_FEW_ENTRIES: Final = 16
 _LARGE_PAGE: Final = 500  # messages per read after the first page
 _log: Final = logging.getLogger("dragoman.store")
 
@@ -73,7 +86,8 @@ class TurnStore(Facet):
         """
         store = self._store
         stale = self.stale_owner(session_id)
-        await store._write(VolatileOperation(functools.partial(_acquire, session_id, owner, length_us(seconds), stale)))
+        acquisition = functools.partial(_acquire, session_id, owner, length_us(seconds), stale)
+        await store._write(quick(VolatileOperation(acquisition)))
         self._unreleased.pop(session_id, None)
         return Lease(session_id=session_id, owner=owner, expires_at=store.clock() + timedelta(seconds=seconds))
 
@@ -84,7 +98,7 @@ class TurnStore(Facet):
     async def release(self, session_id: str, owner: str) -> None:
         """Release the lease of a session. If this fails, the next ``acquire`` of this store releases it."""
         try:
-            await self._store._write(VolatileOperation(functools.partial(_release, session_id, owner)))
+            await self._store._write(quick(VolatileOperation(functools.partial(_release, session_id, owner))))
         except StorageError:
             self._unreleased[session_id] = owner
             raise
@@ -118,8 +132,10 @@ class TurnStore(Facet):
         *,
         is_new: bool = False,
         part: Part[Any] | None = None,
-    ) -> None:
+    ) -> Awaitable[Any]:
         """Acquire the lease of a session and append the rows of ``place``; with ``is_new`` create the session first.
+
+        Return when this is committed. Await the result before anybody is told: until then a power cut may undo it.
 
         ``part`` is a part of the same transaction. ``ConflictError`` if the session has other messages by now
         (``seq_conflict``) or another turn runs (``turn_in_flight``); then nothing is stored.
@@ -131,15 +147,18 @@ class TurnStore(Facet):
         end = (0, "") if is_new else store._ends.get(session.id)
         now = store.clock()
         lease.expect()
-        new_end = await store._store_messages(
-            drafts,
-            lambda drafts: _start(session, drafts, lease.acquisition, now=now, end=end, part=part, is_new=is_new),
-        )
+
+        def make_operation(drafts: Sequence[Draft]) -> Operation[SessionEnd | None]:
+            start = _start(session, drafts, lease.acquisition, now=now, end=end, part=part, is_new=is_new)
+            return _quick_if_small(start, drafts)
+
+        new_end, synced = await store._commit_messages(drafts, make_operation)
         lease.confirm()
         if is_new:
             store.mark.add_session(session.id, session.last_seq)
         if new_end is not None:
             store._acknowledge(session.id, new_end, messages[-1].id)
+        return synced
 
     async def save_partial(self, session_id: str, message: Message) -> None:
         """Save the content of a partial message so far. A power cut may lose it, a crash of the process does not."""
@@ -147,7 +166,7 @@ class TurnStore(Facet):
         now = store.clock()
         await store._store_messages(
             drafts_from([message]),
-            lambda drafts: volatile(update_message(session_id, drafts[0], now)),
+            lambda drafts: _quick_if_small(volatile(update_message(session_id, drafts[0], now)), drafts),
         )
 
     async def add_placeholder(self, session_id: str, message: Message) -> Row:
@@ -155,7 +174,7 @@ class TurnStore(Facet):
         store = self._store
         (draft,) = drafts_from([store._adopt(session_id, message)])
         now, end = store.clock(), store._ends.get(session_id)
-        places = await store._write(volatile(append_messages(session_id, [draft], now=now, end=end)))
+        places = await store._write(quick(volatile(append_messages(session_id, [draft], now=now, end=end))))
         assert places.end is not None  # its id is new
         store._acknowledge(session_id, places.end, draft.message.id)
         return Row(places.seqs[0], draft.message)
@@ -188,9 +207,12 @@ class TurnStore(Facet):
         if part is not None:
             extras.append(part)
         now = store.clock()
-        seq = await store._store_messages(
-            drafts_from([own_message]), lambda messages: _finish_answer(session_id, messages[0], now, extras)
-        )
+
+        def make_operation(messages: Sequence[Draft]) -> Operation[int]:
+            finish = _finish_answer(session_id, messages[0], now, extras)
+            return _quick_if_small(finish, messages) if len(drafts) <= _FEW_ENTRIES else finish
+
+        seq = await store._store_messages(drafts_from([own_message]), make_operation)
         store.search_index.schedule()
         return Row(seq, own_message)
 
@@ -276,6 +298,12 @@ class SessionLease:
             except StorageError as error:  # the next attempt may still be in time
                 _log.warning("the lease of session %s could not be renewed: %s", self.session_id, error)
             await asyncio.sleep(self._seconds / 3)
+
+
+def _quick_if_small(wanted: AnyOp, drafts: Sequence[Draft]) -> AnyOp:
+    """An operation on messages, marked as quick if these are few and short."""
+    size = sum(len(draft.columns.content_json) + len(draft.columns.metadata_json) for draft in drafts)
+    return quick(wanted) if size < LARGE and len(drafts) <= _FEW_MESSAGES else wanted
 
 
 # --- operations ------------------------------------------------------------------------------------------------------

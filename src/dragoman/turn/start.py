@@ -358,7 +358,8 @@ async def store_question(turn: TurnState) -> TurnStart | None:
     part = turn.journal.open(start) if turn.journal is not None else None
     is_new = request.new_session is not None
     try:
-        await store.turns.start(turn.lease, turn.session, rows, is_new=is_new, part=part)
+        synced = await store.turns.start(turn.lease, turn.session, rows, is_new=is_new, part=part)
+        await synced
     except ConflictError as error:
         if error.code == "seq_conflict":
             return None

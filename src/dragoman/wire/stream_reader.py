@@ -21,6 +21,7 @@ Invariants: any split of the bytes yields the same events. A damaged stream neve
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable
 from typing import Any, ClassVar, Final
 
@@ -72,6 +73,7 @@ class BaseStreamReader:
         has_template = framing == "sse" and type(self).repeat_delta is not BaseStreamReader.repeat_delta
         self._template = DeltaTemplate(is_usable=has_template)
         self.expects_delta = False
+        self.joins_deltas = False  # deltas that arrive together may be one event
 
     def feed(self, data: bytes) -> list[StreamEvent]:
         """Return the events that these bytes complete."""
@@ -139,9 +141,10 @@ class BaseStreamReader:
         """Append the events of these bytes: deltas that fit the template all at once, the first others one by one."""
         template, wires, at = self._template, data.split(_EVENT_END), 0
         for _ in range(_MAX_STEPS):
-            texts = template.read_texts(wires, at)
-            events.extend(map(self.repeat_delta, texts))
-            at += len(texts)
+            if texts := template.read_texts(wires, at):
+                joined = ["".join(texts)] if self.joins_deltas else texts
+                events.extend(map(self.repeat_delta, joined))
+                at += len(texts)
             if at >= len(wires) - 1:
                 break
             wire = wires[at] + _EVENT_END
@@ -343,15 +346,16 @@ class DeltaTemplate:
 
     def read_texts(self, wires: list[bytes], start: int) -> list[str]:
         """Return the texts of the deltas from ``start`` on that fit the template. The last item is no whole event."""
-        prefix, suffix = self.prefix, self._suffix.removesuffix(_EVENT_END)
+        prefix, suffix = self.prefix, self._suffix[: -len(_EVENT_END)]
         if not prefix:
             return []
-        end = start
-        while end < len(wires) - 1 and wires[end].startswith(prefix) and wires[end].endswith(suffix):
-            end += 1
-        if end == start:
+        before, after, texts = len(prefix), -len(suffix), list[bytes]()
+        for wire in itertools.islice(wires, start, len(wires) - 1):
+            if wire[:before] != prefix or wire[after:] != suffix:
+                break
+            texts.append(wire[before:after])
+        if not texts:
             return []
-        texts = [wire[len(prefix) : len(wire) - len(suffix)] for wire in wires[start:end]]
         try:
             result = _decode_texts(b'["%b"]' % b'","'.join(texts))
         except _DECODE_ERRORS:

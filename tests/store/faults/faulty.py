@@ -8,7 +8,7 @@ from typing import Any
 
 from dragoman.store import Store, open_store
 from dragoman.store.engines import sqlite
-from dragoman.store.engines.sqlite_jobs import resolve, transaction
+from dragoman.store.engines.sqlite_jobs import _run_in_savepoint, resolve, transaction
 from dragoman.store.engines.write_scheduler import WriteScheduler
 
 _WAIT_S = 0.01
@@ -22,7 +22,7 @@ class _EarlyAcknowledgement(WriteScheduler):
         while not is_last:
             jobs, is_last = self._next_group()
             with self._lock.hold(), transaction(self._connection):
-                resolve(jobs, [self._run_in_savepoint(job.operation) for job in jobs])
+                resolve(jobs, [_run_in_savepoint(self._connection, job.operation) for job in jobs])
                 time.sleep(_WAIT_S)
         self._connection.close()
         self._lock.close()

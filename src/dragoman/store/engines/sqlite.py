@@ -10,6 +10,7 @@ or a file system that would break this is detected at the start, and the store i
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import glob
 import logging
 import os
@@ -19,7 +20,7 @@ import shutil
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from decimal import MAX_EMAX, MIN_EMIN, Context, Decimal, Inexact
 from pathlib import Path
 from typing import Any, Final, cast
@@ -31,6 +32,7 @@ from dragoman.errors import CorruptDataError, StorageError, StoreError, StoreUnu
 from dragoman.message import is_possible_cost
 from dragoman.store import high_water
 from dragoman.store.blobs import Blobs
+from dragoman.store.engines.loop_writer import LoopWriter
 from dragoman.store.engines.sqlite_jobs import (
     DISK_FULL_ERRNOS,
     Failure,
@@ -44,10 +46,10 @@ from dragoman.store.engines.sqlite_jobs import (
     translate_error,
 )
 from dragoman.store.engines.tables import check_version, migrations
-from dragoman.store.engines.write_scheduler import WriterLock, WriteScheduler
+from dragoman.store.engines.write_scheduler import HAS_LOCKS, WriterLock, WriteScheduler
 from dragoman.store.high_water import HighWaterMark
 from dragoman.store.lease_clock import boot_id, restart_leases
-from dragoman.store.operation import AnyOperation, Outcome
+from dragoman.store.operation import AnyOperation, Operation, Outcome
 from dragoman.store.row_hash import CALL_FIELDS, call_hash
 from dragoman.store.store import Store, now_utc
 
@@ -91,6 +93,7 @@ class SqliteStore(Store):
         self._write_queue: Jobs = queue.SimpleQueue()
         self._read_queue: Jobs = queue.SimpleQueue()
         self._threads: list[threading.Thread] = []
+        self._loop_writer: LoopWriter | None = None
 
     @property
     def local_paths(self) -> tuple[Path, ...]:
@@ -107,6 +110,9 @@ class SqliteStore(Store):
             self._read_queue = self._write_queue
         for _ in range(_READERS if self.path is not None else 0):
             self._start(_Reader(await asyncio.to_thread(self._connect), self._read_queue))
+        if self.path is not None and self._read_copy is None and HAS_LOCKS:
+            log = self.path.with_name(f"{self.path.name}-wal")
+            self._loop_writer = LoopWriter(log, self._lock(), self._connect, self._write_queue)
         self.search_index.start()
 
     def _start(self, worker: WriteScheduler | _Reader) -> None:
@@ -116,6 +122,9 @@ class SqliteStore(Store):
 
     async def close(self) -> None:
         await self.search_index.stop()
+        loop_writer, self._loop_writer = self._loop_writer, None
+        if loop_writer is not None:
+            await loop_writer.close()
         self._write_queue.put(None)
         for _ in self._threads[1:]:
             self._read_queue.put(None)
@@ -151,10 +160,38 @@ class SqliteStore(Store):
         return await self._write_index(operation)
 
     async def _write_index(self, operation: AnyOperation[Outcome]) -> Outcome:
-        return await self._submit(self._write_queue, operation)
+        writer = self._find_loop_writer(operation)
+        if writer is None:
+            return await self._submit(self._write_queue, operation)
+        writer.submit(job := Job(operation))
+        return cast("Outcome", await job.future)
+
+    async def _commit(self, operation: AnyOperation[Outcome]) -> tuple[Outcome, Awaitable[Any]]:
+        writer = self._find_loop_writer(operation)
+        if writer is None:
+            return await super()._commit(operation)
+        job = Job(operation)
+        job.committed = asyncio.get_running_loop().create_future()
+        job.future.add_done_callback(job.copy_outcome)  # if the writer thread commits it
+        writer.submit(job)
+        try:
+            return cast("Outcome", await job.committed), job.future
+        except BaseException:
+            job.future.add_done_callback(_note_outcome)
+            raise
 
     async def _read(self, operation: AnyOperation[Outcome]) -> Outcome:
+        writer = self._find_loop_writer(operation)
+        if writer is not None:
+            with contextlib.suppress(apsw.BusyError, apsw.LockedError):
+                return cast("Outcome", writer.read(operation))
         return await self._submit(self._read_queue, operation)
+
+    def _find_loop_writer(self, operation: AnyOperation[Any]) -> LoopWriter | None:
+        """The writer of this event loop, if it may run the operation."""
+        writer = self._loop_writer
+        is_quick = isinstance(operation, Operation) and operation.is_quick
+        return writer if is_quick and writer is not None and writer.is_ready else None
 
     async def _submit(self, jobs: Jobs, operation: AnyOperation[Outcome]) -> Outcome:
         if not self._threads:
@@ -364,6 +401,12 @@ class SqliteStore(Store):
             await asyncio.to_thread(connection.close)
 
 
+def _note_outcome(future: asyncio.Future[Any]) -> None:
+    """Mark the error of an operation as seen: the caller got it from the commit."""
+    if not future.cancelled():
+        future.exception()
+
+
 def _copy(source: apsw.Connection, target: Path, report: Callable[[int, int], object] | None = None) -> None:
     target.unlink(missing_ok=True)
     permissions.create_file(target)
@@ -460,7 +503,8 @@ class _Reader:
     def run(self) -> None:
         """Run the jobs of the queue until it yields ``None``."""
         while (job := self._jobs.get()) is not None:
-            resolve([job], [self._read(job.operation)])
+            if isinstance(job, Job):
+                resolve([job], [self._read(job.operation)])
         self._connection.close()
 
     def _read(self, operation: AnyOperation[Any]) -> Any:

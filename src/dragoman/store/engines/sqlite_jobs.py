@@ -9,7 +9,7 @@ import asyncio
 import contextlib
 import errno
 import queue
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from decimal import InvalidOperation
 from typing import Any, Final
 
@@ -28,9 +28,29 @@ class Job:
     def __init__(self, operation: AnyOperation[Any]) -> None:
         self.operation = operation
         self.future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        self.committed: asyncio.Future[Any] | None = None  # set when the operation is committed, before it is synced
+
+    def set_committed(self, outcome: Any) -> None:
+        """Note the outcome of a commit."""
+        if self.committed is not None:
+            set_results([(self.committed, outcome)])
+
+    def copy_outcome(self, future: asyncio.Future[Any]) -> None:
+        """Copy the outcome of an operation that another thread committed and synced."""
+        if self.committed is None or self.committed.done() or future.cancelled():
+            return
+        if (error := future.exception()) is not None:
+            self.committed.set_exception(error)
+        else:
+            self.committed.set_result(future.result())
 
 
-Jobs = queue.SimpleQueue[Job | None]  # None ends the thread
+class _Wake:
+    """Wakes a thread that has nothing to do."""
+
+
+WAKE: Final = _Wake()
+Jobs = queue.SimpleQueue[Job | _Wake | None]  # None ends the thread
 
 
 class Failure:
@@ -47,10 +67,11 @@ def resolve(jobs: Sequence[Job], outcomes: Sequence[Any]) -> None:
         by_loop.setdefault(job.future.get_loop(), []).append((job.future, outcome))
     for loop, results in by_loop.items():
         with contextlib.suppress(RuntimeError):  # the loop is closed, and nothing waits any more
-            loop.call_soon_threadsafe(_set_results, results)
+            loop.call_soon_threadsafe(set_results, results)
 
 
-def _set_results(results: list[tuple[asyncio.Future[Any], Any]]) -> None:
+def set_results(results: Iterable[tuple[asyncio.Future[Any], Any]]) -> None:
+    """Set the results of futures, on their event loop."""
     for future, outcome in results:
         if future.done():
             continue  # the caller was cancelled
@@ -83,6 +104,27 @@ def run_operation(connection: apsw.Connection, operation: AnyOperation[Any]) -> 
             sql, arguments = steps.send(execute(statement, validate_arguments(arguments)).fetchall())
     except StopIteration as stop:
         return stop.value
+
+
+def run_group(connection: apsw.Connection, operations: Sequence[AnyOperation[Any]]) -> list[Any]:
+    """Run operations in one transaction and return their outcomes. One that fails leaves the others."""
+    with transaction(connection):
+        if len(operations) == 1:
+            return [run_operation(connection, operations[0])]
+        return [_run_in_savepoint(connection, operation) for operation in operations]
+
+
+def _run_in_savepoint(connection: apsw.Connection, operation: AnyOperation[Any]) -> Any:
+    connection.execute("SAVEPOINT job")
+    try:
+        outcome = run_operation(connection, operation)
+    except Exception as error:
+        if isinstance(error, apsw.Error | OSError) and not isinstance(error, apsw.ConstraintError):
+            raise  # the database failed, and with it the whole group
+        connection.execute("ROLLBACK TO job")
+        outcome = Failure(translate_error(error, connection))
+    connection.execute("RELEASE job")
+    return outcome
 
 
 def run_read(connection: apsw.Connection, operation: AnyOperation[Any]) -> Any:

@@ -24,7 +24,7 @@ from typing import Any, Final
 import apsw
 
 from dragoman.errors import StorageError
-from dragoman.store.engines.sqlite_jobs import Failure, Job, Jobs, resolve, run_operation, transaction, translate_error
+from dragoman.store.engines.sqlite_jobs import Failure, Job, Jobs, resolve, run_group, translate_error
 from dragoman.store.operation import AnyOperation, VolatileOperation
 
 try:
@@ -32,6 +32,7 @@ try:
 except ImportError:  # not a POSIX system: SQLite's own locks have to do
     fcntl = None  # type: ignore[assignment]
 
+HAS_LOCKS: Final = fcntl is not None
 _MAX_GROUP: Final = 512  # operations per transaction
 _CHECKPOINT_PAGES: Final = 4_000  # pages in the log before they are copied into the database
 
@@ -49,12 +50,30 @@ class WriterLock:
         if self._path is None or fcntl is None:
             yield
             return
-        if self._descriptor is None:
-            self._descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT, 0o600)
-        fcntl.flock(self._descriptor, fcntl.LOCK_EX)
+        fcntl.flock(self._open(self._path), fcntl.LOCK_EX)
         try:
             yield
         finally:
+            self.release()
+
+    def _open(self, path: Path) -> int:
+        if self._descriptor is None:
+            self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+        return self._descriptor
+
+    def acquire(self) -> bool:
+        """Acquire the lock if nothing holds it."""
+        if self._path is None or fcntl is None:
+            return True
+        try:
+            fcntl.flock(self._open(self._path), fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            return False
+        return True
+
+    def release(self) -> None:
+        """Release the lock."""
+        if self._descriptor is not None and fcntl is not None:
             fcntl.flock(self._descriptor, fcntl.LOCK_UN)
 
     def close(self) -> None:
@@ -98,7 +117,8 @@ class WriteScheduler:
         jobs: list[Job] = []
         job = self._jobs.get()
         while job is not None:
-            jobs.append(job)
+            if isinstance(job, Job):
+                jobs.append(job)
             if len(jobs) >= _MAX_GROUP:
                 return jobs, False
             try:
@@ -115,10 +135,7 @@ class WriteScheduler:
                 self._prepare()
             with self._lock.hold():
                 self._set_sync(not all(isinstance(operation, VolatileOperation) for operation in operations))
-                with transaction(self._connection):
-                    if len(operations) == 1:
-                        return [run_operation(self._connection, operations[0])]
-                    return [self._run_in_savepoint(operation) for operation in operations]
+                return run_group(self._connection, operations)
         except Exception as error:  # noqa: BLE001  it is raised where the operation is awaited
             return [self._failure_from(error)] * len(operations)
 
@@ -127,19 +144,6 @@ class WriteScheduler:
         if is_synced is not self._is_synced:
             self._connection.execute(self._sync_on if is_synced else "PRAGMA synchronous=NORMAL")
             self._is_synced = is_synced
-
-    def _run_in_savepoint(self, operation: AnyOperation[Any]) -> Any:
-        """Run one operation of a group. If it fails, the others of its group stay."""
-        self._connection.execute("SAVEPOINT job")
-        try:
-            outcome = run_operation(self._connection, operation)
-        except Exception as error:
-            if isinstance(error, apsw.Error | OSError) and not isinstance(error, apsw.ConstraintError):
-                raise  # the database failed, and with it the whole group
-            self._connection.execute("ROLLBACK TO job")
-            outcome = Failure(translate_error(error, self._connection))
-        self._connection.execute("RELEASE job")
-        return outcome
 
     def _failure_from(self, error: Exception) -> Failure:
         translated = translate_error(error, self._connection)
