@@ -33,6 +33,8 @@ default_model = "fake:m"
 base_url = "http://127.0.0.1:{port}/v1"
 [models."fake:m"]
 max_context_tokens = 100000000
+[models."fake:late"]
+max_context_tokens = 100000000
 [models."fake:still"]
 max_context_tokens = 100000000
 [models."fake:calls-{calls}"]

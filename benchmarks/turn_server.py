@@ -1,6 +1,6 @@
 """A provider in its own process that replies immediately: a complete reply, or a stream of words.
 
-The model ``still`` sends its first words and then nothing, until the client disconnects. ``calls-N`` requests N tools
+The model ``late`` sends its first words after 50 ms, about as soon as the fastest providers do. ``still`` sends its first words and then nothing, until the client disconnects. ``calls-N`` requests N tools
 in one reply, and replies with text to their results. ``delta-N`` sends N characters in one event, ``letters-N`` one
 character in each of N events.
 """
@@ -14,6 +14,7 @@ import sys
 from aiohttp import web
 
 WORDS = 200
+_LATE_S = 0.05
 _CHUNK = {"id": "c", "object": "chat.completion.chunk", "created": 1, "model": "m"}
 _USAGE = {"prompt_tokens": 5, "completion_tokens": WORDS, "total_tokens": WORDS + 5}
 
@@ -73,6 +74,8 @@ async def answer(request: web.Request) -> web.StreamResponse:
     if body["model"] == "still":
         await response.write(b"".join(_STREAM[:5]))
         await asyncio.sleep(3600)
+    if body["model"] == "late":
+        await asyncio.sleep(_LATE_S)
     for piece in _STREAM:
         await response.write(piece)
     await response.write_eof()

@@ -15,7 +15,7 @@ from dragoman.exchange import ErrorClass, Fault, StopReason
 from dragoman.message import MessageStatus, TextBlock, ToolResultBlock, ToolUseBlock
 from dragoman.redaction import redact
 from dragoman.tools import emit_approval_request
-from dragoman.turn.model_call import fault_fields
+from dragoman.turn.model_call import drop_begun_call, fault_fields
 from dragoman.turn.state import TurnState
 from dragoman.turn.types import PendingCall, TurnEnd
 
@@ -86,6 +86,7 @@ async def _close_open_work(
     if turn.is_over or not turn.is_open:
         return
     try:
+        await drop_begun_call(turn)
         if turn.placeholder is not None:
             message, turn.placeholder = turn.placeholder.message, None
             message = message.replace(metadata=message.metadata.replace(status=status, extra=extra))

@@ -75,7 +75,7 @@ _log: Final = logging.getLogger("dragoman.turn")
 
 async def call_model(turn: TurnState) -> AsyncGenerator[AnswerStart | StreamEvent | AnswerEnd, None]:
     """Call the model with the history of a turn. Yields the events of its answer, then the stored answer."""
-    call = await _ModelCall.prepare(turn)
+    call = await _take_call(turn)
     try:
         yield call.start
         async with contextlib.aclosing(call.batches()) as batches:
@@ -85,12 +85,42 @@ async def call_model(turn: TurnState) -> AsyncGenerator[AnswerStart | StreamEven
                 if call.call_count > MAX_CALLS:
                     break
     except (asyncio.CancelledError, GeneratorExit):
-        await run_to_completion(call.end(CANCELLED))
+        await run_to_completion(call.abort(CANCELLED))
         raise
     except Exception:
-        await run_to_completion(call.end(_internal_fault()))
+        await run_to_completion(call.abort(_internal_fault()))
         raise
     yield await run_to_completion(call.end(_too_many_calls_fault() if call.call_count > MAX_CALLS else None))
+
+
+async def begin_call(turn: TurnState) -> None:
+    """Send the request of the next call, while the question is synced. ``call_model`` reads the answer."""
+    if turn.placeholder is None:
+        return
+    try:
+        call = await _ModelCall.prepare(turn)
+    except Exception as error:  # noqa: BLE001  ``call_model`` raises it
+        turn.begun_call = error
+    else:
+        call.begin()
+        turn.begun_call = call
+
+
+async def _take_call(turn: TurnState) -> _ModelCall:
+    call, turn.begun_call = turn.begun_call, None
+    if isinstance(call, Exception):
+        raise call
+    return call if isinstance(call, _ModelCall) else await _ModelCall.prepare(turn)
+
+
+async def drop_begun_call(turn: TurnState) -> None:
+    """Undo ``begin_call``: the turn ends before its answer is read."""
+    call, turn.begun_call = turn.begun_call, None
+    if isinstance(call, _ModelCall):
+        await call.close_stream()
+        turn.placeholder = call.writer.row
+        reply = Reply(stop_reason=StopReason.ERROR, fault=CANCELLED)
+        emit_call_end(turn, call.start.message_id, reply, None, call.call_log)
 
 
 def _too_many_calls_fault() -> Fault:
@@ -138,6 +168,8 @@ class _ModelCall:
         self.call_count = 0  # tool calls that arrived
         self.call_log = CallLog()
         self._write_without_items: Callable[[], Written]  # for a provider that does not know its items any more
+        self._stream: AsyncGenerator[list[StreamEvent], None] | None = None  # of a call that has begun
+        self._first_batch: asyncio.Task[list[StreamEvent] | None] | None = None
 
     @classmethod
     async def prepare(cls, turn: TurnState) -> _ModelCall:
@@ -191,7 +223,36 @@ class _ModelCall:
         writer = AnswerWriter(turn.services.store, row, turn.adapter, context)
         return cls(turn, call, writer, start, answer_tool)
 
+    def begin(self) -> None:
+        """Send the request, and read the first events of the answer."""
+        self._stream = self._read_batches()
+        self._first_batch = asyncio.create_task(_read_first(self._stream), name="dragoman-call")
+
+    async def close_stream(self) -> None:
+        """Close the connection of a call that has begun and is not read."""
+        if self._first_batch is not None and not self._first_batch.done():
+            self._first_batch.cancel()
+            await asyncio.wait([self._first_batch])
+        if self._stream is not None:
+            await self._stream.aclose()
+
+    async def abort(self, fault: Fault) -> None:
+        """End a call whose answer is not read to its end."""
+        await self.close_stream()
+        await self.end(fault)
+
     async def batches(self) -> AsyncGenerator[list[StreamEvent], None]:
+        """The events of the answer, those of one read together."""
+        async with contextlib.aclosing(self._stream or self._read_batches()) as batches:
+            if self._first_batch is not None:
+                events = await self._first_batch
+                if events is None:
+                    return
+                yield events
+            async for events in batches:
+                yield events
+
+    async def _read_batches(self) -> AsyncGenerator[list[StreamEvent], None]:
         """The events of the answer; of an answer that is not streamed, the events that a stream would have.
 
         If the provider does not know an item of the history any more, the call is repeated once without its items.
@@ -358,6 +419,10 @@ class _ModelCall:
             is_complete = reply.usage.output_tokens >= output_tokens
             return reply.usage if is_complete else reply.usage.replace(output_tokens=output_tokens, estimated=True)
         return TokenUsage(input_tokens=self.start.estimated_input_tokens, output_tokens=output_tokens, estimated=True)
+
+
+async def _read_first(batches: AsyncGenerator[list[StreamEvent], None]) -> list[StreamEvent] | None:
+    return await anext(batches, None)
 
 
 def _check_output(reply: Reply, turn: TurnState) -> Reply:

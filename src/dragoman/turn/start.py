@@ -34,6 +34,7 @@ from dragoman.store.turns import SessionLease, TurnSnapshot
 from dragoman.tools import ToolRegistry
 from dragoman.turn.config import AgentConfig
 from dragoman.turn.image_policy import image_policy
+from dragoman.turn.model_call import begin_call
 from dragoman.turn.pending_calls import PendingCalls
 from dragoman.turn.services import AgentServices
 from dragoman.turn.state import TurnState, TurnUsage, find_calling_message, find_open_calls
@@ -342,8 +343,8 @@ def _hash(data: bytes) -> str:
 async def store_question(turn: TurnState) -> TurnStart | None:
     """Acquire the lease and store the question, answers and a placeholder for the answer: one transaction.
 
-    There is a placeholder if the model is called next. None, and nothing is stored, if the session has changed since
-    it was read.
+    There is a placeholder if the model is called next; its request is sent while the transaction is synced. None, and
+    nothing is stored, if the session has changed since it was read.
     """
     request, services, store = turn.request, turn.services, turn.services.store
     turn.answered_ids |= {answer.tool_use_id for answer in request.answers}
@@ -359,20 +360,22 @@ async def store_question(turn: TurnState) -> TurnStart | None:
     is_new = request.new_session is not None
     try:
         synced = await store.turns.start(turn.lease, turn.session, rows, is_new=is_new, part=part)
-        await synced
     except ConflictError as error:
         if error.code == "seq_conflict":
             return None
         raise
     turn.is_open = True
-    if turn.journal is not None:
-        turn.journal.confirm_open()
     turn.placeholder = rows[-1] if calls_model else None
     turn.history.extend(row.message for row in stored[len(turn.imported) :])
     if request.content:
         services.remove_late_notes(messages)
     _emit_session_start(services, turn.session, turn.session.last_seq)
     _emit_decision(turn.scope, turn.decision, turn.routing_ms)
+    if not turn.config.summarize:  # a summary changes what the model receives
+        await begin_call(turn)
+    await synced
+    if turn.journal is not None:
+        turn.journal.confirm_open()
     for call in closed_calls:
         await store.cancel_tool_call(turn.session.id, call.id)  # does nothing if the call has its result
     return start

@@ -95,6 +95,7 @@ class TurnState:
         self.repairs = 0  # of answers that did not fit the requested output
         self.is_repair_due = False  # the model is to be called again, with the problems of its answer
         self.placeholder: Row | None = None  # of the next answer, if it is stored
+        self.begun_call: object | None = None  # of ``model_call.begin_call``
         self.answer: AnswerEnd | None = None  # the last one of this turn
         self.has_entries = False  # its trace entries are stored
         self.is_over = False  # its end event is emitted

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from dragoman.bus.event_types.system_events import GatewayQuotaExceeded
-from dragoman.errors import ConflictError, DragomanError
+from dragoman.errors import ConflictError, DragomanError, StorageError
 from dragoman.ids import name_from_id
 from dragoman.server.auth.principal import Principal, find_thread
 from dragoman.server.http.http_errors import ApiError
@@ -240,6 +240,8 @@ class RunRegistry:
         except Exception as error:
             if not publisher.is_started:
                 publisher.started.set_exception(error)
+                if isinstance(error, StorageError):  # the run may be stored nevertheless
+                    self._lost_runs.append(publisher.run)
                 return
             _log.exception("run %s could not be published", publisher.run.run_id)
             self._lost_runs.append(publisher.run)
