@@ -11,7 +11,7 @@ import contextlib
 import json
 import sys
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -119,31 +119,43 @@ async def fill_thread(store: Store, session_id: str, count: int) -> None:
         await store.append(session_id, messages)
 
 
-async def serve(folder: Path, upstream: int, count: int, calls: int) -> None:
-    """Serve until standard input is closed."""
+@contextlib.asynccontextmanager
+async def open_server(folder: Path, upstream: int, *, messages: int, calls: int) -> AsyncIterator[int]:
+    """Serve while the block lasts; the port."""
     file = folder / "config.toml"
     file.write_text(_SETTINGS.format(port=upstream, calls=calls))
     file.chmod(0o600)
     user_settings = settings.load(environment={}, file=file, keyring=lambda _: None)
     config = ServerConfig(store=f"sqlite:///{folder / 'chats.db'}", port=0, max_pending_runs=10_000, grace_s=1)
     listener, options = bind_socket(config)
-    async with open_app_state(options, user_settings) as doors:
-        await fill_thread(doors.store, SHORT, PAGE)
-        await fill_thread(doors.store, LONG, count)
+    async with open_app_state(options, user_settings) as state:
+        await fill_thread(state.store, SHORT, PAGE)
+        await fill_thread(state.store, LONG, messages)
         freeze_loaded_objects()
-        async with run_server(doors, listener, EXTRA_ENDPOINTS):
-            print(options.port, flush=True)
-            await asyncio.get_running_loop().run_in_executor(None, sys.stdin.read)
+        async with run_server(state, listener, EXTRA_ENDPOINTS):
+            assert options.port is not None
+            yield options.port
+
+
+async def serve(folder: Path, upstream: int, count: int, calls: int) -> None:
+    """Serve until standard input is closed."""
+    async with open_server(folder, upstream, messages=count, calls=calls) as port:
+        print(port, flush=True)
+        await asyncio.get_running_loop().run_in_executor(None, sys.stdin.read)
+
+
+def loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
+    """uvloop, as the server uses it, if it is installed."""
+    with contextlib.suppress(ImportError):
+        import uvloop
+
+        return uvloop.new_event_loop
+    return None
 
 
 def main() -> None:
     raise_file_limit()
-    factory = None
-    with contextlib.suppress(ImportError):
-        import uvloop
-
-        factory = uvloop.new_event_loop
-    with asyncio.Runner(loop_factory=factory) as runner:
+    with asyncio.Runner(loop_factory=loop_factory()) as runner:
         folder, upstream, count, *calls = sys.argv[1:]
         runner.run(serve(Path(folder), int(upstream), int(count), int(calls[0]) if calls else 1))
 

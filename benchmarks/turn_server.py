@@ -1,8 +1,8 @@
 """A provider in its own process that replies immediately: a complete reply, or a stream of words.
 
-The model ``late`` sends its first words after 50 ms, about as soon as the fastest providers do. ``still`` sends its first words and then nothing, until the client disconnects. ``calls-N`` requests N tools
-in one reply, and replies with text to their results. ``delta-N`` sends N characters in one event, ``letters-N`` one
-character in each of N events.
+The model ``late`` sends its first words after 50 ms, about as soon as the fastest providers do. ``still`` sends its
+first words and then nothing, until the client disconnects. ``calls-N`` requests N tools in one reply, and replies with
+text to their results. ``delta-N`` sends N characters in one event, ``letters-N`` one character in each of N events.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ def main() -> None:
         await runner.setup()
         site = web.TCPSite(runner, "127.0.0.1", 0)
         await site.start()
-        print(site._server.sockets[0].getsockname()[1], flush=True)  # type: ignore[union-attr, attr-defined]
+        print(site._server.sockets[0].getsockname()[1], flush=True)  # type: ignore[union-attr]
         await asyncio.get_running_loop().run_in_executor(None, sys.stdin.read)  # until the parent closes its pipe
 
     asyncio.run(serve())
