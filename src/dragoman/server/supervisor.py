@@ -43,7 +43,8 @@ from dragoman.tools.shell import run_command
 
 _PR_SET_DUMPABLE: Final = 4
 _SIGNAL_POLL_S: Final = 0.2  # how soon a signal to the supervisor takes effect
-_MIN_LIFE_S: Final = 1.0  # of a worker that is restarted at once
+_MIN_LIFE_S: Final = 1.0  # of a worker that is restarted soon
+_RESTART_S: Final = 0.3  # before that, so that its start does not take the CPU from those that end its runs
 _log: Final = logging.getLogger("dragoman.server")
 
 
@@ -244,8 +245,8 @@ def _supervise(config: ServerConfig, listener: socket.socket, token: str) -> Non
             for other in workers:
                 other.report_death()
             worker.close()
-            if time.monotonic() - worker.started_at < _MIN_LIFE_S:  # one that fails at start must not restart at once
-                stop_event.wait(_MIN_LIFE_S)
+            has_failed = time.monotonic() - worker.started_at < _MIN_LIFE_S  # at its start
+            stop_event.wait(_MIN_LIFE_S if has_failed else _RESTART_S)
             workers[index] = _Worker(config, listener, token, table, index)
     for worker in workers:
         worker.process.terminate()

@@ -237,7 +237,7 @@ class RunStore(Facet):
 
     async def fail_expired(self, run: Run, event: str) -> bool:
         """Fail an expired run with a last event; false if it has ended, or is alive again."""
-        is_stored = await self._store._write(_fail_expired(run, event, self._store.clock()))
+        is_stored = await self._store._write(quick(_fail_expired(run, event, self._store.clock())))
         self.announce(run.session_id)
         return is_stored
 

@@ -71,14 +71,14 @@ class ServerFactory:
 
 
 @asynccontextmanager
-async def run_factory(url: str, folder: Path) -> AsyncIterator[ServerFactory]:
-    """A nursery whose servers ask a model that tells a story."""
+async def run_factory(url: str, folder: Path, *more: str) -> AsyncIterator[ServerFactory]:
+    """A factory whose servers ask a model that tells a story."""
     async with FaultyServer(_make_story) as upstream:
         file = folder / "config.toml"
         file.write_text(_SETTINGS.format(address=upstream.address))
         file.chmod(0o600)
         pipe = asyncio.subprocess.PIPE
-        command = [sys.executable, "-m", "tests.server.runs.killable_server", url, str(file), str(folder)]
+        command = [sys.executable, "-m", "tests.server.runs.killable_server", url, str(file), str(folder), *more]
         process = await asyncio.create_subprocess_exec(*command, stdin=pipe, stdout=pipe, start_new_session=True)
         try:
             yield ServerFactory(process)

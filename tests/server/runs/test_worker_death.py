@@ -21,7 +21,7 @@ from dragoman.store import Store, open_store
 from dragoman.store.liveness import is_dead, make_owner
 from tests.server.conftest import ServerFixture
 from tests.server.runs.conftest import RUNS, SSE, run_input
-from tests.server.runs.test_recovery import _SETTINGS, Client, _make_story
+from tests.server.runs.test_recovery import _SETTINGS, Client, _make_story, run_factory
 from tests.server.test_server_process import run_process, wait_for_worker
 from tests.servers.faulty_server import FaultyServer
 from tests.store.faults.conftest import count, times
@@ -34,8 +34,8 @@ needs_proc = pytest.mark.skipif(
 
 
 @asynccontextmanager
-async def run_two_workers(folder: Path) -> AsyncIterator[tuple[str, Store]]:
-    """A server of two workers whose model tells a long story: its address, and its store."""
+async def run_two_workers(folder: Path) -> AsyncIterator[tuple[int, str, Store]]:
+    """A server of two workers whose model tells a long story: its process, its address, and its store."""
     async with FaultyServer(_make_story) as upstream:
         file = folder / "dragoman" / "config.toml"
         file.parent.mkdir()
@@ -44,13 +44,39 @@ async def run_two_workers(folder: Path) -> AsyncIterator[tuple[str, Store]]:
         database = str(folder / "chats.db")
         arguments = ("--port", "0", "--workers", "2", "--store", database)
         server = run_process(folder, *arguments)
-        _, address = await asyncio.to_thread(server.__enter__)
+        process, address = await asyncio.to_thread(server.__enter__)
         try:
             await asyncio.to_thread(wait_for_worker, address)
             async with open_store(f"sqlite:///{database}") as store:
-                yield address, store
+                yield process.pid, address, store
         finally:
             await asyncio.to_thread(server.__exit__, None, None, None)
+
+
+def children_of(pid: int) -> list[int]:
+    """The processes that a process has started."""
+    return [int(text) for text in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
+def is_serving(pid: int, port: int) -> bool:
+    """Whether the event loop of a process waits for connections to a port."""
+    folder = Path(f"/proc/{pid}")
+    try:
+        sockets = [line.split() for line in (folder / "net/tcp").read_text().splitlines()]
+        names = {f"socket:[{fields[9]}]" for fields in sockets if fields[1].endswith(f":{port:04X}")}
+        links = {link.name: os.readlink(link) for link in (folder / "fd").iterdir()}
+        loops = [name for name, target in links.items() if target == "anon_inode:[eventpoll]"]
+        lines = [line for name in loops for line in (folder / "fdinfo" / name).read_text().splitlines()]
+    except OSError:  # it has just ended, or closed a file
+        return False
+    return any(line.startswith("tfd:") and links.get(line.split()[1]) in names for line in lines)
+
+
+async def wait_for_two(supervisor: int, address: str) -> None:
+    """Wait until two workers serve."""
+    port = int(address.rpartition(":")[2])
+    while sum(is_serving(pid, port) for pid in children_of(supervisor)) < 2:
+        await asyncio.sleep(0.02)
 
 
 def worker_of(owner: str) -> int:
@@ -79,22 +105,73 @@ async def kill_worker(client: Client, address: str, store: Store) -> float:
 @needs_proc
 async def test_another_worker_ends_the_run_of_one_that_is_killed(tmp_path: Path, count: Callable[[str], None]) -> None:
     waits_s: list[float] = []
-    async with run_two_workers(tmp_path) as (address, store), aiohttp.ClientSession() as session, asyncio.timeout(600):
+    async with (
+        run_two_workers(tmp_path) as (supervisor, address, store),
+        aiohttp.ClientSession() as session,
+        asyncio.timeout(900),
+    ):
         for _ in range(times(2, 50)):
+            await wait_for_two(supervisor, address)
             client = Client(session, run_input("A long story, please."))
             waits_s.append(await kill_worker(client, address, store))
-            client.check_complete()
-            assert client.seen[-1][1]["code"] == "interrupted"
-            rows = await store.read(client.given["threadId"])
-            assert [row.message.metadata.status for row in rows] == [MessageStatus.COMPLETE, MessageStatus.ERROR]
-            assert rows[1].message.content[0].text.startswith(client.text)  # type: ignore[union-attr]
+            await check_ended(client, store)
             again = Client(session, run_input("Another story", threadId=client.given["threadId"]))
             await again.begin(address)
             assert again.seen[-1][1]["type"] == "RUN_FINISHED"
+    count(f"workers killed in the middle of a run {describe(waits_s)}")
+
+
+async def check_ended(client: Client, store: Store) -> None:
+    """Everything that a client saw of an interrupted run is stored."""
+    client.check_complete()
+    assert client.seen[-1][1]["code"] == "interrupted"
+    rows = await store.read(client.given["threadId"])
+    assert [row.message.metadata.status for row in rows] == [MessageStatus.COMPLETE, MessageStatus.ERROR]
+    assert rows[1].message.content[0].text.startswith(client.text)  # type: ignore[union-attr]
+
+
+def describe(waits_s: list[float]) -> str:
     p50_s, max_s = statistics.median(waits_s), max(waits_s)
-    count(
-        f"workers killed in the middle of a run {len(waits_s)}, lost 0, ended after p50 {p50_s:.2f} s, max {max_s:.2f} s"
-    )
+    return f"{len(waits_s)}, lost 0, ended after p50 {p50_s:.2f} s, max {max_s:.2f} s"
+
+
+async def begin_and_kill(client: Client, server: tuple[int, str]) -> None:
+    """Begin a run at a server, and kill the server."""
+    pid, address = server
+    await client.begin(address, most=4)
+    os.kill(pid, signal.SIGKILL)
+
+
+async def follow_to_end(client: Client, address: str) -> float:
+    """Follow a run to its end, and return how long that took."""
+    started_at = time.monotonic()
+    while not client.is_over:
+        await client.come_back(address)
+    return time.monotonic() - started_at
+
+
+@needs_proc
+@pytest.mark.parametrize(("distance", "rounds", "together"), [("near", (2, 50), 1), ("far", (1, 5), 10)])
+async def test_another_server_ends_the_run_of_one_that_is_killed(
+    distance: str, rounds: tuple[int, int], together: int, tmp_path: Path, count: Callable[[str], None]
+) -> None:
+    url, waits_s = f"sqlite:///{tmp_path / 'chats.db'}", list[float]()
+    async with (
+        run_factory(url, tmp_path, distance) as servers,
+        aiohttp.ClientSession() as session,
+        open_store(url) as store,
+        asyncio.timeout(900),
+    ):
+        _, survivor = await servers.server()
+        for _ in range(times(*rounds)):
+            clients = [Client(session, run_input("A long story, please.")) for _ in range(together)]
+            killed = [await servers.server() for _ in clients]
+            await asyncio.gather(*(begin_and_kill(*pair) for pair in zip(clients, killed, strict=True)))
+            waits_s += await asyncio.gather(*(follow_to_end(client, survivor) for client in clients))
+            for client in clients:
+                await check_ended(client, store)
+    machine = "this machine" if distance == "near" else "other machines"
+    count(f"servers of {machine} killed in the middle of a run {describe(waits_s)}")
 
 
 async def dead_owner() -> str:

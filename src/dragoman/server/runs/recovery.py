@@ -76,7 +76,7 @@ async def _store_published_text(store: Store, run: Run) -> None:
             if metadata.status is MessageStatus.PARTIAL and metadata.run_id == run.run_id:
                 merged = merge_published_text(row.message, await _load_events(store, run))
                 if merged != row.message:
-                    await store.update(run.session_id, merged)
+                    await store.turns.save_partial(run.session_id, merged)  # the end of the answer syncs it
 
 
 async def _load_events(store: Store, run: Run) -> list[dict[str, Any]]:
