@@ -29,6 +29,11 @@ class ProxyResponse:
     def __exit__(self, *_: object) -> None:
         self._response.release()  # returns a connection to the pool if the body was read, else closes it
 
+    @property
+    def is_complete(self) -> bool:
+        """Whether the whole body was read."""
+        return self._response.content.at_eof()
+
     async def read_chunk(self, timeout_s: float | None) -> bytes:
         """Return the next bytes, empty at the end; ``TimeoutError`` after ``timeout_s``."""
         content = self._response.content

@@ -42,6 +42,10 @@ class Response(Protocol):
 
     def __exit__(self, *_: object) -> None: ...
 
+    @property
+    def is_complete(self) -> bool:
+        """Whether the whole body was read."""
+
     async def read_chunk(self, timeout_s: float | None) -> bytes:
         """Return the next bytes, empty at the end; ``TimeoutError`` after ``timeout_s``."""
 
@@ -70,7 +74,7 @@ class DirectResponse:
     @property
     def is_complete(self) -> bool:
         """Whether the whole body was read."""
-        return self._response.content.at_eof()
+        return self._connection.is_complete and not self._encoded
 
     async def read_chunk(self, timeout_s: float | None) -> bytes:
         """Return the next bytes, empty at the end; ``TimeoutError`` after ``timeout_s``."""

@@ -98,14 +98,14 @@ def volatile_operation(steps: Callable[Params, Steps[Result]]) -> Callable[Param
     return wrapper
 
 
-class _Done:
-    """Something to await that is over."""
+class _EmptyAwaitable:
+    """Something to await that returns at once."""
 
     def __await__(self) -> Generator[None, None, None]:
         yield from ()
 
 
-DONE: Final = _Done()
+NO_SYNC: Final = _EmptyAwaitable()
 
 
 class Facet:

@@ -46,7 +46,7 @@ from dragoman.store.high_water import HighWaterMark
 from dragoman.store.message_reader import MAX_CACHED_PAGE, SMALL_PAGE, AttachmentRefs, MessageCache, MessageRow
 from dragoman.store.message_rows import message_from, message_hash
 from dragoman.store.message_writer import Draft, MessageRange, SessionEnd
-from dragoman.store.operation import DONE, UNKNOWN_TIME, AnyOperation, Outcome, quick, to_micros
+from dragoman.store.operation import NO_SYNC, UNKNOWN_TIME, AnyOperation, Outcome, quick, to_micros
 from dragoman.store.retention import blob_gc, deletion, erasure
 from dragoman.store.rule_check import reject_violations
 from dragoman.store.runs import Run, RunEnd, RunStore
@@ -139,7 +139,7 @@ class Store:
 
         The result is returned as soon as other processes see it. A failure of the sync is raised by the second part.
         """
-        return await self._write(operation), DONE
+        return await self._write(operation), NO_SYNC
 
     async def _write_index(self, operation: AnyOperation[Outcome]) -> Outcome:
         """Write to the search index, which is allowed on a read-only copy as well."""
