@@ -74,6 +74,7 @@ ENDPOINTS: Final = (
     _chat("/model/{model}/converse-stream", "bedrock_converse", stream=True),
     _post("/messages/count_tokens", "anthropic", ("/v1",), "count"),
     _post("/responses/input_tokens", "openai_responses", _OPENAI, "count"),
+    _post("/responses/compact", "openai_responses", _OPENAI, "compact"),
     _post("/models/{model}:countTokens", "gemini", _GEMINI, "count"),
     _post("/embeddings", "openai_chat", _OPENAI, "embed"),
     _post("/models/{model}:embedContent", "gemini", _GEMINI, "embed"),

@@ -14,7 +14,7 @@ from dragoman.client import Timeouts
 from dragoman.errors import DragomanError
 from dragoman.exchange import ErrorClass, Fault
 from dragoman.gateway import client_request as requests
-from dragoman.gateway import response_objects
+from dragoman.gateway import compaction, response_objects
 from dragoman.gateway.chat_call import ChatCall
 from dragoman.gateway.config import GatewayConfig, config_from
 from dragoman.gateway.embeddings import embed
@@ -64,6 +64,7 @@ class Gateway:
         self.upstream = Upstream(services.client)
         self._operations: dict[str, Callable[[Match, GatewayRequest], Awaitable[GatewayResponse]]] = {
             "chat": self._chat,
+            "compact": self._compact,
             "count": self._count,
             "embed": self._embed,
             "models": self._list_models,
@@ -116,7 +117,16 @@ class Gateway:
         requests.check_content(client_request)
         resolution = self.names.find(client_request.model, client_request.reply_dialect)
         client_request, state = await resolve_state(self, client_request)
-        return await ChatCall(self, client_request, resolution, state).run()
+        if compaction.has_trigger(client_request) and not self._speaks(resolution.models[0], client_request.dialect):
+            return await compaction.answer_trigger(self, client_request, resolution)
+        return await ChatCall(self, compaction.open_compactions(client_request), resolution, state).run()
+
+    def _speaks(self, model: Model, dialect: str) -> bool:
+        """Whether the provider of a model speaks a dialect."""
+        return self.services.registry.catalog.provider(model.provider).dialect == dialect
+
+    async def _compact(self, found: Match, request: GatewayRequest) -> GatewayResponse:
+        return await compaction.compact(self, await self._parse(found, request))
 
     async def _parse(self, found: Match, request: GatewayRequest) -> requests.ClientRequest:
         return await run_off_loop(len(request.body), requests.parse, found, request)
