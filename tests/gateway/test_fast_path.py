@@ -153,10 +153,11 @@ async def test_a_verified_key_takes_the_fast_path_until_it_expires(tmp_path: Pat
         assert (await client.ask(request)).status == 401
 
 
-async def test_a_caller_who_disconnects_cancels_the_call(tmp_path: Path) -> None:
+@pytest.mark.parametrize("headers", [pytest.param((), id="fast path"), pytest.param((GENERAL,), id="application")])
+async def test_a_caller_who_disconnects_cancels_the_call(tmp_path: Path, headers: tuple[str, ...]) -> None:
     async with run_raw_gateway(tmp_path, [[SILENCE]]) as served:
         async with served.connect() as client:
-            await client.send(make_request("/v1/messages", QUESTION))
+            await client.send(make_request("/v1/messages", QUESTION, *headers))
             while not served.upstream.requests:
                 await asyncio.sleep(0)
         async with asyncio.timeout(20):

@@ -11,7 +11,6 @@ byte is sent, also if the caller disconnects.
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import functools
 from collections.abc import AsyncGenerator
@@ -442,7 +441,6 @@ class StreamPump:
         self._response = response
         self.stream = stream
         self._ready: list[bytes] = []
-        self._task: asyncio.Task[bytes] | None = None
         self._has_ended = False
 
     async def start(self, patience_s: float) -> None:
@@ -463,26 +461,19 @@ class StreamPump:
             yield await self._next(ping_s)
 
     async def _next(self, patience_s: float) -> bytes | None:
-        if self._task is None:
-            self._task = asyncio.ensure_future(self._response.read())
-        done, _ = await asyncio.wait((self._task,), timeout=patience_s)
-        if not done:
-            return None
-        task, self._task = self._task, None
         try:
-            chunk = task.result()
+            chunk = await self._response.read_within(patience_s)
         except NetworkError as error:
             self._has_ended = True
             return self.stream.fail(error.fault)
+        if chunk is None:
+            return None
         data = self.stream.feed(chunk) if chunk else self.stream.close()
         self._has_ended = not chunk or self.stream.fault is not None
         return data
 
     def close(self) -> None:
         """Close the connection."""
-        if self._task is not None:
-            self._task.cancel()
-            self._task = None
         self._response.close()
 
 

@@ -9,6 +9,7 @@ origin of its endpoint, and the caller's key never is.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Mapping
 from typing import Any, Final
@@ -104,24 +105,42 @@ class UpstreamResponse:
         self._stream = stream
         self._started_at = started_at
         self._has_bytes = False
+        self._silent_until_s: float | None = None  # while a chunk is waited for
         self.status: int = response.status
         self.headers: dict[str, str] = response.headers
 
     async def read(self) -> bytes:
         """Return the next chunk; ``NetworkError`` if the connection breaks or is silent for too long."""
-        timeouts = self._timeouts
-        left_s = self._started_at + timeouts.whole_s - time.monotonic()
-        silence_s = timeouts.silence_s if self._has_bytes else timeouts.first_byte_s
-        limit_s = min(left_s, silence_s) if self._stream else left_s
+        chunk = await self.read_within(math.inf)
+        assert chunk is not None
+        return chunk
+
+    async def read_within(self, patience_s: float) -> bytes | None:
+        """Return the next chunk, or none after ``patience_s`` seconds of silence; errors as those of ``read``."""
+        now_s = time.monotonic()
+        if self._silent_until_s is None:
+            self._silent_until_s = now_s + self._limit_s(now_s)
+        left_s = self._silent_until_s - now_s
         try:
-            if limit_s <= 0:
+            if left_s <= 0:
                 raise TimeoutError
-            chunk: bytes = await self._response.read_chunk(limit_s)
+            chunk: bytes = await self._response.read_chunk(min(left_s, patience_s))
         except TimeoutError:
+            if patience_s < left_s:
+                return None
             code = "stream_broken" if self._has_bytes else "timeout"
-            raise NetworkError(network_fault(code, f"no data of the provider for {limit_s:.0f} seconds")) from None
+            raise NetworkError(network_fault(code, "no data of the provider within the time-out")) from None
+        self._silent_until_s = None
         self._has_bytes = self._has_bytes or bool(chunk)
         return chunk
+
+    def _limit_s(self, now_s: float) -> float:
+        """Return how long the provider may be silent."""
+        timeouts = self._timeouts
+        left_s = self._started_at + timeouts.whole_s - now_s
+        if not self._stream:
+            return left_s
+        return min(left_s, timeouts.silence_s if self._has_bytes else timeouts.first_byte_s)
 
     async def read_all(self, limit: int) -> bytes:
         """Return the whole body; ``NetworkError`` if it is larger than the limit."""

@@ -6,6 +6,8 @@ the application. Invariant: errors before the call (key, size of the body) have 
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Coroutine
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Any, Final
 
@@ -57,7 +59,14 @@ class GatewayMiddleware:
         scope["dragoman.route"] = found.endpoint.paths[0]
         request = Request(scope, receive)
         request.scope["app"] = self._state.app
-        await _send_response(await self._respond(found, path, request), send)
+        prepared = await self._prepare(found, path, request)
+        if isinstance(prepared, GatewayResponse):
+            await _send_response(prepared, send)
+        else:
+            await _run_until_disconnect(self._answer(found, prepared, send), receive)
+
+    async def _answer(self, found: endpoints.Match, request: GatewayRequest, send: Send) -> None:
+        await _send_response(await self._gateway.handle(found, request), send)
 
     async def _serve_socket(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve the Responses API on a WebSocket. No other path has one."""
@@ -82,7 +91,8 @@ class GatewayMiddleware:
         handshake = self._make_request(request, path, headers, b"", principal)
         await gateway_socket.serve_connection(ResponseConnection(self._gateway, handshake), receive, send)
 
-    async def _respond(self, found: endpoints.Match, path: str, request: Request) -> GatewayResponse:
+    async def _prepare(self, found: endpoints.Match, path: str, request: Request) -> GatewayRequest | GatewayResponse:
+        """Return the request of a caller, or the response that rejects it."""
         headers = _read_headers(request.scope)
         try:
             principal = await self._authenticate(request, headers)
@@ -92,7 +102,7 @@ class GatewayMiddleware:
             response = error_response(dialect, _to_fault(error), get_request_id(request))
             response.headers = {**response.headers, **error.headers}
             return response
-        return await self._gateway.handle(found, self._make_request(request, path, headers, body, principal))
+        return self._make_request(request, path, headers, body, principal)
 
     def _make_request(
         self, request: Request, path: str, headers: dict[str, str], body: bytes, principal: Principal
@@ -145,6 +155,25 @@ def _to_fault(error: ApiError) -> Fault:
     code = _CODES.get(error.status, "invalid_request")
     error_class = ErrorClass.AUTH if error.status in _CODES else ErrorClass.INVALID_REQUEST
     return Fault(code=code, message=error.message, error_class=error_class, status=error.status, provider="dragoman")
+
+
+async def _run_until_disconnect(work: Coroutine[Any, Any, None], receive: Receive) -> None:
+    """Run a coroutine; cancel it if the caller disconnects. A disconnect after the last byte changes nothing."""
+    task, watcher = asyncio.ensure_future(work), asyncio.ensure_future(_wait_for_disconnect(receive))
+    try:
+        await asyncio.wait((task, watcher), return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        watcher.cancel()
+        if not task.done():
+            task.cancel()
+        await asyncio.wait((task, watcher))
+    if not task.cancelled():
+        task.result()
+
+
+async def _wait_for_disconnect(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
 
 
 async def _send_response(response: GatewayResponse, send: Send) -> None:
