@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import json
 import re
+from datetime import UTC, datetime
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from dragoman import decode
+from dragoman import decode, transcripts
 from dragoman.errors import FormatError
 from dragoman.formats import readable
 from dragoman.message import (
+    ContentBlock,
     ImageBlock,
     ImageSource,
     Message,
@@ -159,7 +161,7 @@ async def test_what_a_provider_noted_leaves_the_server_in_no_view_but_its_own_wi
     ids = [one["message"]["id"] for one in found["messages"]]
     others = [one for one in readable() if one != "anthropic"]
     views = [f"history?threadId={name}", f"threads/{name}/messages", f"threads/{name}"]
-    views += [f"threads/{name}/export?format={one}" for one in ("json", "markdown", "html")]
+    views += [f"threads/{name}/export?format={one}" for one in ("json", "markdown", "html", "ag_ui", "vercel")]
     views += [f"threads/{name}/messages/{one}/as/{wanted}" for one in ids for wanted in others]
     for view in views:
         async with chat_server.client.get(f"{API}/{view}") as response:
@@ -286,6 +288,25 @@ async def test_a_thread_is_a_file_for_people_or_for_programs(chat_server: Server
         await read_error_code(chat_server.client.get(f"{API}/threads/{name}/export?format=exe"), 422)
         == "unknown_format"
     )
+
+
+@pytest.mark.parametrize("name", ["ag_ui", "vercel"])
+async def test_a_thread_is_exported_as_the_messages_of_a_front_end(chat_server: ServerFixture, name: str) -> None:
+    thread = await make_conversation(chat_server)
+    async with chat_server.client.get(f"{API}/threads/{thread}/export?format={name}") as answer:
+        assert (answer.status, answer.content_type) == (200, "application/json")
+        wires = await answer.json()
+    form = transcripts.get_format(name)
+    assert form.looks_like(wires)
+    restored = form.read_messages(wires, session_id=thread, created_at=datetime.now(UTC))
+    stored = [row.message for row in await chat_server.store.read(thread)]
+    contents = [[strip_notes(block) for block in message.content] for message in stored]
+    assert [[strip_notes(block) for block in message.content] for message in restored] == contents
+    assert [message.id for message in restored] == [message.id for message in stored]
+
+
+def strip_notes(block: ContentBlock) -> ContentBlock:
+    return block.replace(provider_raw=None)
 
 
 async def test_a_name_that_a_library_gave_a_thread_breaks_no_header(chat_server: ServerFixture) -> None:

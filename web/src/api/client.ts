@@ -118,11 +118,12 @@ export function search(words: string, offset: number, signal: AbortSignal): Prom
   return json(`/search${query({ q: words, limit: 40, offset })}`, { signal });
 }
 
-// Downloads a conversation as a Markdown file.
-export async function downloadMarkdown(thread: string, name: string): Promise<void> {
-  const answer = await call(`/threads/${id(thread)}/export${query({ format: "markdown" })}`);
+// Downloads a conversation as a file of a format that the server exports.
+export async function downloadThread(thread: string, name: string, format: string): Promise<void> {
+  const answer = await call(`/threads/${id(thread)}/export${query({ format })}`);
+  const suffix = format === "markdown" ? "md" : "json";
   const url = URL.createObjectURL(await answer.blob());
-  const link = Object.assign(document.createElement("a"), { href: url, download: `${name.slice(0, 60).replace(/[^\p{L}\p{N} _-]/gu, "")}.md` });
+  const link = Object.assign(document.createElement("a"), { href: url, download: `${name.slice(0, 60).replace(/[^\p{L}\p{N} _-]/gu, "")}.${suffix}` });
   link.click();
   URL.revokeObjectURL(url);
 }

@@ -14,6 +14,11 @@ import { nextTheme, theme, type Theme } from "../lib/theme.ts";
 import type { Thread } from "../api/types.ts";
 
 const THEME_ICONS: Record<Theme, IconName> = { system: "system", light: "sun", dark: "moon" };
+const EXPORTS = [
+  { label: "Export as Markdown", format: "markdown" },
+  { label: "Export for AG-UI", format: "ag_ui" },
+  { label: "Export for the AI SDK", format: "vercel" },
+];
 
 export function Sidebar() {
   const [words, setWords] = useState("");
@@ -99,7 +104,11 @@ function ThreadRow({ thread, isCurrent }: { thread: Thread; isCurrent: boolean }
         actions={[
           { label: "Rename", icon: "edit", run: () => appState.dialog.set({ kind: "rename", thread }) },
           { label: "Fork", icon: "fork", run: () => void appState.fork(thread.id, thread.lastSeq) },
-          { label: "Export as Markdown", icon: "file", run: () => void appState.attempt(() => api.downloadMarkdown(thread.id, name)) },
+          ...EXPORTS.map(({ label, format }) => ({
+            label,
+            icon: "file" as const,
+            run: () => void appState.attempt(() => api.downloadThread(thread.id, name, format)),
+          })),
           { label: "Delete", icon: "trash", run: () => appState.dialog.set({ kind: "delete", thread }) },
         ]}
       />

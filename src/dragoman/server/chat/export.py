@@ -1,6 +1,6 @@
-"""``GET /threads/{id}/export``: a thread as Markdown, HTML or JSON.
+"""``GET /threads/{id}/export``: a thread as Markdown, HTML or JSON, or as the messages of a front end.
 
-Markdown and HTML are rendered in a thread; JSON is streamed page by page.
+JSON is streamed page by page; the other formats are written in a thread.
 """
 
 from __future__ import annotations
@@ -14,11 +14,9 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
-from dragoman import renderers
+from dragoman import renderers, transcripts
 from dragoman.ids import name_from_id
-from dragoman.message import (
-    Message,
-)
+from dragoman.message import Message
 from dragoman.server.auth.principal import get_owned_session
 from dragoman.server.chat.messages import with_client_name
 from dragoman.server.chat.swap import load_history
@@ -29,13 +27,14 @@ from dragoman.store import Session, Store
 from dragoman.value import identity
 
 _PAGE_POLICY: Final = "default-src 'none'; style-src 'unsafe-inline'; img-src data:; media-src data:; sandbox"
-_SUFFIXES: Final = {"markdown": "md", "html": "html", "json": "json"}
-_MEDIA_TYPES: Final = {"markdown": "text/markdown", "html": "text/html", "json": "application/json"}
+_TRANSCRIPTS: Final = ("ag_ui", "vercel")
+_SUFFIXES: Final = {"markdown": "md", "html": "html", "json": "json", **dict.fromkeys(_TRANSCRIPTS, "json")}
+_MEDIA_TYPES: Final = {"md": "text/markdown", "html": "text/html", "json": "application/json"}
 _THREAD: Final = "/api/v1/agent/threads/{id}"
 
 
 async def export_thread(request: Request) -> Response:
-    """Return a thread as a file: Markdown, HTML, or canonical JSON."""
+    """Return a thread as a file: Markdown, HTML, canonical JSON, or the messages of a front end."""
     session = await get_owned_session(request, request.path_params["id"])
     format_name = text_param(request, "format", "json", max_length=20)
     if format_name not in _SUFFIXES:
@@ -46,11 +45,18 @@ async def export_thread(request: Request) -> Response:
         "content-security-policy": _PAGE_POLICY,
         "cache-control": "no-store",
     }
-    store = app_state(request).store
+    store, media_type = app_state(request).store, _MEDIA_TYPES[_SUFFIXES[format_name]]
     if format_name == "json":
-        return StreamingResponse(_stream_json(store, session), media_type=_MEDIA_TYPES[format_name], headers=headers)
-    data = await asyncio.to_thread(_render_page, format_name, session, await load_history(store, session))
-    return Response(data, media_type=_MEDIA_TYPES[format_name], headers=headers)
+        return StreamingResponse(_stream_json(store, session), media_type=media_type, headers=headers)
+    write = _write_transcript if format_name in _TRANSCRIPTS else _render_page
+    data = await asyncio.to_thread(write, format_name, session, await load_history(store, session))
+    return Response(data, media_type=media_type, headers=headers)
+
+
+def _write_transcript(format_name: str, _: Session, history: Sequence[Message]) -> bytes:
+    """The messages as a front end has them. What only a provider can read is left out."""
+    messages = [with_client_name(message) for message in history]
+    return msgspec.json.encode(transcripts.get_format(format_name).write_messages(messages).wire)
 
 
 def _render_page(format_name: str, session: Session, history: Sequence[Message]) -> bytes:

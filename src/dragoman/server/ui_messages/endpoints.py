@@ -74,11 +74,11 @@ def _continue_message(message: dict[str, Any]) -> UiMessageEncoder:
 
 
 async def get_messages(request: Request) -> Response:
-    """Return a chat as UI messages."""
-    session = await _find_chat(request)
+    """Return a chat as UI messages; a new chat has none."""
+    session, chat_id = await _find_chat(request), request.path_params["id"]
     if session is None:
-        raise not_found_error()
-    return json_response(await read_ui_messages(request, request.path_params["id"], session))
+        return json_response(UiHistory(chat_id))
+    return json_response(await read_ui_messages(request, chat_id, session))
 
 
 async def post_cancel(request: Request) -> Response:

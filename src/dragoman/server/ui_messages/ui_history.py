@@ -37,9 +37,9 @@ class UiHistory(msgspec.Struct, frozen=True, rename="camel"):
     """The newest messages of a chat, for the option ``messages`` of ``useChat``."""
 
     id: str
-    messages: list[UiMessage]
-    is_running: bool  # the answer to the last message arrives in the stream
-    has_more: bool  # there are earlier messages
+    messages: list[UiMessage] = []
+    is_running: bool = False  # the answer to the last message arrives in the stream
+    has_more: bool = False  # there are earlier messages
 
 
 async def read_ui_messages(request: Request, chat_id: str, session: Session) -> UiHistory:
