@@ -24,7 +24,7 @@ LOCK_ARGS ?=
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test test-full test-install test-agents faults fuzz check format bench soak docs cassettes golden lock clean
+.PHONY: help setup run test test-full test-install test-agents faults front-ends fuzz check format bench soak docs cassettes golden lock clean
 
 help: ## List the targets
 	@echo "make TARGET, where TARGET is one of"
@@ -50,6 +50,9 @@ test-agents: $(STAMP) $(PAGE) ## Install four coding agents and run them through
 
 faults: $(STAMP) ## Run the long fault-injection tests: about half an hour, best as root on Linux
 	DRAGOMAN_FAULTS=long $(BIN)/pytest $(PYTEST_PARALLEL) tests/store/faults tests/turn tests/server tests/mail $(PYTEST_ARGS)
+
+front-ends: $(STAMP) $(PAGE) ## Run the front ends of docs/front-ends.md in a browser
+	DRAGOMAN_TESTS=front-ends $(BIN)/pytest tests/server/front_ends --timeout 1800 $(PYTEST_ARGS)
 
 fuzz: $(STAMP) ## Fuzz every dialect and format for about half an hour (DRAGOMAN_FUZZ_COUNT=… of each, DRAGOMAN_FUZZ_SEED=…)
 	DRAGOMAN_FUZZ_COUNT=$${DRAGOMAN_FUZZ_COUNT:-5000} DRAGOMAN_FUZZ_SEED=$${DRAGOMAN_FUZZ_SEED:-$$(date +%s)} \

@@ -41,6 +41,7 @@ DOCS = ROOT / "docs"
 SOURCE = ROOT / "src" / "dragoman"
 PAGES = sorted(page for page in (ROOT / "README.md", *DOCS.rglob("*.md")) if page.is_file())
 ONLY_SHOWN = {"text", "sh"}
+RUN_ELSEWHERE = {"jsx", "js"}  # in a browser and in Node.js, see tests/server/front_ends
 WITH_PROVIDERS = {"README.md", "mail-agents.md", "tutorial.md"}  # pages whose examples call providers
 
 every_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
@@ -75,7 +76,7 @@ def use_providers(address: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -
 @every_page
 def test_every_block_on_a_page_is_of_a_kind_that_is_tested_or_only_shown(page: Path) -> None:
     for language, title, region in blocks_of(Document(page.read_text("utf-8"), str(page))):
-        assert language in {"python", *EVALUATORS, *ONLY_SHOWN}
+        assert language in {"python", *EVALUATORS, *ONLY_SHOWN, *RUN_ELSEWHERE}
         assert not region.lexemes["rest"], f"{language}: nothing but a title may follow it"
         assert title is None or language not in ("python", "console"), f"{language}: it is run, and never a file"
 

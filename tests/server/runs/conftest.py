@@ -116,7 +116,7 @@ def install_packages(name: str, pins: Path) -> Path:
     return ENVIRONMENTS / name
 
 
-async def run_node(folder: Path, script: Path, *arguments: str) -> tuple[int, str]:
+async def run_node(folder: Path, script: Path, *arguments: str, timeout_s: float = 60) -> tuple[int, str]:
     """Run a script beside the packages of a folder; its status and what it printed."""
     copy = folder / script.name  # where its imports are looked for
     if not copy.exists() or copy.read_bytes() != script.read_bytes():
@@ -124,6 +124,6 @@ async def run_node(folder: Path, script: Path, *arguments: str) -> tuple[int, st
     pipe = asyncio.subprocess.PIPE
     command = [str(NODE), str(copy), *arguments]
     process = await asyncio.create_subprocess_exec(*command, stdout=pipe, stderr=asyncio.subprocess.STDOUT)
-    printed, _ = await asyncio.wait_for(process.communicate(), 60)
+    printed, _ = await asyncio.wait_for(process.communicate(), timeout_s)
     assert process.returncode is not None
     return process.returncode, printed.decode()
