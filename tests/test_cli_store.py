@@ -439,7 +439,7 @@ def test_a_file_that_was_cut_or_changed_is_refused_and_nothing_of_it_is_stored(c
         (tmp_path / "bad").write_bytes(data)
         done = run("import", tmp_path / "bad", store=store)
         assert str(tmp_path / "bad") in failed(done, "cut_export")
-        assert document("sessions", store=store)["sessions"] == []
+        assert not store.exists()
     failed(run("import", tmp_path / "absent", store=store), "invalid_input")
     failed(run("import", tmp_path / "all.jsonl", "--as", "x", store=store), "invalid_input")
 
@@ -793,6 +793,17 @@ def test_import_says_that_a_file_is_empty(tmp_path: Path) -> None:
     (tmp_path / "empty.jsonl").touch()
     told = failed(run("import", tmp_path / "empty.jsonl", store=tmp_path / "store.db"), "cut_export")
     assert "empty.jsonl: it is empty" in told
+
+
+def test_a_failed_import_leaves_no_store_behind(tmp_path: Path) -> None:
+    (tmp_path / "store.db.txt").write_text("mine")
+    wire = tmp_path / "wire.jsonl"
+    wire.write_text('{"role": "user", "content": "hi"}\n', "utf-8")
+    failed(run("import", wire, store=tmp_path / "store.db"), "invalid_message")
+    assert {path.name for path in tmp_path.iterdir()} == {"store.db.txt", "wire.jsonl"}
+    filled(tmp_path / "store.db", [said("hello")])
+    failed(run("import", wire, store=tmp_path / "store.db"), "invalid_message")
+    assert "1" in run("sessions", store=tmp_path / "store.db").stdout
 
 
 def test_errors_of_the_system_have_stable_codes(tmp_path: Path) -> None:

@@ -99,3 +99,14 @@ def _all(table: str) -> Any:
         return (yield f"SELECT * FROM {table}", ())
 
     return read()
+
+
+async def test_the_spend_of_a_turn_without_a_price_is_unknown(store: Store) -> None:
+    session = (await store.create_session()).id
+    unpriced = Usage(input_tokens=10, output_tokens=5, cost_usd=None, pricing_version="unpriced", latency_ms=7)
+    await store.append(session, said(Role.ASSISTANT, TextBlock("Yes"), usage=unpriced))
+    mail = Mail(store)
+    receipt = await mail.send(result(), session_id=session, turn_id="turn-1")
+    graph = await letter_graph(mail, "ARCH", receipt.letter_id)
+    assert graph.spend is not None
+    assert (graph.spend.cost_usd, graph.spend.unpriced, graph.spend.calls) == (None, 1, 1)

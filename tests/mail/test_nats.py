@@ -260,3 +260,16 @@ async def test_bit_flips_on_the_broker_lose_no_letter(tmp_path: Path, broker: Br
             assert sorted(set(await received(there, "ARCH", 60))) == sorted(f"L{number}" for number in range(60))
             await emptied(here)
             assert await there.receive("ARCH") == []
+
+
+async def test_a_store_pulls_the_letters_of_a_limited_number_of_mailboxes(
+    tmp_path: Path, broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dragoman.mail.nats._MAX_MAILBOXES", 2)
+    async with opened(tmp_path, "here", broker) as mail:
+        assert isinstance(mail.transport, NatsTransport)
+        for name in ("CA", "CB", "CA", "CC", "CD"):
+            await mail.receive(name)
+        assert list(mail.transport._pull_tasks) == ["pull CC", "pull CD"]
+        await mail.send(result("T1", to="CA", message_id="L1"))
+        assert await received(mail, "CA", 1) == ["L1"]

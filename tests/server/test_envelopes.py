@@ -120,6 +120,18 @@ async def test_what_is_no_conversation_is_rejected_and_nothing_is_stored(
     assert await chat_server.store.list_sessions() == []
 
 
+async def test_a_refused_turn_leaves_no_imported_messages_behind(chat_server: ServerFixture) -> None:
+    history = [ROW, {"role": "assistant", "content": "It is."}, {"role": "user", "content": "And tomorrow?"}]
+    for path, body in (
+        (URL, {"messages": history, "model": "nowhere:model"}),
+        ("/api/v1/agent/runs", {"threadId": "t", "runId": "r", "forwardedProps": {"model": "nowhere:model"}}),
+    ):
+        wire = [{"id": f"m{at}", **message} for at, message in enumerate(history)]
+        async with chat_server.client.post(path, json={"messages": wire, **body}) as answer:
+            assert answer.status in (404, 422), await answer.text()
+    assert await chat_server.store.list_sessions() == []
+
+
 async def test_an_earlier_conversation_needs_the_scope_of_imports(keyed_server: ServerFixture) -> None:
     history = [ROW, {"role": "assistant", "content": "It is."}, {"role": "user", "content": "And tomorrow?"}]
     chat_key = await keyed_server.make_key("ann", ("chat",))

@@ -238,6 +238,7 @@ async def test_an_unpriced_answer_is_told_as_one_wherever_its_cost_is(chat_serve
     assert "'state': 'unpriced'" in str(history)
     measured = await read_json(chat_server.client.get("/metrics"))
     assert measured["cost"]["unpriced"] == {"fake-anthropic:model": 1}
+    assert measured["cost"]["by_model"] == {"fake-anthropic:model": None}
 
 
 async def test_the_caller_is_told_what_they_alone_consumed(tmp_path: Path) -> None:

@@ -11,8 +11,12 @@ from typing import Any
 
 import pytest
 
+from dragoman import settings
 from dragoman.errors import SettingsError
 from dragoman.exchange import SideEffects
+from dragoman.server.config import ServerConfig
+from dragoman.server.server import make_workspace
+from dragoman.store import open_store
 from dragoman.tools import ToolRegistry, tool
 from tests.server.conftest import ServerFixture, run_test_server
 from tests.server.runs.conftest import post_error, post_run, run_input
@@ -135,3 +139,18 @@ async def test_a_key_without_the_scope_cannot_approve_a_call(keyed_server: Serve
     keyed_server.fake.say("Done.")
     told = await post_run(keyed_server, resumed, **able)
     assert "production is gone" in json.dumps(told)
+
+
+def test_a_server_of_root_warns_about_commands(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("os.geteuid", lambda: 0)
+    (tmp_path / "work").mkdir()
+    (tmp_path / "config.toml").touch(0o600)
+    given = settings.load(environment={}, file=tmp_path / "config.toml", keyring=lambda _: None)
+    store = open_store(f"sqlite:///{tmp_path / 'chats.db'}")
+    options: dict[str, Any] = {"store": f"sqlite:///{tmp_path / 'chats.db'}", "workspace": str(tmp_path / "work")}
+    make_workspace(ServerConfig(**options, tool=("read_file",)), store, given)
+    assert caplog.text == ""
+    make_workspace(ServerConfig(**options, tool=("run_command",)), store, given)
+    assert "runs as root" in caplog.text

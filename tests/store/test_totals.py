@@ -6,7 +6,9 @@ from datetime import datetime
 from decimal import Decimal
 from typing import Any
 
+from dragoman.message import Message, MessageMetadata, Role, Usage
 from dragoman.store import Store
+from dragoman.store.operation import UNKNOWN_TIME
 from tests.store.messages import answered, said, used
 
 
@@ -53,3 +55,13 @@ async def test_groups_come_in_the_same_order_on_every_engine(store: Store) -> No
     names = ["b", "B", "a", "ä", "Z", "_", "🎉", "\uffff", "é", ""]
     await store.append(session.id, [answered("x", model=name, usage=used()) for name in names])
     assert [total.group for total in await store.costs.totals("model")] == sorted(names)
+
+
+async def test_usage_of_messages_without_a_time_has_no_day(store: Store) -> None:
+    session = (await store.create_session()).id
+    usage = Usage(input_tokens=10, output_tokens=5, cost_usd=Decimal(1), pricing_version="1", latency_ms=7)
+    undated = Message(
+        "01ARZ3NDEKTSV4RRFFQ69G5FAV", session, Role.ASSISTANT, (), MessageMetadata(usage=usage), UNKNOWN_TIME
+    )
+    await store.append(session, undated)
+    assert [(total.group, total.cost_usd) for total in await store.costs.totals("day")] == [(None, Decimal(1))]

@@ -122,6 +122,15 @@ async def test_the_tools_of_a_server_are_named_by_both_on_every_page_of_its_list
         assert "more than 10000 values" in bomb.reasons[0]
 
 
+async def test_a_server_brings_in_a_limited_number_of_tools(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("dragoman.tools.mcp._MAX_TOOLS", 2)
+    async with using(over_pipes()) as (_, registry):
+        assert len(registry) == 2
+    assert "more than 2 tools" in caplog.text
+
+
 async def test_what_a_tool_can_do_is_what_we_say_and_not_what_it_says() -> None:
     async with using(over_pipes()) as (_, registry):
         assert {tool.definition.side_effects for tool in registry} == {SideEffects.EXECUTE}

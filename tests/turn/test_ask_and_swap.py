@@ -353,7 +353,10 @@ async def test_a_provider_that_fails_is_exit_code_1_and_its_words_are_told(tmp_p
         it.fakes["anthropic"].fail(401, "that key is not known here")
         done = await it.run("ask", "Hello?")
         assert (done.code, done.out) == (1, "")
-        assert done.err == "fake-anthropic:model: that key is not known here [unauthorized]\n"
+        assert done.err == (
+            "fake-anthropic:model: that key is not known here [unauthorized]\n"
+            "Run dragoman login fake-anthropic, or set the variable that dragoman models --providers names.\n"
+        )
         it.fakes["anthropic"].fail(401, "that key is not known here")
         done = await it.run("ask", "Hello?", "--json")
         assert done.code == 1

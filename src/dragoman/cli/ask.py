@@ -11,7 +11,7 @@ import signal
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
 import msgspec
 from cyclopts import Parameter
@@ -235,6 +235,8 @@ class _QuestionRun:
             return EXIT_CANCEL
         if end.fault is not None:
             self._print_note(f"{end.model}: {end.fault.message} [{end.fault.code}]")
+            if (advice := _advise(end.model, end.fault.code)) is not None:
+                self._print_note(advice)
             return EXIT_FAILURE
         return 0
 
@@ -263,3 +265,19 @@ class _QuestionRun:
 
 def _text_of(message: Message) -> str:
     return "".join(block.text for block in message.content if isinstance(block, TextBlock))
+
+
+_ADVICE: Final = {
+    "unauthorized": "Run dragoman login {provider}, or set the variable that dragoman models --providers names.",
+    "forbidden": "Check the account and the permissions of the key at {provider}, or use another key.",
+    "not_found": "Run dragoman models --provider {provider} for its models, and choose one with --model.",
+    "invalid_request": "Run dragoman models {model} for the limits of the model, or choose another model with --model.",
+    "context_overflow": "Choose a model with a larger context with --model, or start a new session.",
+    "rate_limited": "Wait a moment, or choose another provider with --model.",
+}
+
+
+def _advise(model: str, code: str) -> str | None:
+    """What a user can do about a fault of a provider."""
+    advice = _ADVICE.get(code)
+    return None if advice is None else advice.format(model=model, provider=model.partition(":")[0])

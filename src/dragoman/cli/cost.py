@@ -117,6 +117,12 @@ def _print_sum(out: Console, days: Sequence[Totals], version: str | None) -> Non
 
 def _print_chart(out: Console, totals: Sequence[Totals], days: int) -> None:
     """Print a bar per day: the cost, or the tokens if nothing has a price above 0."""
+    for row in totals:
+        if row.group is None:
+            label = _label(row, by_tokens=not row.cost_usd)
+            out.print(Text("without a date  ", "dim").append(label, "default"))
+    if all(row.group is None for row in totals):
+        return
     rows = _every_day(totals, min(days, _MAX_DAYS))
     by_tokens = not any(row.cost_usd for _, row in rows if row is not None)
     amounts = [0.0 if row is None else _amount(row, by_tokens=by_tokens) for _, row in rows]

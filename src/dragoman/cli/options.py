@@ -141,11 +141,16 @@ def mask_password(url: str) -> str:
     return re.sub(r"(?i)(password=)[^&]*", r"\1…", hidden)
 
 
+def sqlite_file(option: str | None) -> Path | None:
+    """The file of the SQLite store that the option names; none for other stores."""
+    url = resolve_store_url(option)
+    return Path(unquote(url.removeprefix("sqlite:///"))) if url.startswith("sqlite:///") else None
+
+
 @asynccontextmanager
 async def open_store_at(option: str | None, *, create: bool = False) -> AsyncIterator[Store]:
     """Open the store that the option names. Only with ``create``, a SQLite store that does not exist is created."""
-    url = resolve_store_url(option)
-    file = Path(unquote(url.removeprefix("sqlite:///"))) if url.startswith("sqlite:///") else None
+    url, file = resolve_store_url(option), sqlite_file(option)
     if file is not None and not create and not file.exists():
         raise StoreUnusableError(
             "the store does not exist",

@@ -7,9 +7,11 @@ either complete or absent.
 from __future__ import annotations
 
 import contextlib
+import glob
 import gzip
 import os
 import re
+import shutil
 import sys
 import zlib
 from collections import Counter
@@ -25,7 +27,7 @@ from rich.text import Text
 
 from dragoman import formats, permissions, renderers
 from dragoman.cli.convert import BY_SUFFIX, document_or_lines, print_losses
-from dragoman.cli.options import JsonOption, StoreOption, find_session, open_store_at
+from dragoman.cli.options import JsonOption, StoreOption, find_session, open_store_at, sqlite_file
 from dragoman.cli.terminal import (
     console,
     escape_json_controls,
@@ -213,21 +215,43 @@ async def import_file(
             raise InputError(
                 "is the export of a store, and --as is for one session", where=str(file), remedy="Omit --as"
             )
-        async with open_store_at(store_url, create=True) as store:
-            try:
-                with progress("importing") as report:
-                    if as_session is not None:
-                        sessions = [await store.import_session(lines, as_session)]
-                    else:
-                        sessions = await store.import_store(lines, report)
-            except InputError as error:
-                raise InputError(str(error), where=str(file), code=error.code) from None
-            except (EOFError, gzip.BadGzipFile, zlib.error) as error:
-                raise InputError(f"is truncated ({error})", where=str(file), code="cut_export") from None
+        sessions = await _import_lines(lines, file, as_session, store_url)
     if json:
         print_json({"sessions": sessions})
     else:
         _print_sessions(sessions)
+
+
+async def _import_lines(
+    lines: BufferedReader | gzip.GzipFile, file: Path, as_session: str | None, store_url: str | None
+) -> list[Session]:
+    """Import a file. If that fails and nothing was imported, a SQLite store that did not exist is not left behind."""
+    path = sqlite_file(store_url)
+    other_files = None if path is None or path.exists() else set(_files_of(path))
+    has_sessions = True
+    try:
+        async with open_store_at(store_url, create=True) as store:
+            try:
+                with progress("importing") as report:
+                    if as_session is not None:
+                        return [await store.import_session(lines, as_session)]
+                    return list(await store.import_store(lines, report))
+            except (InputError, EOFError, gzip.BadGzipFile, zlib.error):
+                has_sessions = bool(await store.list_sessions(limit=1))
+                raise
+    except InputError as error:
+        raise InputError(str(error), where=str(file), code=error.code) from None
+    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
+        raise InputError(f"is truncated ({error})", where=str(file), code="cut_export") from None
+    finally:
+        if path is not None and other_files is not None and not has_sessions:
+            for item in set(_files_of(path)) - other_files:
+                shutil.rmtree(item) if item.is_dir() else item.unlink(missing_ok=True)
+
+
+def _files_of(path: Path) -> list[Path]:
+    """The file of a SQLite store and those beside it that start with its name."""
+    return list(path.parent.glob(f"{glob.escape(path.name)}*"))
 
 
 @contextlib.contextmanager

@@ -31,7 +31,7 @@ class Spend(msgspec.Struct, frozen=True, kw_only=True):
     calls: int = 0
     input_tokens: int = 0
     output_tokens: int = 0
-    cost_usd: Decimal = Decimal(0)  # of priced calls
+    cost_usd: Decimal | None = Decimal(0)  # of priced calls; none if no call has a price
     unpriced: int = 0  # calls without a known price
 
 
@@ -106,6 +106,6 @@ def _sum_spend(rows: Sequence[Row]) -> Spend:
             usage.input_tokens + usage.cached_input_tokens + usage.cache_creation_input_tokens for usage in usages
         ),
         output_tokens=sum(usage.output_tokens for usage in usages),
-        cost_usd=sum(costs, Decimal(0)),
+        cost_usd=sum(costs, Decimal(0)) if costs or not usages else None,
         unpriced=len(usages) - len(costs),
     )

@@ -75,6 +75,7 @@ _HEADER_BYTES: Final = 2048  # headers count towards the payload limit
 _MAX_PAYLOAD: Final = 1024 * 1024  # default of a NATS server
 _FETCH_S: Final = 5.0
 _PUBLISH_S: Final = 5.0
+_MAX_MAILBOXES: Final = 512  # that this store pulls letters of
 _RECONNECT_S: Final = 0.25
 _CLOSE_TIMEOUT_S: Final = 5.0
 _STORE_ERRORS: Final = (StorageError, StoreUnusableError)
@@ -133,7 +134,7 @@ class NatsTransport:
         self._connect_error = ""
         self._connected = asyncio.Event()
         self._supervisor = Supervisor("dragoman-nats")
-        self._mailboxes: set[tuple[str, str]] = set()
+        self._pull_tasks: dict[str, asyncio.Task[None]] = {}  # by mailbox, the last used one last
 
     # --- connection --------------------------------------------------------------------------------------------------
 
@@ -166,7 +167,7 @@ class NatsTransport:
         await self._supervisor.stop()
         client, self._client, self._js = self._client, None, None
         self._connected.clear()
-        self._mailboxes.clear()
+        self._pull_tasks.clear()
         if client is not None:
             await _close_quietly(client.close())
 
@@ -349,12 +350,21 @@ class NatsTransport:
     # --- receive -----------------------------------------------------------------------------------------------------
 
     async def subscribe(self, recipient_id: str, team_id: str) -> None:
-        """Deliver the letters of a recipient to this store until the transport is closed."""
-        if (recipient_id, team_id) in self._mailboxes or not is_agent_name(recipient_id):
-            return  # an invalid name has no letters, and could be a subject pattern
-        self._mailboxes.add((recipient_id, team_id))
+        """Deliver the letters of a recipient to this store from now on.
+
+        Above ``_MAX_MAILBOXES``, the letters of the mailbox that was not used for the longest time wait for its next
+        receive.
+        """
+        if not is_agent_name(recipient_id):
+            return  # it has no letters, and could be a subject pattern
         name = f"pull {recipient_id}" + (f" of {team_id}" if team_id else "")
-        self._supervisor.start(name, functools.partial(self._pull, name, recipient_id, team_id))
+        task = self._pull_tasks.pop(name, None)
+        if task is None:
+            task = self._supervisor.start(name, functools.partial(self._pull, name, recipient_id, team_id))
+        self._pull_tasks[name] = task  # the last one was used last
+        if len(self._pull_tasks) > _MAX_MAILBOXES:
+            oldest = next(iter(self._pull_tasks))
+            self._supervisor.cancel(oldest, self._pull_tasks.pop(oldest))
 
     async def _pull(self, name: str, recipient_id: str, team_id: str) -> None:
         while True:

@@ -31,9 +31,17 @@ class Supervisor:
         self._tasks: set[asyncio.Task[None]] = set()
         self._failures: dict[str, str] = {}
 
-    def start(self, name: str, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        """Run a task until ``stop``."""
-        self._tasks.add(asyncio.create_task(self._run(name, work), name=f"{self._name}-{name}"))
+    def start(self, name: str, work: Callable[[], Coroutine[Any, Any, None]]) -> asyncio.Task[None]:
+        """Run a task until ``stop`` or ``cancel``."""
+        task = asyncio.create_task(self._run(name, work), name=f"{self._name}-{name}")
+        self._tasks.add(task)
+        return task
+
+    def cancel(self, name: str, task: asyncio.Task[None]) -> None:
+        """Cancel one task."""
+        self._failures.pop(name, None)
+        task.cancel()
+        task.add_done_callback(self._tasks.discard)
 
     async def stop(self) -> None:
         """Cancel all tasks and wait for them."""

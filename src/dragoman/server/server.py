@@ -14,6 +14,7 @@ import contextlib
 import gc
 import logging
 import math
+import os
 import socket
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -159,6 +160,8 @@ def make_workspace(config: ServerConfig, store: Store, settings: Settings) -> Wo
     workspace = Workspace(config.workspace or Path.cwd(), private=own_paths)
     exposed_path = workspace.private.first_within(workspace.root) if run_command.name in config.tool else None
     if exposed_path is None:
+        if run_command.name in config.tool and hasattr(os, "geteuid") and os.geteuid() == 0:
+            _log.warning("the server runs as root, so that run_command can change every file; use another user")
         return workspace
     raise SettingsError(
         f"run_command could read the server's own {exposed_path}",

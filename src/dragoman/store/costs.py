@@ -22,10 +22,11 @@ import msgspec
 
 from dragoman.errors import InputError
 from dragoman.message import MAX_TOKENS, Usage
-from dragoman.store.operation import Facet, Steps, from_micros, operation, to_micros
+from dragoman.store.operation import UNKNOWN_TIME, Facet, Steps, from_micros, operation, to_micros
 from dragoman.store.types import Owners, PricedCall, Totals, TotalsBy, UsageRepair
 
 _PAGE: Final = 500
+_NO_DAY: Final = UNKNOWN_TIME.date().isoformat()  # of messages without a time
 GROUPS: Final = {
     "session": "session_id",
     "user": "user_id",
@@ -105,6 +106,8 @@ class CostStore(Facet):
     ) -> list[Totals]:
         """Return usage and costs by group. Days are in UTC, as 2026-11-15; ``until`` is the first day not counted.
 
+        The group of messages without a time is ``None``.
+
         With ``version``, calls that were repriced under that version of prices count with that amount.
         """
         filters = {"session_id": session, "user_id": user, "team_id": team, "model": model}
@@ -182,6 +185,8 @@ def _totals(
         f"SELECT {group}, {SUMS} FROM ({usage}) AS counted WHERE {' AND '.join(conditions)} GROUP BY {group}",
         (*versions, *arguments),
     )
+    if by == "day":
+        rows = [(None if row[0] == _NO_DAY else row[0], *row[1:]) for row in rows]
     return totals_from(rows)
 
 

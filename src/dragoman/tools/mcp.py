@@ -49,6 +49,7 @@ _log: Final = logging.getLogger("dragoman.tools.mcp")
 _MAX_NAME: Final = 64
 _MAX_DESCRIPTION: Final = 8_000
 _MAX_PAGES: Final = 50
+_MAX_TOOLS: Final = 512  # of one server
 _MAX_BACKOFF_S: Final = 60.0
 _VARIABLE: Final = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
 
@@ -294,11 +295,13 @@ class _Connection:
                     page = await client.list_tools(cursor=cursor)
                     tools.extend(page.tools)
                     cursor = page.next_cursor
-                    if cursor is None:
+                    if cursor is None or len(tools) > _MAX_TOOLS:
                         break
         except Exception as error:  # noqa: BLE001  errors of the server and the SDK
             raise self._failure(error, "listing its tools failed") from None
-        return tools
+        if len(tools) > _MAX_TOOLS:
+            _log.warning("MCP server %s has more than %d tools; the others are skipped", self.server.name, _MAX_TOOLS)
+        return tools[:_MAX_TOOLS]
 
     async def call(self, tool: str, input: dict[str, Any], *, may_repeat: bool) -> mcp.types.CallToolResult:  # noqa: A002
         """Call a tool. If the connection is lost, only a call that reads is repeated."""

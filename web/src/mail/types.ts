@@ -89,7 +89,7 @@ export interface Graph {
   session: { id: string; title: string | null; model: string | null } | null;
   messages: { id: string; role: string; content: string; timestamp: string; metadata: Record<string, unknown> }[];
   tool_calls: { id: string; name: string; status: string; created_at: string; completed_at: string | null }[];
-  spend: { calls: number; input_tokens: number; output_tokens: number; cost_usd: string; unpriced: number } | null;
+  spend: { calls: number; input_tokens: number; output_tokens: number; cost_usd: string | null; unpriced: number } | null;
   evaluations: Evaluation[];
   thread: Letter[];
 }

@@ -50,7 +50,7 @@ class CostMeasures(msgspec.Struct, frozen=True, kw_only=True):
     """The cost of the caller's own conversations."""
 
     total_usd: Decimal
-    by_model: dict[str, Decimal]
+    by_model: dict[str, Decimal | None]  # none if no answer of the model has a price
     unpriced: dict[str, int]  # answers without a price, by model; not included in the sums
     input_tokens: int
     output_tokens: int
@@ -132,7 +132,9 @@ def _system_measures(worker: WorkerMeasures, durability: str) -> SystemMeasures:
 def _cost_measures(totals: list[Totals]) -> CostMeasures:
     return CostMeasures(
         total_usd=sum((total.cost_usd for total in totals), Decimal(0)),
-        by_model={total.group or "unknown": total.cost_usd for total in totals},
+        by_model={
+            total.group or "unknown": None if total.unpriced >= total.messages else total.cost_usd for total in totals
+        },
         unpriced={total.group or "unknown": total.unpriced for total in totals if total.unpriced},
         input_tokens=sum(total.input_tokens for total in totals),
         output_tokens=sum(total.output_tokens for total in totals),
@@ -197,7 +199,8 @@ class _Collector:
         if measures.delivery.broker is not None:
             is_connected = measures.delivery.broker == "connected"
             yield _gauge("broker_connected", "Whether a broker is connected.", (), [((), is_connected)])
-        yield _gauge("cost_usd", "Cost of conversations.", ("model",), measures.cost.by_model.items())
+        priced = [(model, cost) for model, cost in measures.cost.by_model.items() if cost is not None]
+        yield _gauge("cost_usd", "Cost of conversations.", ("model",), priced)
         unpriced = "Answers without a price, not included in cost_usd."
         yield _gauge("unpriced_answers", unpriced, ("model",), measures.cost.unpriced.items())
 
