@@ -203,6 +203,31 @@ async def test_a_cancelled_call_closes_its_connection() -> None:
         assert pool.size == 0
 
 
+async def test_closing_the_pool_ends_calls_in_progress() -> None:
+    async with open_pool([SILENCE]) as (pool, server):
+        task = asyncio.create_task(post(pool, server))
+        while not server.requests:
+            await asyncio.sleep(0)
+        await pool.close()
+        with pytest.raises(NetworkError):
+            await asyncio.wait_for(task, 20)
+
+
+async def test_a_call_that_is_cancelled_at_its_end_leaves_the_next_call_alone() -> None:
+    release = asyncio.Event()
+    async with open_pool([release, *make_answer(b"1")]) as (pool, server):
+        first = asyncio.create_task(post(pool, server))
+        while not server.requests:
+            await asyncio.sleep(0)
+        (connection,) = pool._all
+        connection.data_received(make_answer(b"0")[0])  # the connection returns to the pool before the call runs on
+        second = asyncio.create_task(post(pool, server))
+        first.cancel()
+        release.set()
+        assert await read_all(await asyncio.wait_for(second, 20)) == b"1"
+        assert server.connections == 1
+
+
 @pytest.mark.parametrize("name", ["a\r\nb", "a\nb", "a\0b"])
 async def test_a_header_with_a_line_break_is_not_sent(name: str) -> None:
     async with open_pool(make_answer(b"1")) as (pool, server):

@@ -190,7 +190,7 @@ class UpstreamConnection(asyncio.Protocol):
             while not response.status and response.error is None:
                 await self.wait(timeout_s)
         except BaseException:
-            self.abort()
+            response.close()
             raise
         if response.status:
             return response
@@ -210,7 +210,10 @@ class UpstreamConnection(asyncio.Protocol):
 
     def abort(self) -> None:
         """Close the connection at once."""
-        self._response = None
+        response, self._response = self._response, None
+        if response is not None:
+            response.fail(_connection_error("it was closed"))
+            self._wake()
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

@@ -91,7 +91,7 @@ class RequestHead:
 class FastCall:
     """A request on the fast path. It has the attributes of a cycle of uvicorn that the protocol uses."""
 
-    __slots__ = ("body", "disconnected", "head", "headers", "keep_alive", "principal", "response_complete", "task")
+    __slots__ = ("body", "disconnected", "head", "headers", "keep_alive", "principal", "response_complete")
 
     message_event: ClassVar = _NoEvent()
 
@@ -102,7 +102,6 @@ class FastCall:
         self.keep_alive = keep_alive
         self.body: list[bytes] = []
         self.disconnected = False
-        self.task: asyncio.Task[None] | None = None
         self.response_complete = False
 
 
@@ -111,7 +110,8 @@ class GatewayProtocol(LimitedProtocol):
 
     state: AppState
     routes: dict[bytes, Route]
-    _call: FastCall | None = None
+    _call: FastCall | None = None  # the request that is received
+    _task: asyncio.Task[None] | None = None  # the call that is answered
     _head: RequestHead | None = None  # of the last request
 
     # --- requests ----------------------------------------------------------------------------------------------------
@@ -197,14 +197,14 @@ class GatewayProtocol(LimitedProtocol):
             super().on_message_complete()
             return
         self._is_due = False
-        task = call.task = self.loop.create_task(self._run(call))
+        self._call = None
+        task = self._task = self.loop.create_task(self._run(call))
         task.add_done_callback(self.tasks.discard)
         self.tasks.add(task)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        call = self._call
-        if call is not None and call.task is not None:
-            call.task.cancel()
+        if self._task is not None:
+            self._task.cancel()
         super().connection_lost(exc)
 
     # --- responses ---------------------------------------------------------------------------------------------------
@@ -258,7 +258,7 @@ class GatewayProtocol(LimitedProtocol):
             self.transport.write(b"0\r\n\r\n")
 
     def _end_response(self, call: FastCall) -> None:
-        self._call = None
+        self._task = None
         call.response_complete = True
         if not call.keep_alive:
             self.transport.close()
