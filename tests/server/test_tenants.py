@@ -78,6 +78,7 @@ class TenantData(msgspec.Struct, frozen=True):
             "letter_id": f"letter-of-{self.thread}",
             "task_id": f"task-of-{self.thread}",
             "dead_id": f"dead-of-{self.thread}",
+            "provider": "anthropic",  # everybody's; only an administrator asks for one
         }
 
 

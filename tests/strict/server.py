@@ -62,6 +62,9 @@ class _Failure(msgspec.Struct, frozen=True):
     headers: dict[str, str]
 
 
+_KEYS = ("authorization", "x-api-key", "x-goog-api-key")
+
+
 class StrictProvider:
     """A strict fake that listens."""
 
@@ -85,6 +88,9 @@ class StrictProvider:
         self.play: Callable[[Any], list[Part]] | None = None  # answers a request for which nothing is scripted
         self._script: deque[list[Part] | _Failure] = deque()
         self._cuts: deque[int | None] = deque()
+        self.listed: Any = None  # the wire of its list of models, if it has one
+        self.shown: dict[str, Any] = {}  # details of models of Ollama, by name
+        self.good_key: str | None = None  # which the list of models requires
 
     @property
     def bodies(self) -> list[Any]:
@@ -124,6 +130,13 @@ class StrictProvider:
         self._script.clear()
         self._cuts.clear()
 
+    async def list_models(self, request: web.Request) -> web.StreamResponse:
+        """Answer with the list of models."""
+        keys = [value.removeprefix("Bearer ") for name, value in request.headers.items() if name.lower() in _KEYS]
+        if self.good_key is not None and self.good_key not in keys:
+            return self._error(401, f"Incorrect API key provided: {''.join(keys)}.", {})
+        return self._error(404, "Not found", {}) if self.listed is None else web.json_response(self.listed)
+
     async def respond(self, request: web.Request) -> web.StreamResponse:
         """Judge a request and answer it."""
         raw = await request.read()
@@ -131,6 +144,8 @@ class StrictProvider:
             body = msgspec.json.decode(raw)
         except msgspec.DecodeError as error:
             return self._refusal(request, None, 400, [f"We could not parse the JSON body of your request. ({error})"])
+        if request.path.endswith("/api/show") and body.get("model") in self.shown:
+            return web.json_response(self.shown[body["model"]])
         if self.fake.PATH.fullmatch(request.path) is None:
             return self._refusal(request, body, 404, [f"Not found: {request.path}"])
         if (
@@ -202,6 +217,7 @@ async def strict_provider(
     made = StrictProvider(dialect, signatures=signatures, needs_key=needs_key, seed=seed, further_rules=further_rules)
     app = web.Application(client_max_size=_MAX_BODY)
     app.router.add_route("POST", "/{path:.*}", made.respond)
+    app.router.add_route("GET", "/{path:.*}", made.list_models)
     running = web.AppRunner(app)
     await running.setup()
     try:

@@ -81,6 +81,10 @@ class Gateway:
         """Close the connections to providers."""
         await self.upstream.close()
 
+    def reload_models(self) -> None:
+        """Use the models of the services as they are now."""
+        self.names = ModelNames(self.services.registry, self.config)
+
     @property
     def operations(self) -> set[str]:
         """The names of all operations."""

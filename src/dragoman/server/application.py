@@ -23,7 +23,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from dragoman.bus.event_types.system_events import GatewayAuthFailed
 from dragoman.gateway import endpoints as gateway_endpoints
 from dragoman.server import copilotkit, gateway_socket, mail, openapi, runs, ui_messages, web_page
-from dragoman.server.admin import health, metrics
+from dragoman.server.admin import health, metrics, providers
 from dragoman.server.admin.counters import Counters
 from dragoman.server.auth import me
 from dragoman.server.auth.principal import Principal, authenticate, get_principal
@@ -69,6 +69,7 @@ MODULES: Final = (
     mail,
     evaluations,
     metrics,
+    providers,
     web_page,
 )
 HOST: Final = re.compile(rb"(?:[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])(?::[0-9]{1,5})?")

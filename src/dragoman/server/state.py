@@ -15,6 +15,7 @@ from dragoman.server.admin.counters import Counters
 from dragoman.server.auth.api_keys import KeyRing, load_peppers
 from dragoman.server.auth.local_access import LocalToken
 from dragoman.server.config import ServerConfig
+from dragoman.server.provider_settings import ProviderSettings
 from dragoman.store import Store
 from dragoman.turn import Agent
 
@@ -56,4 +57,5 @@ class AppState:
         self.gateway = make_gateway(agent.services, config.record)
         self.audit = AuditLog(agent.bus)
         self.counters = Counters()  # replaced by counters with the shared table if there are several workers
+        self.provider_settings = ProviderSettings(agent, self.gateway)
         self.token = LocalToken()  # for other users of this machine, on a server without keys

@@ -12,6 +12,8 @@ The first source with a value wins: the argument, the environment, the file, the
 may ask a person and block, so call ``endpoint`` in a thread where that matters. The embedded model (``local:``) has a
 URL only while it runs: see ``dragoman.local``, and pass it as ``base_url``.
 
+The web page stores providers in ``providers.json`` beside the file; rows of the file take precedence over it.
+
 The file is ``~/.config/dragoman/config.toml``, or below ``XDG_CONFIG_HOME``, or the value of ``DRAGOMAN_CONFIG``. It
 may contain API keys, so a file that others can read is rejected.
 
@@ -21,7 +23,15 @@ Invariant: an API key is never shown, logged or raised; at most its last four ch
 from __future__ import annotations
 
 from dragoman.settings.keyring import delete_key, store_key, system_keyring
-from dragoman.settings.loader import CONFIG_VARIABLE, data_folder, default_file, load, private_paths
+from dragoman.settings.loader import (
+    CONFIG_VARIABLE,
+    config_file,
+    data_folder,
+    default_file,
+    load,
+    private_paths,
+    reload,
+)
 from dragoman.settings.settings import EMBEDDED, VARIABLES, Settings, find_missing_packages, is_true
 from dragoman.settings.types import Endpoint, Keyring, Secret, Setting
 
@@ -34,6 +44,7 @@ __all__ = [
     "Secret",
     "Setting",
     "Settings",
+    "config_file",
     "data_folder",
     "default_file",
     "delete_key",
@@ -41,6 +52,7 @@ __all__ = [
     "is_true",
     "load",
     "private_paths",
+    "reload",
     "store_key",
     "system_keyring",
 ]

@@ -20,6 +20,7 @@ from dragoman import catalog as rows
 from dragoman.catalog import Catalog
 from dragoman.errors import SettingsError
 from dragoman.settings.keyring import system_keyring
+from dragoman.settings.provider_file import merge_provider_tables, provider_file, read_provider_file
 from dragoman.settings.settings import VARIABLES, Settings
 from dragoman.settings.types import Account, Keyring, Setting, validate_key
 
@@ -41,7 +42,8 @@ def load(
     path = Path(explicit_file).expanduser() if explicit_file else default_file(environment)
     config = _read_file(path, must_exist=explicit_file is not None)
     catalog = catalog or rows.builtin()
-    accounts, overlay = _split_accounts(config or {}, catalog, str(path))
+    tables = merge_provider_tables(read_provider_file(provider_file(path)), config or {})
+    accounts, overlay = _split_accounts(tables, catalog, str(path))
     choices = {name: _read_setting(name, variable, environment, config, path) for name, variable in VARIABLES.items()}
     return Settings(
         catalog=catalog.overlay(overlay, str(path)) if overlay else catalog,
@@ -78,7 +80,21 @@ def private_paths(settings: Settings) -> tuple[Path, ...]:
     """Return the files of this machine that contain settings and keys, existing or not."""
     default = default_file(settings.environment)
     key_files = (default.with_name(name) for name in ("pepper.json", "mail-keys.json"))
-    return (default, *key_files, *(() if settings.file is None else (Path(settings.file),)))
+    own_file = config_file(settings)
+    return (default, *key_files, provider_file(default), own_file, provider_file(own_file))
+
+
+def config_file(settings: Settings) -> Path:
+    """Return the path of the configuration file, existing or not."""
+    return Path(settings.file) if settings.file is not None else default_file(settings.environment)
+
+
+def reload(settings: Settings) -> Settings:
+    """Return the settings as their files and the keyring have them now."""
+    fresh = load(environment=settings.environment, file=settings.file, keyring=settings.keyring)
+    if settings.default_model.origin not in (VARIABLES["default_model"], settings.file, "nowhere"):
+        fresh = msgspec.structs.replace(fresh, default_model=settings.default_model)  # of an option
+    return fresh
 
 
 def _read_setting(

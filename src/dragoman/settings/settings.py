@@ -144,15 +144,15 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
 
     def _find_base_url(self, row: Provider, argument: str | None) -> tuple[str, str]:
         if argument:
-            return _validate_url(argument, "argument"), "argument"
+            return validate_url(argument, "argument"), "argument"
         variable = row.base_url_variable or ""
         if text := self.environment.get(variable, "").strip():
             url = _ollama_url(text) if variable == "OLLAMA_HOST" else text
-            return _append_path(_validate_url(url, variable), row.base_url_path), variable
+            return _append_path(validate_url(url, variable), row.base_url_path), variable
         if row.base_url is None:
             raise _missing_base_url_error(row)
         origin = self.file if self.file and row != rows.builtin().providers.get(row.key) else "catalog"
-        return _validate_url(self._expand_base_url(row), f"providers.{row.key}.base_url"), origin
+        return validate_url(self._expand_base_url(row), f"providers.{row.key}.base_url"), origin
 
     def _expand_base_url(self, row: Provider) -> str:
         """Return the base URL of a row with its variables replaced."""
@@ -177,7 +177,8 @@ def find_missing_packages() -> dict[str, str]:
     return {name: command for name, command in EMBEDDED_PACKAGES.items() if importlib.util.find_spec(name) is None}
 
 
-def _validate_url(text: str, origin: str) -> str:
+def validate_url(text: str, origin: str) -> str:
+    """Return a base URL without a trailing slash; ``SettingsError`` if it is not valid."""
     if not re.match(r"https?://[^/\s@]+(?:/[^\s?#]*)?\Z", text):
         raise SettingsError(
             "the base URL is not valid",

@@ -24,7 +24,7 @@ from dragoman.exchange import Fault
 from dragoman.ids import ToolIds
 from dragoman.local import LocalModel, find_weights
 from dragoman.message import UNPRICED, Message, TokenUsage, Usage
-from dragoman.pricing import library_prices, price_usage
+from dragoman.pricing import PriceTable, library_prices, price_usage
 from dragoman.routing import Availability, PatternSample, Policy, Registry, read_policy
 from dragoman.settings import Endpoint, Settings
 from dragoman.settings.policy_file import PolicyFile
@@ -74,7 +74,8 @@ class AgentServices:
         self.local_model = config.local_model or LocalModel()
         self.registry = make_registry(settings)
         self.default_model = default_model(settings, self.registry)
-        self.price_table = config.price_table or library_prices(settings.catalog.price_names, settings.catalog.is_free)
+        self._own_prices = config.price_table
+        self.price_table = self._make_price_table()
         self.availability = Availability()
         self.tool_sessions: dict[str, ToolSession] = {}
         self.late_notes: list[tuple[str, Message]] = []  # output of tools after their time-out, until it is stored
@@ -93,6 +94,20 @@ class AgentServices:
         if workspace is None or isinstance(workspace, Workspace):
             return workspace
         return Workspace(workspace, private=(*self.store.local_paths, *settings_module.private_paths(self.settings)))
+
+    def _make_price_table(self) -> PriceTable:
+        catalog = self.settings.catalog
+        return self._own_prices or library_prices(catalog.price_names, catalog.is_free)
+
+    def change_settings(self, settings: Settings) -> None:
+        """Use other settings from the next call on: their providers, keys, models and default model."""
+        self.settings = settings
+        self.registry = make_registry(settings)
+        self.default_model = default_model(settings, self.registry)
+        self.price_table = self._make_price_table()
+        self.availability = Availability()
+        for cache in (self._policy_files, self._endpoints, self._models, self._providers):
+            cache.clear()
 
     async def close(self) -> None:
         """Stop the tools that still run, and store late notes."""

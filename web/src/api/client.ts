@@ -130,8 +130,8 @@ export async function downloadThread(thread: string, name: string, format: strin
 
 // --- models ----------------------------------------------------------------------------------------------------------
 
-export async function models(): Promise<Model[]> {
-  return (await json<{ models: Model[] }>("/models")).models;
+export function models(): Promise<{ models: Model[]; canManageProviders: boolean }> {
+  return json("/models");
 }
 
 export type ImagePolicy = "strict" | "placeholder" | "describe";

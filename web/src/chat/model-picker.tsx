@@ -7,6 +7,7 @@ import { Icon } from "../components/icons.tsx";
 import { Modal } from "../components/modal.tsx";
 import * as appState from "../state/app-state.ts";
 import { modelChoices } from "../state/drafts.ts";
+import { hashOf } from "../state/route.ts";
 import { blockerText } from "../api/error-messages.ts";
 import type { Model, Preflight } from "../api/types.ts";
 
@@ -38,6 +39,7 @@ interface ModelPickerProps {
 
 export function ModelPicker({ onClose, onChoose, candidate: first }: ModelPickerProps) {
   const models = useObservable(appState.models);
+  const isAdmin = useObservable(appState.isAdmin);
   const [words, setWords] = useState("");
   const [candidate, setCandidate] = useState<Model | null>(() => models.find((model) => model.id === first) ?? null);
   const thread = appState.open.value.id;
@@ -73,7 +75,13 @@ export function ModelPicker({ onClose, onChoose, candidate: first }: ModelPicker
         {others.length > 0 && (
           <>
             <h3 class="muted small">
-              No API key
+              {isAdmin ? (
+                <>
+                  No API key: add one in <a href={hashOf({ page: "providers" })} onClick={onClose}>Providers</a>
+                </>
+              ) : (
+                "No API key"
+              )}
             </h3>
             <ModelList models={others} current={current} onChoose={choose} />
           </>

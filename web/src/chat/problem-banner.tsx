@@ -46,6 +46,7 @@ function canRun(action: ProblemAction, { view, isNew }: Conversation): boolean {
   const { items } = view.value;
   if (action === "retry") return items.some((item) => item.kind === "user" && item.seq !== null);
   if (action === "pictures") return !isNew || items.length > 0;
+  if (action === "providers") return appState.isAdmin.value;
   return action === "model";
 }
 
@@ -55,6 +56,8 @@ function run(action: ProblemAction, conversation: Conversation): void {
       return void conversation.retry();
     case "model":
       return appState.dialog.set({ kind: "models" });
+    case "providers":
+      return appState.navigate({ page: "providers" });
     case "pictures":
       return appState.dialog.set({ kind: "models", candidate: chosenModel(conversation.id) });
   }

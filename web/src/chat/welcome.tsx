@@ -4,12 +4,14 @@ import { modelName } from "../lib/format.ts";
 import { Icon } from "../components/icons.tsx";
 import { chosenModel } from "./model-picker.tsx";
 import * as appState from "../state/app-state.ts";
+import { hashOf } from "../state/route.ts";
 import { suggest } from "./composer.tsx";
 
 const SUGGESTIONS = ["Explain what a Merkle tree is, with a small example", "Write a haiku about translation, then explain it", "帮我把这句话翻译成英文：山重水复疑无路"];
 
 export function Welcome() {
   const models = useObservable(appState.models);
+  const isAdmin = useObservable(appState.isAdmin);
   const model = chosenModel(appState.open.value.id);
   const provider = models.find((row) => row.id === model)?.provider;
   return (
@@ -28,6 +30,13 @@ export function Welcome() {
         )}
         {models.length > 0 && " You can change the model at any time."}
       </p>
+      {isAdmin && (
+        <p>
+          <a class="row" href={hashOf({ page: "providers" })}>
+            <Icon name="key" size={16} /> Add the key of a provider, or your own server
+          </a>
+        </p>
+      )}
       <ul class="suggestions">
         {SUGGESTIONS.map((words) => (
           <li key={words}>

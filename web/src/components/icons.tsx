@@ -29,6 +29,8 @@ const PATHS = {
   coins: "M4 19V9M9.300 19V5M14.700 19v-7M20 19v-4",
   file: "M7 3h7l4 4v14H7zM14 3v4h4",
   warn: "M12 4 3 19h18zM12 10v4M12 16.500h.01",
+  key: "M14.500 4a5.500 5.500 0 1 1-4.600 8.500L4 18.400V21h3v-2h2v-2h2l1.600-1.600M15.500 8.500h.01",
+  sliders: "M4 7h9M17 7h3M4 17h3M11 17h9M15 4.500v5M9 14.500v5",
   trash: "M5 7h14M10 7V4h4v3M7 7l1 13h8l1-13",
 } as const;
 

@@ -118,6 +118,7 @@ function ThreadRow({ thread, isCurrent }: { thread: Thread; isCurrent: boolean }
 
 function Footer() {
   const chosen = useObservable(theme);
+  const isAdmin = useObservable(appState.isAdmin);
   const { page } = useObservable(appState.route);
   const [isOnline, setOnline] = useState(navigator.onLine);
   useEffect(() => {
@@ -129,7 +130,7 @@ function Footer() {
   return (
     <footer class="row between">
       <div class="row pages">
-        {PAGES.map((entry) => (
+        {PAGES.filter((entry) => !entry.isForAdmins).map((entry) => (
           <a key={entry.name} class="page-link" href={entry.name ? `#/${entry.name}` : hashOf({ id: appState.open.value.view.value.items.length ? appState.open.value.id : null })} aria-current={entry.name === page ? "page" : undefined}>
             <Icon name={entry.icon} size={16} />
             {entry.label}
@@ -138,6 +139,11 @@ function Footer() {
       </div>
       <div class="row">
         {!isOnline && <span class="muted">offline</span>}
+        {isAdmin && (
+          <a class="icon-button" href="#/providers" aria-label="Providers" title="Providers" aria-current={page === "providers" ? "page" : undefined}>
+            <Icon name="key" />
+          </a>
+        )}
         <IconButton icon={THEME_ICONS[chosen]} label={`Theme: ${chosen}`} onClick={nextTheme} />
         <IconButton icon="help" label="Keyboard shortcuts" onClick={() => appState.dialog.set({ kind: "help" })} />
       </div>

@@ -11,6 +11,7 @@ import type { Model, Thread } from "../api/types.ts";
 export const route = new Observable<Route>(routeFrom(location.hash));
 export const threads = new Observable<Thread[] | null>(null); // the loaded part of the list
 export const models = new Observable<Model[]>([]);
+export const isAdmin = new Observable(false); // may change providers
 export const notice = new Observable<string | null>(null);
 export const dialog = new Observable<Dialog | null>(null);
 export const isDrawerOpen = new Observable(false);
@@ -78,7 +79,11 @@ export async function loadMoreThreads(): Promise<void> {
 }
 
 export async function loadModels(): Promise<void> {
-  await attempt(async () => models.set(await api.models()));
+  await attempt(async () => {
+    const list = await api.models();
+    isAdmin.set(list.canManageProviders);
+    models.set(list.models);
+  });
 }
 
 export function thread(id: string): Thread | null {

@@ -8,6 +8,8 @@ from starlette.responses import Response
 
 from dragoman.catalog import Model
 from dragoman.errors import UnknownPriceError
+from dragoman.server.auth.principal import get_principal
+from dragoman.server.auth.scopes import ADMIN
 from dragoman.server.http.endpoint import Endpoint
 from dragoman.server.http.requests import app_state
 from dragoman.server.http.responses import json_response
@@ -34,22 +36,25 @@ class ModelResponse(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     output_usd: str | None
 
 
-class ModelList(msgspec.Struct, frozen=True, kw_only=True):
+class ModelList(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """The available models; the default and configured ones first."""
 
     models: list[ModelResponse]
     default: str | None
+    can_manage_providers: bool  # the caller is an administrator
 
 
 async def list_models(request: Request) -> Response:
     """Return the available models."""
     state = app_state(request)
+    await state.provider_settings.refresh()
     agent = state.agent
     default_model = agent.services.registry.find(agent.services.default_model) if agent.services.default_model else None
     default_id = default_model.id if default_model is not None else None
     responses = [_model_response(state, model, default_id) for model in agent.services.settings.catalog.models.values()]
     responses.sort(key=lambda response: (not response.is_default, not response.is_configured))
-    return json_response(ModelList(models=responses, default=default_id))
+    is_admin = ADMIN in get_principal(request).scopes
+    return json_response(ModelList(models=responses, default=default_id, can_manage_providers=is_admin))
 
 
 def _model_response(state: AppState, model: Model, default_id: str | None) -> ModelResponse:

@@ -90,6 +90,7 @@ class TurnPreparation:
     async def prepare(self, latest: Run | None) -> PreparedTurn:
         """Everything that the turn needs, or an error."""
         run_input = self._run_input
+        await self._state.provider_settings.refresh()
         new = await find_new_messages(self._state.store, self._session, run_input)
         self._require_role_scope(new)
         self._require_resume_scope()

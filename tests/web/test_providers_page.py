@@ -1,0 +1,71 @@
+"""Providers that are added on the page."""
+
+from __future__ import annotations
+
+import re
+
+from tests.strict import strict_provider
+from tests.web.conftest import Visitor
+from tests.web.site import Site
+
+KEY = "sk-a-key-that-works-1234"
+
+
+async def test_a_server_is_added_with_its_models_and_answers_at_once(visitor: Visitor, site: Site) -> None:
+    async with strict_provider("openai_chat") as fake:
+        fake.listed, fake.good_key = {"data": [{"id": "llama", "max_model_len": 131072}, {"id": "tiny"}]}, KEY
+        await visitor.open()
+        await visitor.page.get_by_role("link", name="Add the key of a provider, or your own server").click()
+        await visitor.press("Add a server")
+        await visitor.page.get_by_label("Name").fill("My Server")
+        await visitor.page.get_by_label("Base URL").fill(fake.base_url)
+        await visitor.page.get_by_label("API key").fill("sk-wrong-wrong-wrong")
+        await visitor.press("Find models")
+        await visitor.find(".banner.bad", "The provider rejects this key.").wait_for()
+        assert "Incorrect API key provided" in await visitor.find(".banner .details").inner_text()
+        await visitor.page.get_by_label("API key").fill(KEY)
+        await visitor.press("Find models")
+        await visitor.page.get_by_label("tiny").uncheck()
+        await visitor.press("Save with 1 model")
+        await visitor.sees("My Server is ready: 1 model")
+        await visitor.find(".provider-head", "My Server").get_by_text("key …1234 · 1 model").wait_for()
+        await visitor.open("#/")
+        await visitor.find(".model-button").click()
+        await visitor.find("button.model", "my-server").click()
+        fake.say("I am new here.")
+        await visitor.answered("Hello", "I am new here.")
+        assert fake.received[-1].headers["authorization"] == f"Bearer {KEY}"
+
+
+async def test_a_rejected_key_leads_to_the_providers_and_a_key_of_the_server_stays(
+    visitor: Visitor, site: Site
+) -> None:
+    site.fakes["anthropic"].fail(401, "invalid x-api-key")
+    await visitor.open()
+    await visitor.ask("Hello?")
+    banner = visitor.find(".banner.bad", "The provider rejected the API key.")
+    await banner.wait_for()
+    assert "invalid x-api-key" in await banner.inner_text()
+    await visitor.press("Open providers")
+    await visitor.find(".provider-head", "Anthropic").first.click()
+    await visitor.sees("Remove it there to change it here.")
+
+
+async def test_a_key_is_tested_and_stored_for_a_known_provider(visitor: Visitor, site: Site) -> None:
+    async with strict_provider("openai_responses") as fake:
+        fake.listed, fake.good_key = {"data": [{"id": "gpt-6.1-sol"}]}, KEY
+        await visitor.open("#/providers")
+        await visitor.page.get_by_label("Find a provider").fill("mistral")
+        await visitor.find(".provider-head", re.compile("^Mistral")).click()
+        await visitor.page.get_by_text("Another address").click()
+        await visitor.page.get_by_label("Base URL").fill(fake.base_url)
+        await visitor.page.get_by_label("API key").fill(KEY)
+        await visitor.press("Test and save")
+        await visitor.sees("Mistral is ready")
+        await visitor.find(".provider-head", re.compile("^Mistral")).get_by_text("key …1234").wait_for()
+        await visitor.find(".provider-head", re.compile("^Mistral")).click()
+        await visitor.press("Remove")
+        await visitor.sees("Removed")
+        row = visitor.find(".provider-head", re.compile("^Mistral"))
+        await row.wait_for()
+        assert "key" not in await row.inner_text()
