@@ -127,6 +127,8 @@ _WITH_URL: Final = {
 # Bodies by the name of the route; with the ids that they name.
 BODIES: Final[dict[str, list[tuple[Any, tuple[str, ...]]]]] = {
     "change_thread": [({"title": "mine now"}, ())],
+    "replace_thread_settings": [({"settings": {"temperature": 1.0}}, ())],
+    "replace_default_settings": [({"settings": {"temperature": 1.0}}, ())],
     "fork_thread": [({}, ()), ({"messageId": "{messageId}"}, ("messageId",))],
     "begin_run": [({**_RUN, "threadId": "{threadId}"}, ("threadId",)), (_WITH_URL, ("url",))],
     "upload_attachment": [],

@@ -361,7 +361,7 @@ async def test_every_key_leads_with_the_session(url: str) -> None:
             " WHERE i.indisunique AND n.nspname = $1",
             url.partition("&schema=")[2],
         )
-    without = {"blobs", "blob_states", "erasures", "past_usage", "api_keys", "dragoman_steps"}
+    without = {"blobs", "blob_states", "erasures", "past_usage", "api_keys", "preferences", "dragoman_steps"}
     without |= {"mail_origins", "lease_clock"}  # of which there is one
     mail = {"letters", "mailboxes", "inbox", "outbox", "dead_letters", "sealed_values"}
     tasks = {"task_states", "task_needs"}

@@ -120,10 +120,13 @@ class ProviderSettings:
         for name in ("api_key", "base_url", "title"):
             if value := getattr(change, name):
                 row[name] = value.strip()
-        if "api_key" in row:
-            validate_key(row["api_key"], "apiKey")
-        if "base_url" in row:
-            row["base_url"] = validate_url(row["base_url"], "baseUrl")
+        try:
+            if "api_key" in row:
+                validate_key(row["api_key"], "apiKey")
+            if "base_url" in row:
+                row["base_url"] = validate_url(row["base_url"], "baseUrl")
+        except SettingsError as error:  # here it is the input of a person
+            raise InputError(error.what, where=error.where, remedy=error.remedy, code=error.code) from None
         return row
 
     async def _store_in_keyring(self, provider: str, row: dict[str, Any], api_key: str) -> bool:

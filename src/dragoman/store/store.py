@@ -47,6 +47,7 @@ from dragoman.store.message_reader import MAX_CACHED_PAGE, SMALL_PAGE, Attachmen
 from dragoman.store.message_rows import message_from, message_hash
 from dragoman.store.message_writer import Draft, MessageRange, SessionEnd
 from dragoman.store.operation import NO_SYNC, UNKNOWN_TIME, AnyOperation, Outcome, quick, to_micros
+from dragoman.store.preferences import PreferenceStore
 from dragoman.store.retention import blob_gc, deletion, erasure
 from dragoman.store.rule_check import reject_violations
 from dragoman.store.runs import Run, RunEnd, RunStore
@@ -99,6 +100,7 @@ class Store:
         self.evaluations = EvaluationStore(self)
         self.gateway = GatewayStore(self)
         self.keys = KeyStore(self)
+        self.preferences = PreferenceStore(self)
         self.runs = RunStore(self)
         self.trace = TraceStore(self)
         self.turns = TurnStore(self)

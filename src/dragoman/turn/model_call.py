@@ -16,7 +16,7 @@ import asyncio
 import contextlib
 import copy
 import logging
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -24,6 +24,7 @@ import msgspec
 from dragoman import tokens
 from dragoman.adapter import Adapter, RequestContext
 from dragoman.bus.event_types import tool_events, turn_events
+from dragoman.catalog import Model
 from dragoman.client import Call, CallLog
 from dragoman.context_window import FittedHistory, fit, with_summary
 from dragoman.errors import DragomanError, InputError
@@ -57,11 +58,15 @@ from dragoman.repair import repair
 from dragoman.rules import calls_of
 from dragoman.settings import Endpoint
 from dragoman.shield import run_to_completion
-from dragoman.store import Row, Store
+from dragoman.store import Row, Session, Store
 from dragoman.store.operation import Part
+from dragoman.tools import ToolRegistry
 from dragoman.toolschema import output_problems
 from dragoman.turn.answer_tool import AnswerTool
+from dragoman.turn.config import AgentConfig
 from dragoman.turn.image_policy import image_describer, image_policy, load_workspace_images
+from dragoman.turn.services import AgentServices
+from dragoman.turn.session_settings import settings_of
 from dragoman.turn.state import TurnState, stage_of_answer
 from dragoman.turn.types import AGENT_OPTIONS, AnswerEnd, AnswerStart
 
@@ -479,29 +484,57 @@ def _write_request(
 
 def fit_history(turn: TurnState, options: Options) -> FittedHistory:
     """The messages that the model receives: supported, repaired, and as many as fit its window."""
-    config, session, capabilities = turn.config, turn.session, turn.model.capabilities
+    return fit_messages(
+        turn.services,
+        turn.config,
+        turn.session,
+        model=turn.model,
+        history=turn.history,
+        tools=turn.tools,
+        options=options,
+    )
+
+
+def fit_messages(
+    services: AgentServices,
+    config: AgentConfig,
+    session: Session,
+    *,
+    model: Model,
+    history: Sequence[Message],
+    tools: ToolRegistry,
+    options: Options,
+) -> FittedHistory:
+    """The same for a history that is not part of a turn."""
+    capabilities = model.capabilities
     policy = image_policy(config, session) if session.metadata else config.capability_policy
     describe = image_describer(config, session) if policy == "describe" else None
-    visible = project_history(with_summary(turn.history), capabilities, policy=policy, describe=describe)
-    if turn.services.workspace is not None:
-        visible = load_workspace_images(visible, turn.services.workspace)
-    valid = repair(visible, turn.tools.problems).messages
-    estimate = tokens.make_estimate(turn.model.id, turn.history, turn.tools.definitions)
-    tool_tokens = tokens.estimate((), turn.tools.definitions, turn.model.id) if turn.tools.definitions else 0
-    default = min(capabilities.max_output_tokens or _DEFAULT_ANSWER_TOKENS, _DEFAULT_ANSWER_TOKENS)
-    answer_tokens = min(options.max_output_tokens or default, capabilities.max_context_tokens // 2)
-    limit = max(1, capabilities.max_context_tokens - tool_tokens - answer_tokens)
+    visible = project_history(with_summary(history), capabilities, policy=policy, describe=describe)
+    if services.workspace is not None:
+        visible = load_workspace_images(visible, services.workspace)
+    valid = repair(visible, tools.problems).messages
+    estimate = tokens.make_estimate(model.id, history, tools.definitions)
+    tool_tokens = tokens.estimate((), tools.definitions, model.id) if tools.definitions else 0
+    limit = max(1, capabilities.max_context_tokens - tool_tokens - answer_reserve(model, options))
     return fit(valid, limit, estimate)
 
 
+def answer_reserve(model: Model, options: Options) -> int:
+    """The tokens of the window that are reserved for the answer."""
+    capabilities = model.capabilities
+    default = min(capabilities.max_output_tokens or _DEFAULT_ANSWER_TOKENS, _DEFAULT_ANSWER_TOKENS)
+    return min(options.max_output_tokens or default, capabilities.max_context_tokens // 2)
+
+
 def _options(turn: TurnState) -> Options:
-    """The options of the agent, replaced by those that the request sets."""
+    """The options of the agent, replaced by those of the session, and by those that the request sets."""
+    own = settings_of(turn.session).options() if turn.session.metadata else {}
     overrides = turn.request.options
     fields = {} if overrides is AGENT_OPTIONS else msgspec.structs.asdict(overrides)
     values = {name: value for name, value in fields.items() if value not in (None, ())}
     if turn.request.output is not None:
         values["response_format"] = turn.request.output.response_format
-    return turn.config.options.replace(**values, stream=True if turn.config.stream else None)
+    return turn.config.options.replace(**(own | values), stream=True if turn.config.stream else None)
 
 
 # --- the row of the answer -------------------------------------------------------------------------------------------

@@ -37,6 +37,7 @@ from dragoman.turn.image_policy import image_policy
 from dragoman.turn.model_call import begin_call
 from dragoman.turn.pending_calls import PendingCalls
 from dragoman.turn.services import AgentServices
+from dragoman.turn.session_settings import settings_of
 from dragoman.turn.state import TurnState, TurnUsage, find_calling_message, find_open_calls
 from dragoman.turn.types import TurnJournal, TurnRequest, TurnStart
 from dragoman.value import unvalidated
@@ -68,7 +69,7 @@ async def start_turn(
         *imported,
     ]
     open_calls = await find_open_calls(store, session.id if request.new_session is None else None, history)
-    tools = await make_turn_tools(config, request)
+    tools = await make_turn_tools(config, request, session)
     pending_calls = None
     if open_calls or request.answers or request.approvals:
         pending_calls = PendingCalls(services, config, request, open_calls, tools)
@@ -112,9 +113,9 @@ async def _read_session(services: AgentServices, request: TurnRequest) -> TurnSn
     return snapshot
 
 
-async def make_turn_tools(config: AgentConfig, request: TurnRequest) -> ToolRegistry:
+async def make_turn_tools(config: AgentConfig, request: TurnRequest, session: Session | None = None) -> ToolRegistry:
     """The tools that the model is offered. Schemas of the caller's tools are compiled in a thread."""
-    tools = config.tools if request.may_use_tools else ToolRegistry()
+    tools = settings_of(session).filter_tools(config.tools) if request.may_use_tools else ToolRegistry()
     if not request.tools:
         return tools
     return await run_off_loop(len(request.tools) * LARGE, tools.with_foreign, request.tools)
@@ -138,7 +139,8 @@ def _with_session(session: Session, message: Message) -> Message:
 
 def make_system_messages(config: AgentConfig, request: TurnRequest, session: Session) -> list[Message]:
     """The system prompt, which is sent and not stored, because it may change."""
-    texts = [text for text in (config.system_prompt, request.context) if text]
+    prompts = (config.system_prompt, settings_of(session).system_prompt, request.context)
+    texts = [text for text in prompts if text]
     if not texts:
         return []
     message_id = derive_ulid(0, session.id, "system prompt")

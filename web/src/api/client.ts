@@ -5,7 +5,7 @@
 import { requestProblem } from "./error-messages.ts";
 import { Observable } from "../state/observable.ts";
 import type { Problem } from "../state/view-model.ts";
-import type { Hit, Model, Preflight, Row, Stored, Thread, Versions } from "./types.ts";
+import type { ContextUse, ConversationSettings, Hit, ImagePolicy, Model, Preflight, Row, Stored, Thread, ThreadSettings, ToolInfo, Versions } from "./types.ts";
 
 const BASE = "api/v1/agent"; // relative to the path of the page
 const KEY = "dragoman-key";
@@ -134,8 +134,6 @@ export function models(): Promise<{ models: Model[]; canManageProviders: boolean
   return json("/models");
 }
 
-export type ImagePolicy = "strict" | "placeholder" | "describe";
-
 export function preflight(thread: string, model: string, policy: ImagePolicy): Promise<Preflight> {
   return json(`/threads/${id(thread)}/preflight${query({ model, policy })}`);
 }
@@ -146,6 +144,28 @@ export function messageAs(thread: string, message: string, dialect: string): Pro
 
 export async function formats(): Promise<string[]> {
   return (await json<{ formats: string[] }>("/formats")).formats;
+}
+
+// --- settings --------------------------------------------------------------------------------------------------------
+
+export function threadSettings(thread: string): Promise<ThreadSettings> {
+  return json(`/threads/${id(thread)}/settings`);
+}
+
+export function storeThreadSettings(thread: string, change: { settings: ConversationSettings; images: ImagePolicy; routing: string | null }): Promise<ThreadSettings> {
+  return json(`/threads/${id(thread)}/settings`, jsonRequest("PUT", change));
+}
+
+export function defaultSettings(): Promise<{ settings: ConversationSettings; tools: ToolInfo[] }> {
+  return json("/settings");
+}
+
+export async function storeDefaultSettings(settings: ConversationSettings): Promise<void> {
+  await call("/settings", jsonRequest("PUT", { settings }));
+}
+
+export function contextUse(thread: string, model: string | null): Promise<ContextUse> {
+  return json(`/threads/${id(thread)}/context${query({ model })}`);
 }
 
 // --- costs -----------------------------------------------------------------------------------------------------------

@@ -115,6 +115,42 @@ export interface Preflight {
   blocks: { message_id: string; place: number; block_type: string; outcome: "projected" | "left_out"; reason: string }[];
 }
 
+// Settings of a conversation; a missing field is as the server and the provider have it.
+export interface ConversationSettings {
+  systemPrompt?: string;
+  temperature?: number;
+  effort?: string;
+  disabledTools?: string[];
+}
+
+export interface ToolInfo {
+  name: string;
+  description: string;
+  sideEffects: string;
+}
+
+export interface ThreadSettings {
+  settings: ConversationSettings;
+  images: ImagePolicy;
+  routing: unknown; // a routing policy of its own, or null
+  tools: ToolInfo[];
+}
+
+// How images are sent to a model that cannot read them.
+export type ImagePolicy = "strict" | "placeholder" | "describe";
+
+// All counts are estimated tokens.
+export interface ContextUse {
+  model: string;
+  contextTokens: number;
+  systemTokens: number;
+  toolTokens: number;
+  messageTokens: number;
+  answerTokens: number; // reserved
+  omittedMessages: number;
+  firstSeq: number | null; // first message that is sent, if some are omitted
+}
+
 export interface Interrupt {
   id: string;
   reason: string;

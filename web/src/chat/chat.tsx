@@ -60,6 +60,7 @@ function Head({ view }: { view: View }) {
         )}
       </div>
       <Spent view={view} />
+      <IconButton icon="sliders" label="Settings of this conversation" onClick={() => appState.dialog.set({ kind: "settings" })} />
       <button type="button" class="model-button" onClick={() => appState.dialog.set({ kind: "models" })} aria-label={`Model: ${model ? modelName(model) : "automatic"}. Choose another`}>
         <span>{model ? modelName(model) : isKnown ? "Automatic" : "…"}</span>
         <Icon name="down" size={14} />

@@ -7,7 +7,7 @@ import * as api from "../api/client.ts";
 import { Observable, useObservable } from "../state/observable.ts";
 import type { Conversation, Draft } from "../state/conversation.ts";
 import { Icon, IconButton } from "../components/icons.tsx";
-import { drafts } from "../state/drafts.ts";
+import { drafts, settingsChoices } from "../state/drafts.ts";
 import { editLastQuestion } from "./messages.tsx";
 import { modelForRun, saveModelChoice } from "./model-picker.tsx";
 import * as appState from "../state/app-state.ts";
@@ -114,11 +114,12 @@ export function Composer({ conversation, view }: { conversation: Conversation; v
     const previous = uploads;
     clear();
     const model = modelForRun(conversation.id);
-    const sending = conversation.send(draft, model);
+    const sending = conversation.send(draft, model, settingsForRun(conversation));
     appState.setAddress(conversation);
     const isAccepted = await sending;
     if (isAccepted) {
       saveModelChoice(conversation.id);
+      settingsChoices.delete(storageKey);
       release(previous);
     } else {
       setText((now) => now || draft.text);
@@ -206,6 +207,12 @@ function UploadItem({ upload, onRemove }: { upload: Upload; onRemove: () => void
 // An attachment that is already stored on the server.
 function toUpload(stored: Stored): Upload {
   return { id: ++counter, name: stored.name ?? stored.mime_type, preview: api.isDisplayable(stored.mime_type) ? api.localUrl(stored.url) : null, stored, fault: null };
+}
+
+// A new conversation has the settings that were chosen for it, or the defaults of the person.
+function settingsForRun({ id, isNew, view }: Conversation) {
+  if (!isNew || view.value.items.some((item) => item.seq !== null)) return null;
+  return settingsChoices.get(appState.storageKey(id)) ?? "default";
 }
 
 function problemText(error: unknown): string {

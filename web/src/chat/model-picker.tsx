@@ -9,7 +9,7 @@ import * as appState from "../state/app-state.ts";
 import { modelChoices } from "../state/drafts.ts";
 import { hashOf } from "../state/route.ts";
 import { blockerText } from "../api/error-messages.ts";
-import type { Model, Preflight } from "../api/types.ts";
+import type { ImagePolicy, Model, Preflight } from "../api/types.ts";
 
 export function chosenModel(threadId: string): string | null {
   const chosen = modelForRun(threadId) ?? appState.thread(threadId)?.model;
@@ -132,7 +132,7 @@ interface SwapProps {
 
 function Swap({ model, thread, onBack, onClose }: SwapProps) {
   const [plan, setPlan] = useState<Preflight | null>(null);
-  const [policy, setPolicy] = useState<api.ImagePolicy>("strict");
+  const [policy, setPolicy] = useState<ImagePolicy>("strict");
   const [fault, setFault] = useState<string | null>(null);
   useEffect(() => {
     setFault(null);
@@ -173,17 +173,17 @@ function Swap({ model, thread, onBack, onClose }: SwapProps) {
 
 const MEDIA_FAILURES = new Set(["no_vision_support", "no_document_support", "no_audio_support", "no_video_support"]);
 
-const POLICIES: [api.ImagePolicy, string][] = [
+export const POLICIES: [ImagePolicy, string][] = [
   ["strict", "Do not swap"],
   ["placeholder", "Send a note in place of each file"],
   ["describe", "Let a model with vision describe each image"],
 ];
 
-function PolicyChoice({ policy, onChange }: { policy: api.ImagePolicy; onChange: (policy: api.ImagePolicy) => void }) {
+function PolicyChoice({ policy, onChange }: { policy: ImagePolicy; onChange: (policy: ImagePolicy) => void }) {
   return (
     <label class="field">
       Images and files that this model cannot read
-      <select value={policy} onChange={(event) => onChange(event.currentTarget.value as api.ImagePolicy)}>
+      <select value={policy} onChange={(event) => onChange(event.currentTarget.value as ImagePolicy)}>
         {POLICIES.map(([name, label]) => (
           <option key={name} value={name}>
             {label}

@@ -47,7 +47,7 @@ function canRun(action: ProblemAction, { view, isNew }: Conversation): boolean {
   if (action === "retry") return items.some((item) => item.kind === "user" && item.seq !== null);
   if (action === "pictures") return !isNew || items.length > 0;
   if (action === "providers") return appState.isAdmin.value;
-  return action === "model";
+  return true;
 }
 
 function run(action: ProblemAction, conversation: Conversation): void {
@@ -58,6 +58,8 @@ function run(action: ProblemAction, conversation: Conversation): void {
       return appState.dialog.set({ kind: "models" });
     case "providers":
       return appState.navigate({ page: "providers" });
+    case "settings":
+      return appState.dialog.set({ kind: "settings" });
     case "pictures":
       return appState.dialog.set({ kind: "models", candidate: chosenModel(conversation.id) });
   }

@@ -1,6 +1,7 @@
 // The open dialog.
 import { useState } from "preact/hooks";
 import { useObservable } from "../state/observable.ts";
+import { lazy } from "./lazy.tsx";
 import { Help } from "./help.tsx";
 import { Modal } from "./modal.tsx";
 import { ModelPicker } from "../chat/model-picker.tsx";
@@ -9,6 +10,7 @@ import { ShowAs } from "../chat/show-as.tsx";
 import { ThreadCost } from "./thread-cost.tsx";
 import type { Thread } from "../api/types.ts";
 
+const ConversationSettings = lazy(async () => (await import("../chat/settings-dialog.tsx")).SettingsDialog);
 const close = () => appState.dialog.set(null);
 
 export function Dialogs() {
@@ -16,6 +18,8 @@ export function Dialogs() {
   switch (dialog?.kind) {
     case "models":
       return <ModelPicker onClose={close} onChoose={dialog.onChoose} candidate={dialog.candidate ?? null} />;
+    case "settings":
+      return <ConversationSettings onClose={close} />;
     case "help":
       return <Help onClose={close} />;
     case "cost":

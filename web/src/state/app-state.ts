@@ -29,6 +29,7 @@ export interface Branch {
 export type Dialog =
   | { kind: "models"; onChoose?: (model: string) => void; candidate?: string | null } // without onChoose: the model of the open conversation
   | { kind: "help" }
+  | { kind: "settings" } // of the open conversation
   | { kind: "cost" }
   | { kind: "rename"; thread: Thread }
   | { kind: "delete"; thread: Thread }

@@ -9,7 +9,7 @@ import { apply } from "./reducer.ts";
 import { announceChange } from "./tabs.ts";
 import { replaceWithStored, trim, withoutRows, withRows } from "./stored-messages.ts";
 import { emptyView, isBusy, type Attachment, type UserItem, type View } from "./view-model.ts";
-import type { Decision, Stored } from "../api/types.ts";
+import type { ConversationSettings, Decision, Stored } from "../api/types.ts";
 
 export interface Draft {
   text: string;
@@ -129,11 +129,12 @@ export class Conversation {
 
   // --- runs ----------------------------------------------------------------------------------------------------------
 
-  async send(draft: Draft, model: string | null): Promise<boolean> {
+  // Settings are for a conversation that this message creates; "default": those of the person.
+  async send(draft: Draft, model: string | null, settings: ConversationSettings | "default" | null = null): Promise<boolean> {
     await this.loadNewest();
     const message = { id: ulid(), role: "user", content: contentOf(draft) };
     this.view.change((view) => ({ ...view, items: [...view.items, userItem(message.id, draft)], interrupts: [], problem: null }));
-    const isAccepted = await this.#run({ messages: [message], forwardedProps: model ? { model } : {} });
+    const isAccepted = await this.#run({ messages: [message], forwardedProps: { ...(model && { model }), ...(settings && { settings }) } });
     if (!isAccepted) this.view.change((view) => ({ ...view, items: view.items.filter((item) => item.id !== message.id) }));
     return isAccepted;
   }

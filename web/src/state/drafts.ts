@@ -1,5 +1,6 @@
-// Data of conversations that the server does not have yet: unsent text and files, and the model chosen before the first
-// message. They survive a reload of the tab.
+// Data of conversations that the server does not have yet: unsent text and files, and the model and settings chosen before
+// the first message. They survive a reload of the tab.
+import type { ConversationSettings } from "../api/types.ts";
 import type { Draft } from "./conversation.ts";
 
 class TabStorage<T> {
@@ -29,3 +30,4 @@ class TabStorage<T> {
 
 export const drafts = new TabStorage<Draft>("draft");
 export const modelChoices = new TabStorage<string>("model");
+export const settingsChoices = new TabStorage<ConversationSettings>("settings");

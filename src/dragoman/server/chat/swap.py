@@ -106,7 +106,7 @@ async def _plan_swap(request: Request, session: Session, name: str, policy: Poli
         [*make_system_messages(agent.config, turn, session), *history],
         adapter,
         policy=policy,
-        tools=(await make_turn_tools(agent.config, turn)).definitions,
+        tools=(await make_turn_tools(agent.config, turn, session)).definitions,
         describe=image_describer(agent.config, session),
         prices=agent.services.price_table,
         at=agent.services.clock(),

@@ -28,6 +28,7 @@ from dragoman.bus.event_types.system_events import GatewayQuotaExceeded
 from dragoman.errors import ConflictError, DragomanError, StorageError
 from dragoman.ids import name_from_id
 from dragoman.server.auth.principal import Principal, find_thread
+from dragoman.server.chat.settings import find_default_settings
 from dragoman.server.http.http_errors import ApiError
 from dragoman.server.runs.agui_encoder import AguiEncoder
 from dragoman.server.runs.publisher import RunLostError, RunPublisher, SessionChange
@@ -39,6 +40,7 @@ from dragoman.signals import CANCEL, RUN
 from dragoman.store import Session
 from dragoman.store.liveness import make_owner
 from dragoman.store.runs import Run, RunEvent, RunExistsError
+from dragoman.turn.session_settings import with_settings
 
 if TYPE_CHECKING:
     from dragoman.server.state import AppState
@@ -170,13 +172,14 @@ class RunRegistry:
     async def _start_in_new_thread(self, request: RunRequest, prepared: PreparedTurn) -> StartResult:
         """Start the run with the transaction that creates its thread, or in the thread of another request."""
         principal, run_input, now = request.principal, request.run_input, self._store.clock()
+        metadata = await self._initial_metadata(principal, run_input)
         for session_id in principal.session_ids(run_input.thread_id):
             session = Session(
                 id=session_id,
                 title=prepared.title,
                 user_id=principal.user_id,
                 team_id=principal.team_id,
-                metadata={} if run_input.state is None else {"state": run_input.state},
+                metadata=metadata,
                 created_at=now,
                 updated_at=now,
             )
@@ -191,6 +194,14 @@ class RunRegistry:
             if existing is not None:  # another request has just created it
                 return await self._start_in_thread(request, prepared, existing)
         raise run_in_progress_error()  # it was created and deleted meanwhile
+
+    async def _initial_metadata(self, principal: Principal, run_input: RunInput) -> dict[str, Any]:
+        """The metadata of a new thread: its state and its settings."""
+        metadata = {} if run_input.state is None else {"state": run_input.state}
+        settings = run_input.settings
+        if settings == "default":
+            settings = await find_default_settings(self._store, principal)
+        return metadata if settings is None else with_settings(metadata, settings)
 
     async def _start_turn(
         self, request: RunRequest, prepared: PreparedTurn, session_id: str, change: SessionChange

@@ -27,6 +27,7 @@ from dragoman.server.chat.history import application_fields
 from dragoman.server.http.http_errors import ApiError
 from dragoman.server.http.requests import parse_as, validate_id
 from dragoman.tools.schema_compat import to_portable_schema
+from dragoman.turn.session_settings import SessionSettings
 
 Role = Literal["user", "assistant", "system", "developer", "tool", "reasoning", "activity"]
 MAX_MESSAGES: Final = 5_000
@@ -167,6 +168,7 @@ class RunInput(msgspec.Struct, frozen=True, kw_only=True):
     tools: tuple[ToolDefinition, ...] = ()
     context: str | None = None
     model: str | None = None
+    settings: SessionSettings | Literal["default"] | None = None  # of a new thread; "default": those of the caller
     resume: tuple[InputResume, ...] = ()
 
 
@@ -191,6 +193,7 @@ def parse_run_input(value: object) -> RunInput:
         tools=parse_tools(wire.tools or []),
         context=_join_context(wire.context or []),
         model=_parse_model(wire.forwarded_props),
+        settings=_parse_settings(wire.forwarded_props),
         resume=tuple(wire.resume or ()),
     )
 
@@ -263,6 +266,14 @@ def _parse_model(forwarded: Any) -> str | None:
     if not isinstance(name, str) or len(name) > 200 or "\0" in name:
         raise ApiError(422, "invalid_request", "forwardedProps.model must be the name of a model.")
     return name
+
+
+def _parse_settings(forwarded: Any) -> SessionSettings | Literal["default"] | None:
+    """The settings for the thread, if the run creates it."""
+    value = forwarded.get("settings") if isinstance(forwarded, dict) else None
+    if value == "default":
+        return "default"
+    return None if value is None else parse_as(value, SessionSettings)
 
 
 # --- messages --------------------------------------------------------------------------------------------------------

@@ -56,6 +56,7 @@ def erase_user(
     for table in ("usage", "past_usage"):
         yield f"UPDATE {table} SET user_id = NULL WHERE user_id = ?", (user_id,)
     yield "DELETE FROM api_keys WHERE user_id = ?", (user_id,)
+    yield "DELETE FROM preferences WHERE user_id = ?", (user_id,)
     yield from runs.anonymize(user_id)
     yield from trace.anonymize(user_id)
     yield from evaluations.anonymize(user_id)

@@ -1,0 +1,86 @@
+"""Settings of a conversation, on the page."""
+
+from __future__ import annotations
+
+from tests.web.conftest import Visitor
+from tests.web.site import Site
+
+
+async def test_settings_are_chosen_before_the_first_message_and_changed_later(visitor: Visitor, site: Site) -> None:
+    fake = site.fakes["anthropic"]
+    await visitor.open()
+    await visitor.press("Settings of this conversation")
+    await visitor.page.get_by_role("textbox", name="System prompt").fill("Answer in French.")
+    await visitor.page.get_by_label("Temperature").fill("0.25")
+    await visitor.page.get_by_label("write_file").uncheck()
+    await visitor.press("Save")
+    await visitor.sees("Saved")
+    await visitor.page.reload()  # the choice survives
+    await visitor.find("#words").wait_for()
+    fake.say("Bonjour.")
+    await visitor.answered("Hello", "Bonjour.")
+    assert "Answer in French." in str(fake.bodies[-1]["system"])
+    assert [tool["name"] for tool in fake.bodies[-1]["tools"]] == ["ask_user", "read_file"]
+
+    await visitor.press("Settings of this conversation")
+    await visitor.find(".context-meter", "Context of claude-sonnet-5-5: about").wait_for()
+    assert await visitor.page.get_by_role("textbox", name="System prompt").input_value() == "Answer in French."
+    assert await visitor.page.get_by_label("Temperature").input_value() == "0.25"
+    assert not await visitor.page.get_by_label("write_file").is_checked()
+    await visitor.page.get_by_role("textbox", name="System prompt").fill("")
+    await visitor.press("All on")
+    await visitor.page.get_by_label("Effort of thinking").select_option("low")
+    await visitor.press("Save")
+    await visitor.sees("Saved")
+    fake.say("Hello.")
+    await visitor.answered("And now?", "Hello.")
+    assert "system" not in fake.bodies[-1]
+    assert len(fake.bodies[-1]["tools"]) == 3
+
+
+async def test_a_person_has_defaults_and_a_wrong_policy_is_explained(visitor: Visitor, site: Site) -> None:
+    visitor.expected.append("422")
+    fake = site.fakes["anthropic"]
+    await visitor.open()
+    await visitor.press("Settings of this conversation")
+    await visitor.page.get_by_role("textbox", name="System prompt").fill("Be brief.")
+    await visitor.page.get_by_label("Also for my new conversations").check()
+    await visitor.press("Save")
+    await visitor.sees("Saved, also for new conversations")
+    for answer in ("One.", "Two."):
+        await visitor.press("New conversation")
+        fake.say(answer)
+        await visitor.answered("Count", answer)
+        assert "Be brief." in str(fake.bodies[-1]["system"])
+    await visitor.press("Settings of this conversation")
+    await visitor.page.get_by_text("Routing policy of this conversation").click()
+    policy = visitor.page.get_by_label("YAML or JSON")
+    await policy.fill("rules: nothing")
+    await visitor.press("Save")
+    await visitor.find(".settings-form .unfinished", "schema_version").wait_for()
+    await policy.fill("schema_version: 1\nglobal_default: gemini:gemini-3.8-flash")
+    await visitor.press("Save")
+    await visitor.sees("Saved")
+    site.fakes["gemini"].say("By policy.")
+    await visitor.answered("Who?", "By policy.")
+    await visitor.press("Settings of this conversation")
+    await visitor.page.get_by_role("textbox", name="System prompt").fill("")
+    await visitor.page.get_by_label("Also for my new conversations").check()
+    await visitor.press("Save")
+    await visitor.sees("Saved, also for new conversations")
+
+
+async def test_the_meter_says_what_will_be_left_out(visitor: Visitor, site: Site) -> None:
+    await visitor.open()
+    for number in range(3):
+        site.fakes["anthropic"].say(f"{number} " + "word " * 5_000)
+        await visitor.answered(f"{number} " + "word " * 3_000, f"{number} word word")
+    await visitor.page.keyboard.press("Control+/")
+    await visitor.page.get_by_label("Find a model").fill("gemini blind")
+    await visitor.find("button.model", "blind").click()
+    await visitor.find("dialog", "Fits the context window").wait_for()
+    await visitor.press("Swap")
+    await visitor.sees("Model changed")
+    await visitor.press("Settings of this conversation")
+    await visitor.find(".context-meter", "Context of blind").wait_for()
+    await visitor.page.get_by_text("reserved for the answer").wait_for()
