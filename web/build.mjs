@@ -4,7 +4,7 @@
 // written to a temporary folder and renamed at the end: a running server reads either the old page or the new page.
 import { build } from "esbuild";
 import { createHash } from "node:crypto";
-import { mkdir, readdir, readFile, rename, rm, writeFile } from "node:fs/promises";
+import { copyFile, mkdir, readdir, readFile, rename, rm, writeFile } from "node:fs/promises";
 import { basename, dirname, join, resolve } from "node:path";
 import { fileURLToPath } from "node:url";
 
@@ -15,6 +15,8 @@ const fresh = `${target}.new`;
 await rm(fresh, { recursive: true, force: true });
 await mkdir(fresh, { recursive: true });
 const licences = await writeLicences();
+const mermaid = await copyLibrary("@mermaid-js/tiny/dist/mermaid.tiny.js", "mermaid");
+await copyFile(join(here, "src", "frame.html"), join(fresh, "frame.html"));
 const result = await build({
   absWorkingDir: here,
   entryPoints: { app: "src/main.tsx", style: "src/styles/main.css", icon: "src/icon.svg" },
@@ -30,7 +32,7 @@ const result = await build({
   target: ["chrome111", "firefox115", "safari16.4"],
   jsx: "automatic",
   jsxImportSource: "preact",
-  define: { __LICENSES__: JSON.stringify(`static/${licences}`) },
+  define: { __LICENSES__: JSON.stringify(`static/${licences}`), __MERMAID__: JSON.stringify(`static/${mermaid}`) },
   legalComments: "none", // complete in the licence file
   metafile: true,
   logLevel: "warning",
@@ -62,6 +64,14 @@ function preloads() {
   const { imports } = result.metafile.outputs[outputPath("app-", ".js")];
   const paths = imports.filter(({ kind }) => kind === "import-statement").map(({ path }) => basename(path));
   return paths.sort().map((name) => `<link rel="modulepreload" href="static/${name}">`).join("\n    ");
+}
+
+// Copies a library that runs in the preview frame, where it is no module.
+async function copyLibrary(path, name) {
+  const data = await readFile(join(here, "node_modules", path));
+  const hashed = `${name}-${createHash("sha256").update(data).digest("hex").slice(0, 8).toUpperCase()}.js`;
+  await writeFile(join(fresh, hashed), data);
+  return hashed;
 }
 
 // Writes the licences of all dependencies that are parts of the page to one file.

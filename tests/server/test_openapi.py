@@ -150,6 +150,7 @@ def test_only_what_tells_nothing_of_anybody_is_public() -> None:
 
 
 PUBLIC = {
+    "/frame",
     "/",
     "/healthz",
     "/api/v1/openapi.json",

@@ -2,6 +2,7 @@
 
     GET /                 the page, revalidated on every load
     GET /static/{name}    its files; names contain a hash of the content, so browsers cache them for ever
+    GET /frame            the page for previews of HTML and diagrams, in a sandbox without origin and network
 
 The page itself needs no API key; it sends one with its API requests. Its content security policy allows scripts, styles
 and connections only from this server. Images may also come from the attachment storage, if clients read them there.
@@ -28,10 +29,16 @@ from dragoman.server.http.requests import app_state
 from dragoman.server.http.responses import accepts_gzip
 
 _PAGE: Final = "index.html"
+_FRAME: Final = "frame.html"
+# Scripts in a preview run without the origin of the server, and no request leaves the frame.
+_FRAME_POLICY: Final = (
+    "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data: blob:; font-src data:; "
+    "media-src data: blob:; base-uri 'none'; form-action 'none'; frame-ancestors 'self'; sandbox allow-scripts"
+)
 _IMMUTABLE: Final = "public, max-age=31536000, immutable"
 _POLICY: Final = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data: blob:{pictures}; "
-    "connect-src 'self'; font-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+    "connect-src 'self'; font-src 'self'; frame-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 )
 _TYPES: Final = {".js": "text/javascript; charset=utf-8", ".txt": "text/plain; charset=utf-8"}
 
@@ -40,7 +47,6 @@ class PageFile(msgspec.Struct, frozen=True):
     """A file of the page."""
 
     data: bytes
-    gzip_data: bytes  # compressed
     media_type: str
 
 
@@ -56,6 +62,19 @@ async def get_page(request: Request) -> Response:
     return _file_response(request, file, headers)
 
 
+async def get_frame(request: Request) -> Response:
+    """Return the page for previews."""
+    file = load_page_files().get(_FRAME)
+    if file is None:
+        raise not_found_error()
+    headers = {
+        "content-security-policy": _FRAME_POLICY,
+        "cache-control": "no-cache",
+        "x-frame-options": "SAMEORIGIN",
+    }
+    return _file_response(request, file, headers)
+
+
 async def _set_token_cookie(request: Request) -> Response:
     state, uid = app_state(request), await get_peer_uid(request)
     response = Response(status_code=303, headers={"location": "./"})
@@ -68,7 +87,7 @@ async def get_page_file(request: Request) -> Response:
     """Return a file of the page."""
     name = str(request.path_params["name"])
     file = load_page_files().get(name)
-    if file is None or name == _PAGE:
+    if file is None or name in (_PAGE, _FRAME):
         raise not_found_error()
     return _file_response(request, file, {"cache-control": _IMMUTABLE})
 
@@ -87,14 +106,19 @@ def load_page_files() -> dict[str, PageFile]:
 def _make_page_file(name: str, data: bytes) -> PageFile:
     ending = f".{name.rpartition('.')[2]}"
     media_type = _TYPES.get(ending) or mimetypes.types_map.get(ending, "application/octet-stream")
-    return PageFile(data, gzip.compress(data, mtime=0), media_type)
+    return PageFile(data, media_type)
+
+
+@functools.cache
+def _compress(data: bytes) -> bytes:
+    return gzip.compress(data, mtime=0)
 
 
 def _file_response(request: Request, file: PageFile, headers: dict[str, str]) -> Response:
     headers |= {"vary": "accept-encoding"}
     if not accepts_gzip(request):
         return Response(file.data, media_type=file.media_type, headers=headers)
-    return Response(file.gzip_data, media_type=file.media_type, headers={**headers, "content-encoding": "gzip"})
+    return Response(_compress(file.data), media_type=file.media_type, headers={**headers, "content-encoding": "gzip"})
 
 
 @functools.lru_cache(maxsize=8)
@@ -121,6 +145,15 @@ ENDPOINTS = (
         summary="The web page",
         responses={200: Media("text/html", {"type": "string"}), 303: None},
         query=(Query(PARAMETER, summary="The token that the server printed; the response sets a cookie"),),
+        public=True,
+    ),
+    Endpoint(
+        "GET",
+        "/frame",
+        get_frame,
+        name="preview_frame",
+        summary="The page for previews of HTML and diagrams, in a sandbox",
+        responses={200: Media("text/html", {"type": "string"})},
         public=True,
     ),
     Endpoint(

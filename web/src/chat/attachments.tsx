@@ -2,6 +2,7 @@
 import { useEffect, useState } from "preact/hooks";
 import * as api from "../api/client.ts";
 import { Icon } from "../components/icons.tsx";
+import * as appState from "../state/app-state.ts";
 import type { Attachment } from "../state/view-model.ts";
 
 export function Attachments({ attachments }: { attachments: Attachment[] }) {
@@ -36,9 +37,15 @@ function AttachmentItem({ attachment, number }: { attachment: Attachment; number
   if (isMissing || (!place && !url)) return <span class="file muted">{name} {isMissing ? "(deleted)" : ""}</span>;
   if (!url) return <span class="placeholder" aria-label="Loading image" />;
   if (api.isDisplayable(mime)) {
+    const title = `Image ${number}${attachment.name ? `: ${attachment.name}` : ""}`;
+    const enlarge = (event: MouseEvent) => {
+      if (event.ctrlKey || event.metaKey || event.shiftKey) return; // opens another tab
+      event.preventDefault();
+      appState.dialog.set({ kind: "image", url, name: title });
+    };
     return (
-      <a href={url} target="_blank" rel="noopener noreferrer">
-        <img src={url} alt={`Image ${number}${attachment.name ? `: ${attachment.name}` : ""}`} onError={() => setMissing(true)} />
+      <a href={url} target="_blank" rel="noopener noreferrer" onClick={enlarge}>
+        <img src={url} alt={title} onError={() => setMissing(true)} />
       </a>
     );
   }

@@ -8,6 +8,7 @@ import { Attachments } from "./attachments.tsx";
 import { modelName, moment, plural } from "../lib/format.ts";
 import { Icon, IconButton } from "../components/icons.tsx";
 import { MarkdownText } from "../components/markdown-text.tsx";
+import { Picture } from "./picture.tsx";
 import { ReceiptLine } from "./receipt.tsx";
 import { LIVE } from "../state/reducer.ts";
 import * as appState from "../state/app-state.ts";
@@ -157,7 +158,7 @@ function Answer({ item, before, threadId, isBusy: busy, isLast, isReplaced, wait
         </h3>
       )}
       {item.parts.map((part) => (
-        <PartView key={`${part.kind}:${part.id}`} part={part} isWaiting={waiting.has(part.id)} />
+        <PartView key={`${part.kind}:${part.id}`} part={part} isWaiting={waiting.has(part.id)} isComplete={seq !== null} />
       ))}
       {UNFINISHED[item.status] && (
         <p class="unfinished">
@@ -167,7 +168,7 @@ function Answer({ item, before, threadId, isBusy: busy, isLast, isReplaced, wait
       {seq !== null && (
         <div class="actions row">
           {item.receipt && <ReceiptLine receipt={item.receipt} at={item.at} />}
-          {text && <IconButton icon="copy" label="Copy" onClick={() => void appState.copy(text)} />}
+          {text && <IconButton icon="copy" label="Copy as Markdown" onClick={() => void appState.copy(text)} />}
           {isLast && <IconButton icon="retry" label="Regenerate" onClick={() => regenerate(threadId)} disabled={busy} />}
           {isLast && <IconButton icon="swap" label="Regenerate with another model" onClick={() => appState.dialog.set({ kind: "models", onChoose: (model) => regenerate(threadId, model) })} disabled={busy} />}
           <IconButton icon="fork" label="Fork here" onClick={() => void appState.fork(threadId, seq)} disabled={busy} />
@@ -214,10 +215,10 @@ async function toDraft({ text, attachments }: UserItem): Promise<Draft> {
   return { text, files: await Promise.all(places.map(async (place) => ({ ...place, url: await api.signedUrl(place.bucket, place.path) }))) };
 }
 
-function PartView({ part, isWaiting }: { part: Part; isWaiting: boolean }) {
+function PartView({ part, isWaiting, isComplete }: { part: Part; isWaiting: boolean; isComplete: boolean }) {
   switch (part.kind) {
     case "text":
-      return <MarkdownText text={part.text} />;
+      return <MarkdownText text={part.text} isComplete={isComplete} />;
     case "thinking":
       return (
         <details class="thinking">
@@ -231,7 +232,7 @@ function PartView({ part, isWaiting }: { part: Part; isWaiting: boolean }) {
     case "call":
       return <Call part={part} isWaiting={isWaiting} />;
     case "image":
-      return <img class="picture" src={part.url} alt="Image in the answer" />;
+      return <Picture url={part.url} name="Image in the answer" />;
     case "note":
       return <p class="note muted small">{part.text}</p>;
   }

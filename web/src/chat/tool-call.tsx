@@ -3,6 +3,7 @@ import { Arguments } from "./tool-arguments.tsx";
 import { Code } from "../components/markdown-text.tsx";
 import { prettyJson } from "../lib/format.ts";
 import { Icon } from "../components/icons.tsx";
+import { Picture } from "./picture.tsx";
 import type { CallPart } from "../state/view-model.ts";
 
 export function Call({ part, isWaiting }: { part: CallPart; isWaiting: boolean }) {
@@ -22,7 +23,7 @@ export function Call({ part, isWaiting }: { part: CallPart; isWaiting: boolean }
         {part.problem && <p class="unfinished">{part.problem}</p>}
         <Arguments input={part.input} />
         {part.result && <Code text={prettyJson(part.result.text) || "(empty)"} language={isJson(part.result.text) ? "json" : part.result.isError ? "error" : "result"} />}
-        {part.result?.images.map((url, at) => <img key={at} class="picture" src={url} alt={`Image ${at + 1} of the result`} />)}
+        {part.result?.images.map((url, at) => <Picture key={at} url={url} name={`Image ${at + 1} of the result`} />)}
       </div>
     </details>
   );

@@ -1,6 +1,7 @@
 // The open dialog.
 import { useState } from "preact/hooks";
 import { useObservable } from "../state/observable.ts";
+import { Lightbox } from "../chat/picture.tsx";
 import { lazy } from "./lazy.tsx";
 import { Help } from "./help.tsx";
 import { Modal } from "./modal.tsx";
@@ -18,6 +19,8 @@ export function Dialogs() {
   switch (dialog?.kind) {
     case "models":
       return <ModelPicker onClose={close} onChoose={dialog.onChoose} candidate={dialog.candidate ?? null} />;
+    case "image":
+      return <Lightbox url={dialog.url} name={dialog.name} onClose={close} />;
     case "settings":
       return <ConversationSettings onClose={close} />;
     case "help":

@@ -4,13 +4,20 @@
 // is sanitized with DOMPurify. Invariant: innerHTML is only set from the functions of this module.
 import DOMPurify from "dompurify";
 import { Marked, type Token, type Tokens } from "marked";
+import { diffLines, isDiff } from "./diff.ts";
+import { escapeHtml } from "./escape.ts";
 import { highlight } from "./highlight.ts";
+import { EXTENSIONS } from "./markdown-extensions.ts";
+import { previewKind } from "./preview.ts";
+
+export { escapeHtml };
 
 const COPY = '<button type="button" class="copy" data-copy>Copy</button>';
 
 const marked = new Marked({
   gfm: true,
   breaks: false,
+  extensions: EXTENSIONS,
   renderer: {
     html: ({ text }) => escapeHtml(text),
     image: ({ href, text }) => link(href, text || href),
@@ -55,10 +62,16 @@ export function safeHtml({ token }: Section): string {
 }
 
 export function codeBlock(text: string, language: string): string {
-  const pieces = highlight(text.replace(/\n$/, ""), language).map(({ kind, text: words }) =>
-    kind ? `<span class="hl-${kind}">${escapeHtml(words)}</span>` : escapeHtml(words),
-  );
-  return `<figure class="code"><figcaption><span>${escapeHtml(language || "text")}</span>${COPY}</figcaption><pre tabindex="0"><code>${pieces.join("")}</code></pre></figure>`;
+  const code = text.replace(/\n$/, "");
+  const pieces = highlight(code, language).map(({ kind, text: words }) => (kind ? `<span class="hl-${kind}">${escapeHtml(words)}</span>` : escapeHtml(words)));
+  const inner = isDiff(language) ? diffLines(code).map(diffLine).join("\n") : pieces.join("");
+  const kind = previewKind(language);
+  const preview = kind ? `<button type="button" class="copy" data-preview="${kind}" aria-pressed="false">Preview</button>` : "";
+  return `<figure class="code"><figcaption><span>${escapeHtml(language || "text")}</span><span class="row">${preview}${COPY}</span></figcaption><pre tabindex="0"><code>${inner}</code></pre></figure>`;
+}
+
+function diffLine({ kind, text }: { kind: string; text: string }): string {
+  return kind ? `<span class="diff-${kind}">${escapeHtml(text)}</span>` : escapeHtml(text);
 }
 
 function link(href: string, text: string, inner = escapeHtml(text)): string {
@@ -73,8 +86,4 @@ function tableOf(parser: Parser, { header, rows, align }: Tokens.Table): string 
     row.map((cell, at) => `<${tag}${align[at] ? ` align="${align[at]}"` : ""}>${parser.parseInline(cell.tokens)}</${tag}>`).join("");
   const body = rows.map((row) => `<tr>${cells("td", row)}</tr>`).join("");
   return `<table><thead><tr>${cells("th", header)}</tr></thead><tbody>${body}</tbody></table>`;
-}
-
-export function escapeHtml(text: string): string {
-  return text.replace(/[&<>"']/g, (sign) => `&#${sign.charCodeAt(0)};`);
 }

@@ -30,6 +30,7 @@ export type Dialog =
   | { kind: "models"; onChoose?: (model: string) => void; candidate?: string | null } // without onChoose: the model of the open conversation
   | { kind: "help" }
   | { kind: "settings" } // of the open conversation
+  | { kind: "image"; url: string; name: string }
   | { kind: "cost" }
   | { kind: "rename"; thread: Thread }
   | { kind: "delete"; thread: Thread }

@@ -1,0 +1,143 @@
+"""Answers that are more than text: formulas, diffs, diagrams, HTML, footnotes and pictures."""
+
+from __future__ import annotations
+
+from playwright.async_api import Request
+
+from tests.web.conftest import Visitor
+from tests.web.site import Site
+from tests.web.test_page import picture
+
+MATH = r"""Euler wrote $e^{i\pi} + 1 = 0$, which costs from $5 to $10:
+
+$$
+\int_0^1 \frac{x^2}{\color{red}2}\,dx = \tfrac16
+$$
+
+Wrong is $\frac{1$. End of math."""
+
+DIFF = "```diff\n@@ -1,2 +1,2 @@\n-old <b>\n+new <b>\n same\n```\n\nEnd of diff."
+
+DIAGRAM = "```mermaid\nflowchart LR\n  A[Start] --> B{Done?}\n```\n\n```mermaid\nnot a diagram\n```\n\nEnd of diagrams."
+
+HTML = """```html
+<h1>Title</h1>
+<script>
+  document.title = String(window.origin);
+  try { parent.document.title = "broken"; } catch (error) { document.body.append("no parent; "); }
+  fetch("https://example.com/").catch(() => document.body.append("no network; "));
+  try { localStorage.length } catch (error) { document.body.append("no storage; "); }
+</script>
+<img src="https://example.com/pixel.png">
+```
+
+End of HTML."""
+
+NOTES = "Water is wet[^1].\n\n| " + " | ".join(f"a wide column {n}" for n in range(20)) + " |\n|" + "---|" * 20 + "\n| "
+NOTES += (
+    " | ".join("value" for _ in range(20))
+    + " |\n\n"
+    + "Text in between.\n\n" * 60
+    + "[^1]: By a *survey*.\n\nEnd of notes."
+)
+
+
+async def test_formulas_are_drawn_without_styles_and_the_library_comes_when_it_is_needed(
+    visitor: Visitor, site: Site
+) -> None:
+    asked: list[str] = []
+    visitor.page.on("request", lambda request: asked.append(request.url))
+    site.fakes["anthropic"].say("No formula.")
+    await visitor.open()
+    await visitor.answered("Hello", "No formula.")
+    before = len([url for url in asked if "/static/" in url])
+    site.fakes["anthropic"].say(MATH)
+    await visitor.answered("Formulas, please", "End of math.")
+    await visitor.find(".answer .math.display math").wait_for()
+    assert await visitor.find(".answer math").count() == 2
+    assert "from $5 to $10" in await visitor.find(".answer").last.inner_text()
+    assert await visitor.find(".answer math [style]").count() == 0
+    assert await visitor.find(".answer math annotation").count() == 0
+    assert await visitor.find(".answer .math.wrong").count() == 1
+    box = await visitor.find(".answer .math.display math").bounding_box()
+    assert box is not None
+    assert box["height"] > 30
+    assert len([url for url in asked if "/static/" in url]) == before + 1
+
+
+async def test_a_diff_has_colours(visitor: Visitor, site: Site) -> None:
+    site.fakes["anthropic"].say(DIFF)
+    await visitor.open()
+    await visitor.answered("What changed?", "End of diff.")
+    assert await visitor.find(".diff-removed").inner_text() == "-old <b>"
+    assert await visitor.find(".diff-added").inner_text() == "+new <b>"
+    assert await visitor.find(".diff-hunk").count() == 1
+
+
+async def test_a_diagram_is_drawn_in_a_sandbox_and_a_wrong_one_says_why(visitor: Visitor, site: Site) -> None:
+    site.fakes["anthropic"].say(DIAGRAM)
+    await visitor.open()
+    await visitor.answered("Draw it", "End of diagrams.")
+    frame = visitor.page.frame_locator('figure:has-text("flowchart") iframe')
+    await frame.locator("svg").get_by_text("Start", exact=True).wait_for()
+    assert await visitor.find("iframe.preview").first.get_attribute("sandbox") == "allow-scripts"
+    await visitor.find(".preview-fault", "The diagram cannot be drawn").wait_for()
+    await visitor.press("Preview")  # of the wrong one
+    await visitor.find("figure.previewed [data-preview]").click()
+    assert await visitor.find("iframe.preview.mermaid").count() == 0
+    assert await visitor.find("figure pre").first.is_visible()
+
+
+async def test_html_runs_without_origin_network_and_storage(visitor: Visitor, site: Site) -> None:
+    visitor.expected.append("Content Security Policy|Content-Security-Policy|Refused|violates|ERR_FAILED|Blocked")
+    sent: list[str] = []
+
+    def on_request(request: Request) -> None:
+        sent.append(request.url)
+
+    visitor.page.on("request", on_request)
+    site.fakes["anthropic"].say(HTML)
+    await visitor.open()
+    await visitor.answered("A page", "End of HTML.")
+    assert await visitor.find("iframe").count() == 0  # only on request
+    title = await visitor.page.title()
+    await visitor.press("Preview")
+    frame = visitor.page.frame_locator("iframe.preview.html")
+    await frame.get_by_role("heading", name="Title").wait_for()
+    for words in ("no parent;", "no network;", "no storage;"):
+        await frame.get_by_text(words).wait_for()
+    assert await frame.locator(":root").evaluate("() => document.title") == "null"
+    assert await visitor.page.title() == title
+    responses = [url for url in sent if not url.startswith((site.base_url, "blob:", "data:"))]
+    assert [url for url in responses if "pixel" not in url and url != "https://example.com/"] == []
+
+
+async def test_footnotes_wide_tables_and_copies(visitor: Visitor, site: Site) -> None:
+    await visitor.context.grant_permissions(["clipboard-read", "clipboard-write"])
+    site.fakes["anthropic"].say(NOTES)
+    await visitor.open()
+    await visitor.answered("Notes", "End of notes.")
+    await visitor.page.get_by_role("button", name="Footnote 1").click()
+    await visitor.until("document.activeElement.matches('.footnote-text')")
+    table = visitor.find(".answer .table")
+    assert await table.evaluate("box => box.scrollWidth > box.clientWidth + 100")
+    assert await visitor.page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+    await visitor.press("Copy as Markdown")
+    await visitor.sees("Copied")
+    assert "[^1]: By a *survey*." in await visitor.page.evaluate("navigator.clipboard.readText()")
+    await visitor.page.emulate_media(media="print")
+    assert not await visitor.find(".sidebar").is_visible()
+    assert not await visitor.find(".composer").is_visible()
+    assert await visitor.find(".scroll").evaluate("box => getComputedStyle(box).overflowY") == "visible"
+
+
+async def test_a_picture_is_enlarged(visitor: Visitor, site: Site) -> None:
+    await visitor.open()
+    await visitor.page.set_input_files("input[type=file]", [picture(70)])
+    await visitor.find(".upload:not(.sending)").wait_for()
+    site.fakes["anthropic"].say("A square.")
+    await visitor.answered("What is it?", "A square.")
+    await visitor.find(".question img").click()
+    await visitor.find("dialog.lightbox img").wait_for()
+    await visitor.page.keyboard.press("Escape")
+    await visitor.find("dialog.lightbox").wait_for(state="detached")
