@@ -69,3 +69,22 @@ async def test_a_key_is_tested_and_stored_for_a_known_provider(visitor: Visitor,
         row = visitor.find(".provider-head", re.compile("^Mistral"))
         await row.wait_for()
         assert "key" not in await row.inner_text()
+
+
+async def test_ollama_is_looked_for_and_its_models_are_offered(visitor: Visitor, site: Site) -> None:
+    async with strict_provider("ollama", needs_key=False) as fake:
+        fake.listed = {"models": [{"name": "llava:7b"}]}
+        fake.shown["llava:7b"] = {"model_info": {"llama.context_length": 4096}, "capabilities": ["vision", "tools"]}
+        await visitor.open("#/providers")
+        await visitor.find(".provider-head", re.compile("^Ollama(?!,)")).click()
+        await visitor.find(".banner.bad", "Nothing answers at this address.").wait_for()
+        await visitor.page.get_by_label("Base URL").fill(fake.base_url)
+        await visitor.press("Find models")
+        await visitor.find(".model-choice label", "llava:7b").get_by_text("4.1k context").wait_for()
+        await visitor.press("Save with 1 model")
+        await visitor.sees("Ollama is ready")
+        await visitor.open("#/")
+        await visitor.find(".model-button").click()
+        await visitor.find("button.model", "llava:7b").click()
+        fake.say("I run here.")
+        await visitor.answered("Hello", "I run here.")

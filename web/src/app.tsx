@@ -15,13 +15,13 @@ export function App() {
   const page = PAGES.find((entry) => entry.name === route.page) ?? (PAGES[0] as Page);
   return (
     <>
-      <a class="skip" href="#words" onClick={skip}>
+      <a class="skip" href={page.name === "" ? "#words" : "#content"} onClick={skip}>
         {page.name === "" ? "Skip to the message field" : "Skip to the content"}
       </a>
       <div class={`frame ${isDrawerOpen ? "drawer-open" : ""}`}>
         <Sidebar />
         <div class="backdrop" onClick={() => appState.isDrawerOpen.set(false)} />
-        <main inert={isDrawerOpen && isNarrow()}>{page.show()}</main>
+        <main id="content" inert={isDrawerOpen && isNarrow()}>{page.show()}</main>
       </div>
       <Dialogs />
       {isLocked && <KeyPrompt />}

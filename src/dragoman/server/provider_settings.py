@@ -48,7 +48,9 @@ class ProviderChange(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
 class ProviderSettings:
     """The providers of the agent of a server."""
 
-    def __init__(self, agent: Agent, gateway: Gateway) -> None:
+    def __init__(self, agent: Agent, gateway: Gateway, *, is_watching: bool = True) -> None:
+        """``is_watching``: other processes may change the files. An application that mounts the server has its own."""
+        self._is_watching = is_watching
         self._agent = agent
         self._gateway = gateway
         self._file = provider_file(keys.config_file(self.settings))
@@ -64,7 +66,7 @@ class ProviderSettings:
     async def refresh(self) -> None:
         """Use the settings again if another process has changed them; checked once a second."""
         now = time.monotonic()
-        if now - self._checked_at < _CHECK_S:
+        if not self._is_watching or now - self._checked_at < _CHECK_S:
             return
         self._checked_at = now
         if _stamp(self._file) != self._stamp:

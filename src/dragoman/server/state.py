@@ -57,5 +57,5 @@ class AppState:
         self.gateway = make_gateway(agent.services, config.record)
         self.audit = AuditLog(agent.bus)
         self.counters = Counters()  # replaced by counters with the shared table if there are several workers
-        self.provider_settings = ProviderSettings(agent, self.gateway)
+        self.provider_settings = ProviderSettings(agent, self.gateway, is_watching=find_user is None)
         self.token = LocalToken()  # for other users of this machine, on a server without keys

@@ -72,7 +72,7 @@ export function runProblem(code: string | null, message: string): Problem {
 export function requestProblem(status: number, code: string, message: string, requestId: string | null, reason: string | null = null): Problem {
   const entry = REASONS[reason ?? ""] ?? (status === 422 || status === 503 ? RUNS[code] : undefined);
   if (entry) return toProblem(entry, code, requestId, isForTerminal(message) ? null : message);
-  const [advice, actions] = REQUESTS[code] ?? [status === 0 ? OFFLINE : status >= 500 ? BROKEN : "", []];
+  const [advice, actions] = REQUESTS[code] ?? [status === 0 ? OFFLINE : status >= 500 ? BROKEN : "", status === 0 || status >= 500 ? ["retry" as const] : []];
   return toProblem([sentence(message), advice, actions], code, requestId);
 }
 

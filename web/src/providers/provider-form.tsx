@@ -1,5 +1,5 @@
 // The form of one provider: key and address, a test with a real request, and the models to offer.
-import { useState } from "preact/hooks";
+import { useEffect, useState } from "preact/hooks";
 import * as api from "../api/client.ts";
 import { Icon } from "../components/icons.tsx";
 import { plural, shortTokens } from "../lib/format.ts";
@@ -53,6 +53,9 @@ export function ProviderForm({ provider, onStored, onRemoved }: FormProps) {
       setChosen(new Set(answer.models.map((model) => model.name)));
       if (answer.isWorking && !listsModels) await save(null);
     });
+  useEffect(() => {
+    if (provider?.runsLocally) void check(); // it needs no key
+  }, []);
   const remove = () =>
     attempt(async () => {
       await client.remove(key);

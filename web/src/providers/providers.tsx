@@ -42,7 +42,7 @@ export function Providers() {
         <IconButton icon="menu" label="Conversations" class="narrow-only" onClick={() => appState.isDrawerOpen.set(true)} />
         <h1 id="providers-title">Providers</h1>
       </header>
-      <div class="scroll" tabindex={0} role="region" aria-label="Providers">
+      <div class="scroll" tabindex={0} role="region" aria-label="List of providers">
         <div class="measure">
           <p class="muted">
             Enter the key of a provider, or the address of a server with an OpenAI-compatible API. It is tested with a request, used at once, and stored on the server: in the system keyring, or in a file that only the owner of the server can read.

@@ -139,9 +139,10 @@ export class Conversation {
     return isAccepted;
   }
 
-  // Asks the last question again, after its answer failed.
-  async retry(): Promise<boolean> {
-    return this.#run({ messages: [], forwardedProps: {} });
+  // Asks the last question again if it has no complete answer; otherwise loads the messages again.
+  async retry(): Promise<void> {
+    if (isUnfinished(this.view.value)) await this.#run({ messages: [], forwardedProps: {} });
+    else await this.load();
   }
 
   async decide(decisions: Decision[]): Promise<boolean> {
