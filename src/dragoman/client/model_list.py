@@ -54,11 +54,6 @@ class RemoteModel(msgspec.Struct, frozen=True):
         return {name: value for name, value in fields.items() if name != "name" and value is not None}
 
 
-def has_model_list(dialect: str) -> bool:
-    """Whether providers of a dialect have a list of their models."""
-    return dialect in _PATHS
-
-
 async def list_models(endpoint: Endpoint) -> list[RemoteModel]:
     """Return the models of a provider, in the order of its list."""
     dialect = endpoint.provider.dialect

@@ -11,8 +11,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from dragoman.catalog import Provider, builtin
-from dragoman.client.model_list import RemoteModel, has_model_list
-from dragoman.errors import DragomanError, RemoteFaultError, SettingsError
+from dragoman.client.model_list import RemoteModel
+from dragoman.errors import DragomanError, FormatError, RemoteFaultError, SettingsError
 from dragoman.server.auth.scopes import ADMIN
 from dragoman.server.http.endpoint import Endpoint
 from dragoman.server.http.http_errors import not_found_error
@@ -153,11 +153,10 @@ async def store_provider(request: Request) -> Response:
 async def _find_models(
     settings: ProviderSettings, provider: str, change: ProviderChange, names: tuple[str, ...]
 ) -> list[RemoteModel]:
-    """The listed models with these names, with their limits; as named if the provider has no list."""
-    known = settings.settings.catalog.providers.get(provider)
-    if known is not None and not has_model_list(known.dialect):
-        return [RemoteModel(name) for name in names]
-    listed = {model.name: model for model in await settings.test(provider, change)}
+    """The models with these names, with their limits if the provider lists them."""
+    listed: dict[str, RemoteModel] = {}
+    with contextlib.suppress(RemoteFaultError, FormatError):  # it does not answer, or has no list
+        listed = {model.name: model for model in await settings.test(provider, change)}
     return [listed.get(name, RemoteModel(name)) for name in names]
 
 

@@ -17,6 +17,7 @@ from dragoman import tokens
 from dragoman.errors import PolicyError
 from dragoman.exchange import Options
 from dragoman.handoff import Policy as ImagePolicy
+from dragoman.jsontext import validate_json
 from dragoman.message import Role
 from dragoman.offload import estimate_size, run_off_loop
 from dragoman.routing import read_policy
@@ -129,12 +130,14 @@ async def replace_thread_settings(request: Request) -> Response:
 def _parse_policy(request: Request, text: str) -> dict[str, Any]:
     """The document of a valid routing policy."""
     try:
-        document = parse_yaml(text.encode("utf-8", "replace"))
+        document: dict[str, Any] = parse_yaml(text.encode("utf-8", "replace"))
         read_policy(document, app_state(request).agent.services.registry, home=str(Path.home()))
+        validate_json(document, "routing")
     except PolicyError as error:
         raise ApiError(422, error.code, str(error)) from None
-    result: dict[str, Any] = msgspec.convert(document, dict[str, Any])
-    return result
+    except ValueError as error:  # a value that only YAML has, such as a date
+        raise ApiError(422, "invalid_policy", f"{error}.") from None
+    return document
 
 
 async def get_defaults(request: Request) -> Response:
