@@ -58,3 +58,52 @@ def test_who_chooses_otherwise_is_not_bound_to_the_functions_that_were_allowed()
     request = gemini.read_request({"contents": [ASKED], "tools": FUNCTIONS, "toolConfig": config})
     freed = request.replace(options=request.options.replace(tool_choice=ToolChoice("auto")))
     assert gemini.write_request(freed).wire["toolConfig"] == {"functionCallingConfig": {"mode": "AUTO"}}
+
+
+def test_a_field_of_a_message_that_only_another_dialect_has_is_a_loss() -> None:
+    messages = [{"role": "user", "content": "Hello.", "name": "bob"}]
+    request = dialects.load("openai_chat").read_request({"model": "m", "messages": messages})
+    written = dialects.load("anthropic").write_request(request)
+    assert [(loss.block_type, loss.reason) for loss in written.losses] == [
+        ("message.name", "only openai_chat has such a field")
+    ]
+
+
+def test_ids_and_states_of_another_dialect_are_hints() -> None:
+    call = {
+        "type": "function_call",
+        "call_id": "c",
+        "name": "f",
+        "arguments": "{}",
+        "id": "fc_1",
+        "status": "completed",
+    }
+    result = {"type": "function_call_output", "call_id": "c", "output": "done"}
+    wire = {"model": "m", "input": [{"role": "user", "content": "Go."}, call, result]}
+    request = dialects.load("openai_responses").read_request(wire)
+    written = dialects.load("anthropic").write_request(request)
+    assert written.losses == ()
+    assert {note.block_type for note in written.notes if note.kind == "hint"} == {"tool_use.id", "tool_use.status"}
+
+
+@pytest.mark.parametrize(
+    ("source", "tier", "target", "expected", "reports"),
+    [
+        ("openai_chat", "default", "anthropic", "standard_only", ["adjusted"]),
+        ("anthropic", "standard_only", "openai_chat", "default", ["adjusted"]),
+        ("anthropic", "standard_only", "openai_responses", "default", ["adjusted"]),
+        ("openai_chat", "priority", "anthropic", "auto", ["adjusted"]),
+        ("openai_chat", "auto", "gemini", None, ["adjusted"]),
+        ("openai_chat", "default", "ollama", None, ["adjusted"]),
+        ("openai_chat", "flex", "anthropic", None, ["loss"]),
+        ("openai_chat", "flex", "openai_responses", "flex", []),
+    ],
+)
+def test_a_service_tier_has_its_name_in_the_target(
+    source: str, tier: str, target: str, expected: str | None, reports: list[str]
+) -> None:
+    wire = {"model": "m", "max_tokens": 9, "messages": [{"role": "user", "content": "Hello."}], "service_tier": tier}
+    written = dialects.load(target).write_request(dialects.load(source).read_request(wire))
+    assert written.wire.get("service_tier", written.wire.get("serviceTier")) == expected
+    found = (*written.losses, *written.notes)
+    assert [report.kind for report in found if report.block_type == "service_tier"] == reports

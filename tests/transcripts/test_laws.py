@@ -100,20 +100,24 @@ def find_unaccounted(before: Message, after: Message | None, losses: list[Loss])
     for block in before.content:
         if block in left:
             left.remove(block)
+        elif isinstance(block, ToolResultBlock) and find_result(block, left) is not None:
+            missing.extend(find_unaccounted_result(block, left, named))
         elif named[block.type]:
             named[block.type] -= 1
-        elif isinstance(block, ToolResultBlock):
-            missing.extend(find_unaccounted_result(block, left, named))
         else:
             missing.append(block.type)
     return [name for name in missing if not named[name]]
 
 
+def find_result(block: ToolResultBlock, left: list[ContentBlock]) -> ToolResultBlock | None:
+    """Return the result of the same call that was read back."""
+    results = (other for other in left if isinstance(other, ToolResultBlock))
+    return next((other for other in results if other.tool_use_id == block.tool_use_id), None)
+
+
 def find_unaccounted_result(block: ToolResultBlock, left: list[ContentBlock], named: Counter[str]) -> list[str]:
-    answers = (other for other in left if isinstance(other, ToolResultBlock))
-    there = next((other for other in answers if other.tool_use_id == block.tool_use_id), None)
-    if there is None:
-        return ["tool_result"]
+    there = find_result(block, left)
+    assert there is not None
     left.remove(there)
     missing = [] if there.is_error == block.is_error or named["is_error"] else ["is_error"]
     inner = list(there.content)

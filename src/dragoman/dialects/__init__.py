@@ -47,7 +47,7 @@ class StreamWriter(Protocol):
 
     @property
     def losses(self) -> tuple[Loss, ...]:
-        """What the wire cannot carry of the events so far."""
+        """Losses of the events so far."""
         ...
 
     def feed(self, event: StreamEvent, /) -> bytes:
@@ -130,7 +130,7 @@ def _aliases_in_recordings(name: str) -> tuple[str, ...]:
 def load(name: str) -> Dialect:
     """Return a dialect: the module of that name."""
     module = sys.modules.get(f"{__name__}.{name}") if name.isidentifier() else None
-    if module is not None:  # to look for every dialect there is takes a hundred times as long
+    if module is not None:  # importing all dialects takes a hundred times as long
         return typing.cast("Dialect", module)
     if name not in names():
         raise LookupError(f"no dialect {name!r}; there are {', '.join(names())}")

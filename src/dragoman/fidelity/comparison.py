@@ -37,7 +37,7 @@ from dragoman.message import (
     ToolResultBlock,
     ToolUseBlock,
 )
-from dragoman.wire.residue import diff, foreign_hints, foreign_options
+from dragoman.wire.residue import diff, foreign_fields, foreign_options
 
 Outcome = Literal["kept", "changed", "loss", "silent", "hint"]
 OUTCOMES: Final[tuple[Outcome, ...]] = ("kept", "changed", "loss", "silent", "hint")
@@ -291,16 +291,23 @@ class _Comparison:
 
     def compare_message(self, index: int, message: Message) -> Iterator[Finding]:
         """Yield the findings of each block of a message."""
-        for hint in foreign_hints(message.metadata.provider_raw, self._target):
-            yield Finding(f"message.{hint}", "hint", "", f"messages[{index}]")
+        for kind, outcome, reason in foreign_fields(message.metadata.provider_raw, self._target, "message"):
+            yield self._foreign_finding(kind, outcome, reason, message, f"messages[{index}]")
         for position, block in enumerate(message.content):
             place = f"messages[{index}].content[{position}]"
             yield from self._compare_block(block, message, self._scopes[message.role], place)
             yield from self._compare_fields(block, message, place)
 
+    def _foreign_finding(
+        self, kind: str, outcome: Literal["hint", "loss"], reason: str, message: Message, place: str
+    ) -> Finding:
+        """Return the finding for a field that only another dialect has: silent unless it is reported as such."""
+        reported = self.losses.peek_block_reason(message.id, kind)
+        return Finding(kind, outcome, reason, place) if reported is not None else _missing_finding(kind, None, place)
+
     def _compare_block(self, block: ContentBlock, message: Message, scope: _Scope, place: str) -> Iterator[Finding]:
-        for hint in foreign_hints(getattr(block, "provider_raw", None), self._target):
-            yield Finding(f"{block.type}.{hint}", "hint", "", place)
+        for kind, outcome, reason in foreign_fields(getattr(block, "provider_raw", None), self._target, block.type):
+            yield self._foreign_finding(kind, outcome, reason, message, place)
         match block:
             case TextBlock(text):
                 if text:  # empty texts are ignored

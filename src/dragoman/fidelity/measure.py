@@ -92,13 +92,13 @@ def _make_row(source: Dialect, case: Case, targets: Iterable[Dialect]) -> Iterat
         ):
             yield Cell(source.NAME, target.NAME, case.group, case.name, "n/a")
             continue
-        verdict, notes = _worst_verdict(_findings_of(case.kind, measure_conversion(parsed, target)))
+        verdict, notes = worst_verdict(findings_of(case.kind, measure_conversion(parsed, target)))
         if source.NAME == target.NAME and _is_exact(wire, parsed, target):
             verdict, notes = "exact", ()
         yield Cell(source.NAME, target.NAME, case.group, case.name, verdict, notes)
 
 
-def _findings_of(kind: str, findings: Iterable[Finding]) -> list[Finding]:
+def findings_of(kind: str, findings: Iterable[Finding]) -> list[Finding]:
     """Return the findings of a kind; if there are none, the losses of what contains it."""
     found = list(findings)
     for name in (kind, kind.rpartition(".")[0]):
@@ -113,7 +113,7 @@ def _read_sample(source: Any, wire: Any, case: Case) -> Request | Reply:
     return parsed
 
 
-def _worst_verdict(findings: list[Finding]) -> tuple[Verdict, tuple[str, ...]]:
+def worst_verdict(findings: list[Finding]) -> tuple[Verdict, tuple[str, ...]]:
     """Return the worst outcome and its notes. Without a finding, the subject of the case was not looked up."""
     if not findings:
         return "silent", ("no finding",)

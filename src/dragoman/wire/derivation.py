@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from dragoman.catalog import Model
 
 Wire = dict[str, Any]
-_COUNTED: Final = frozenset(  # a loss of these stands for one block or tool
+_COUNTED: Final = frozenset(  # names whose loss is one block or tool
     {
         "audio",
         "document",
@@ -52,7 +52,7 @@ _OUTER: Final = "outer"  # the note with the difference between the derived wire
 
 
 class Arrangement(msgspec.Struct, frozen=True):
-    """How a body of one wire is arranged as a body of the other."""
+    """Two functions between the bodies of two wires."""
 
     to_base: Callable[[Wire], Wire]
     from_base: Callable[[Wire], Wire]
@@ -337,7 +337,7 @@ class DerivedStreamWriter:
 
     @property
     def losses(self) -> tuple[Loss, ...]:
-        """What the wire cannot carry of the events so far."""
+        """Losses of the events so far."""
         return self.dialect.write_reply(self.accumulator.reply()).losses
 
     def feed(self, event: StreamEvent) -> bytes:

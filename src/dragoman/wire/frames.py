@@ -30,10 +30,10 @@ class Frame(msgspec.Struct, frozen=True):
 
     data: bytes
     event: str | None = None
-    is_failure: bool = False  # AWS marks what tells of one
+    is_failure: bool = False  # header of AWS that marks an error
 
 
-_MAX_AWS_FRAME: Final = 24 * 2**20  # what AWS's own SDKs accept
+_MAX_AWS_FRAME: Final = 24 * 2**20  # limit of the SDKs of AWS
 
 
 class FramingError(InputError):
@@ -53,9 +53,9 @@ class SseSplitter:
             b"",
             "",
         )  # the last line that named an event, and that name: most often the next one is the same
-        self._prefix = b"data: "  # what stood before the data of the last event
+        self._prefix = b"data: "  # lines before the data of the last event
         self._is_started = False
-        self._is_idle = False  # whether every line that has begun has ended, and every event
+        self._is_idle = False  # whether no line and no event is incomplete
 
     def feed(self, data: bytes) -> list[Frame]:
         """Return the complete events."""
@@ -215,7 +215,7 @@ def _parse_decoded_aws_frame(line: bytes) -> Frame:
 _ITEM_TOKEN: Final = re.compile(rb'["{}\[\]]')
 _STRING_TOKEN: Final = re.compile(rb'["\\]')
 _NON_SPACE: Final = re.compile(rb"[^ \t\r\n]")
-_BEGIN, _FIRST, _AFTER_ITEM, _AFTER_COMMA, _CLOSED = b"[", b"{[]", b",]", b"{[", b""  # what may come between items
+_BEGIN, _FIRST, _AFTER_ITEM, _AFTER_COMMA, _CLOSED = b"[", b"{[]", b",]", b"{[", b""  # allowed between items
 _TRAILING_BYTES: Final = 4096
 
 
@@ -228,7 +228,7 @@ class JsonArraySplitter:
         self._in_string = False
         self._is_escaped = False
         self._allowed = _BEGIN
-        self.trailing = b""  # what came after the array, cut to a few kilobytes
+        self.trailing = b""  # bytes after the array, at most a few kilobytes
 
     @property
     def is_closed(self) -> bool:

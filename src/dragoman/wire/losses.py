@@ -61,7 +61,7 @@ class SupportedDetails(msgspec.Struct, frozen=True, kw_only=True):
 
     stop_reasons: tuple[str, ...]  # reasons to stop
     usage_fields: tuple[str, ...] = ()  # fields of TokenUsage, beside what every wire counts
-    service_tiers: Collection[str] = ()  # tiers of service; none means that any can be said
+    service_tiers: Collection[str] = ()  # tiers of service; empty: any
     stop_sequence: bool = False  # the word that ended it
     model: bool = True
 
@@ -73,9 +73,9 @@ def detail_losses(reply: Reply, dialect: str, supported: SupportedDetails) -> It
     if reply.fault is None and reply.stop_reason not in (StopReason.UNKNOWN, *supported.stop_reasons):
         yield Loss("", "", "stop_reason", dialect, f"this API has no word for {reply.stop_reason.value}")
     if reply.stop_sequence is not None and not supported.stop_sequence:
-        yield Loss("", "", "stop_sequence", dialect, "this API does not say which word ended an answer")
+        yield Loss("", "", "stop_sequence", dialect, "this API does not report the stop sequence")
     if reply.model is not None and not supported.model:
-        yield Loss("", "", "model", dialect, "an answer of this API does not say who gave it")
+        yield Loss("", "", "model", dialect, "answers of this API do not name the model")
     if reply.usage is not None:
         for name in _unsupported_counts(supported.usage_fields):
             if getattr(reply.usage, name):

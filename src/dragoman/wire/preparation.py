@@ -66,12 +66,12 @@ def prepare_request(
 def is_plain_history(messages: Iterable[Message], dialect: str) -> bool:
     """Whether messages hold only texts that are not blank, and calls, each followed by its result as texts.
 
-    No optional field is set, and this dialect has no notes about them.
+    No optional field is set, this dialect has no notes about them, and other dialects have none but forms and ids.
     """
     open_ids: set[str] = set()
     for message in messages:
         content, role, raw = message.content, message.role, message.metadata.provider_raw
-        if not content or (raw is not None and raw.get("dialect") == dialect):
+        if not content or (raw is not None and _is_noted(raw, dialect)):
             return False
         if len(content) == 1 and type(content[0]) is TextBlock and role is not _TOOL:  # most messages
             if open_ids or not _is_plain_text(content[0], dialect):
@@ -93,7 +93,7 @@ def _are_plain_blocks(content: Iterable[ContentBlock], role: Role, open_ids: set
         elif role is _ASSISTANT and type(block) is ToolUseBlock:
             if block.cache_hint is not None or block.free_form or block.id in open_ids:
                 return False
-            if _is_native(block.provider_raw, dialect):
+            if _is_noted(block.provider_raw, dialect):
                 return False
             open_ids.add(block.id)
         else:
@@ -106,7 +106,7 @@ def _are_plain_results(content: Iterable[ContentBlock], open_ids: set[str], dial
     for block in content:
         if type(block) is not ToolResultBlock or block.tool_use_id not in open_ids:
             return False
-        if block.cache_hint is not None or _is_native(block.provider_raw, dialect):
+        if block.cache_hint is not None or _is_noted(block.provider_raw, dialect):
             return False
         for part in block.content:
             if type(part) is not TextBlock or not _is_plain_text(part, dialect):
@@ -120,8 +120,9 @@ def _is_plain_text(block: TextBlock, dialect: str) -> bool:
     if not text or text.isspace() or block.citations or block.cache_hint is not None:
         return False
     raw = block.provider_raw
-    return raw is None or raw.get("dialect") != dialect
+    return raw is None or not _is_noted(raw, dialect)
 
 
-def _is_native(raw: ProviderRaw | None, dialect: str) -> bool:
-    return raw is not None and raw.get("dialect") == dialect
+def _is_noted(raw: ProviderRaw | None, dialect: str) -> bool:
+    """Whether this dialect has notes, or another one has notes about fields that only it has."""
+    return raw is not None and (raw.get("dialect") == dialect or any(type(note) is dict for note in raw.values()))

@@ -69,7 +69,7 @@ def _is_one_text(message: Message) -> bool:
 def _keep_texts(message: Message, dialect: str, losses: list[Loss], *, keeps_images: bool) -> Message:
     def find_reason(block: ContentBlock) -> str | None:
         is_image = keeps_images and isinstance(block, ImageBlock) and block.source.kind == "base64"
-        return None if isinstance(block, TextBlock) or is_image else "this API takes a prompt of text"
+        return None if isinstance(block, TextBlock) or is_image else "this API accepts a prompt of text"
 
     blocks = supported_blocks(message.content, find_reason, dialect, losses, message)
     return message if len(blocks) == len(message.content) else message.replace(content=tuple(blocks))

@@ -7,15 +7,15 @@ applies it when it writes the message again.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any, Final
+from collections.abc import Iterable, Iterator
+from typing import Any, Final, Literal
 
 import msgspec
 
 from dragoman.exchange import Loss, Request, ToolDefinition
 from dragoman.json_diff import apply_diff, diff, fingerprint
 from dragoman.jsontext import validate_json
-from dragoman.message import ProviderRaw
+from dragoman.message import Message, ProviderRaw, ToolResultBlock
 
 __all__ = ["apply_diff", "diff", "fingerprint"]  # dialects import them from here
 
@@ -49,7 +49,7 @@ def _is_same_json(default: Any, wire: Any) -> bool:
     """Fast check for equality, which is the usual case; ``diff`` compares exactly."""
     try:
         return _sorted_json(default) == _sorted_json(wire)
-    except (ValueError, OverflowError, TypeError):  # what msgspec cannot write, such as a lone surrogate
+    except (ValueError, OverflowError, TypeError):  # values that msgspec cannot encode, such as a lone surrogate
         return False
 
 
@@ -57,7 +57,7 @@ _sorted_json: Final = msgspec.json.Encoder(order="sorted").encode
 
 
 _RESIDUE_KEYS: Final = frozenset({"set", "drop", "in", "at", "is", "was"})
-_DEFAULTS: Final = {"n": 1, "candidateCount": 1, "candidate_count": 1}  # one answer, which is what everybody gives
+_DEFAULTS: Final = {"n": 1, "candidateCount": 1, "candidate_count": 1}  # one answer, the default of every API
 
 
 def foreign_option_losses(request: Request, dialect: str) -> Iterator[Loss]:
@@ -75,9 +75,46 @@ def foreign_options(request: Request, dialect: str) -> dict[str, str]:
     return options
 
 
-def foreign_hints(raw: ProviderRaw | None, dialect: str) -> list[str]:
-    """Return the names of what another dialect noted about a block or a message."""
-    return [name for name, _ in _foreign_names(raw, dialect)]
+# Names of fields that identify or describe an item of one API, and of signatures and cache marks, which only that API
+# can verify or use. Nothing that the model reads is left out with them.
+_HINTS: Final = frozenset(
+    {
+        "cache_control",
+        "caller",
+        "content",
+        "format",
+        "id",
+        "index",
+        "phase",
+        "prompt_cache_breakpoint",
+        "role",
+        "status",
+        "thoughtSignature",
+        "thought_signature",
+        "type",
+    }
+)
+
+
+def foreign_fields(
+    raw: ProviderRaw | None, dialect: str, subject: str
+) -> Iterator[tuple[str, Literal["hint", "loss"], str]]:
+    """Yield what another dialect noted about a block or a message: name, kind and reason of the report."""
+    for name, origin in _foreign_names(raw, dialect):
+        is_hint = name.rpartition(".")[2] in _HINTS or (subject, name) == ("tool_result", "name")
+        yield f"{subject}.{name}", "hint" if is_hint else "loss", f"only {origin} has such a field"
+
+
+def foreign_field_losses(messages: Iterable[Message], dialect: str) -> Iterator[Loss]:
+    """Return a report for each field of messages and their blocks that only another dialect has."""
+    for message in messages:
+        notes = [("message", message.metadata.provider_raw)]
+        for block in message.content:
+            inner = block.content if isinstance(block, ToolResultBlock) else ()
+            notes.extend((part.type, getattr(part, "provider_raw", None)) for part in (block, *inner))
+        for subject, raw in notes:
+            for name, kind, reason in foreign_fields(raw, dialect, subject) if raw is not None else ():
+                yield Loss(message.session_id, message.id, name, dialect, reason, kind)
 
 
 def _foreign_names(raw: ProviderRaw | None, dialect: str) -> Iterator[tuple[str, str]]:

@@ -133,7 +133,7 @@ class BaseStreamWriter:
 
     @property
     def losses(self) -> tuple[Loss, ...]:
-        """What the wire cannot carry of the events so far, each once."""
+        """Losses of the events so far, each once."""
         return tuple(self._losses)
 
     def add_loss(self, name: str, reason: str) -> None:
@@ -199,7 +199,7 @@ class BaseStreamWriter:
         return start + self._write_in_order(event)
 
     def _record_losses(self, event: StreamEvent) -> None:
-        """Record what the wire cannot carry of an event."""
+        """Record the losses of an event."""
         match event:
             case TextDelta(citations=citations, token_logprobs=logprobs):
                 if citations:
@@ -276,7 +276,7 @@ class BaseStreamWriter:
         return start + self.write_failure(error)
 
     def _order_problem(self, event: StreamEvent) -> str | None:
-        """Return what is wrong with the place of an event; the rules are those of ``fold``."""
+        """Return the problem with the place of an event, by the rules of ``fold``."""
         match event:
             case TextDelta(index) | ThinkingDelta(index):
                 if self._block_kinds.setdefault(index, type(event)) is not type(event):

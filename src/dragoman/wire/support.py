@@ -28,9 +28,9 @@ from dragoman.message import (
     ToolResultBlock,
     ToolUseBlock,
 )
-from dragoman.wire.residue import foreign_option_losses
+from dragoman.wire.residue import foreign_field_losses, foreign_option_losses
 
-# Why a field is lost, for every API without it; a dialect may say it better.
+# Why a field is lost, for every API without it; a dialect may have a more exact reason.
 _REASONS: Final = {
     "n": "this API returns one answer",
     "alternatives": "this API returns one answer",
@@ -47,7 +47,7 @@ _REASONS: Final = {
     "modalities": "this API returns text only",
 }
 _NO_OPTION: Final = "this API has no such option"
-# Fields that change speed, price or display, and never what is asked for.
+# Fields that change speed, price or display, and never the content of an answer.
 HINTS: Final = frozenset(
     {
         "cache_hint",
@@ -84,6 +84,8 @@ def request_losses(request: Request, dialect: str, support: Support, *, is_plain
     """
     yield from report_shared_fields(request, dialect, support, is_plain=is_plain)
     yield from foreign_option_losses(request, dialect)
+    if not is_plain:
+        yield from foreign_field_losses(request.messages, dialect)
 
 
 def report_shared_fields(request: Request, dialect: str, support: Support, *, is_plain: bool = False) -> Iterator[Loss]:
@@ -133,7 +135,7 @@ def collect_shared_options(options: Options) -> dict[str, Any]:
         "logprobs": options.logprobs or None,
         "top_logprobs": options.top_logprobs or None,
         "verbosity": options.verbosity,
-        "store": options.store or None,  # an API that keeps no answers does what ``false`` asks for
+        "store": options.store or None,  # ``false`` is the behaviour of an API that stores no answers
         "metadata": options.metadata or None,
         "safety_identifier": options.safety_identifier,
         "prompt_cache_key": options.prompt_cache_key,

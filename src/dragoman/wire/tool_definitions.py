@@ -28,7 +28,7 @@ from dragoman.wire.residue import apply_diff, get_notes, make_notes
 Tool = ToolDefinition | OpaqueTool
 ToolWriter = Callable[[ToolDefinition], dict[str, Any]]
 ServerToolWriter = Callable[[OpaqueTool], dict[str, Any] | None]
-UNUSABLE: Final = ("tool_input_invalid", "tool_input_truncated", "empty_response")  # what only we find wrong
+UNUSABLE: Final = ("tool_input_invalid", "tool_input_truncated", "empty_response")  # faults that only Dragoman detects
 MAX_BRACKETS: Final = 64  # in JSON that is shallow for certain
 EMPTY_SCHEMA: Final[dict[str, Any]] = {"type": "object", "properties": {}}  # the schema of a tool that came without one
 

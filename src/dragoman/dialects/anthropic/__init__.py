@@ -22,7 +22,7 @@ from dragoman.wire.http_endpoint import HttpEndpoint
 
 HTTP: Final = HttpEndpoint("/v1/messages", key_header="x-api-key", headers=(("anthropic-version", "2023-06-01"),))
 
-# Options that a request does not say here, and why nothing is lost by that.
+# Options without a field in the request, and why they are not lost.
 IMPLIED_OPTIONS: Final = {
     "response_format.strict": "a schema is always enforced",
 }

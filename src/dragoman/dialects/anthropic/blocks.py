@@ -51,11 +51,13 @@ def read_block(wire: dict[str, Any], builder: MessageBuilder) -> ContentBlock:
 
 
 def block_notes(block: ContentBlock, wire: dict[str, Any]) -> ProviderRaw | None:
-    """Return what the wire has beyond the block that was read from it."""
+    """Return the notes of a block: fields of the wire that the block does not have."""
     provider_id = None
     if isinstance(block, ToolUseBlock | InvalidToolUseBlock) and wire["id"] != block.id:
         provider_id = wire["id"]
-    own = True if isinstance(block, ThinkingBlock | RedactedThinkingBlock) else None  # so that it may go back
+    own = (
+        True if isinstance(block, ThinkingBlock | RedactedThinkingBlock) else None
+    )  # marks it as native, so it can be sent back
     return make_notes(NAME, _default_block(block, provider_id), wire, id=provider_id, own=own)
 
 
@@ -185,7 +187,7 @@ def unsupported_reason(block: ContentBlock) -> str | None:
         case ThinkingBlock(provider_raw=raw) | RedactedThinkingBlock(provider_raw=raw):
             return None if get_notes(raw, NAME) else "reasoning of another provider"
         case DocumentBlock(media_type=media_type, provider_raw=raw) if media_type not in _DOCUMENT_TYPES:
-            return None if get_notes(raw, NAME) else "this API takes PDF and plain text"
+            return None if get_notes(raw, NAME) else "this API accepts PDF and plain text"
         case ImageBlock(source) | DocumentBlock(source) if source.kind == "file_ref":
             return "a workspace file that the provider cannot read"
         case TextBlock() | ToolUseBlock() | InvalidToolUseBlock() | ToolResultBlock() | ImageBlock() | DocumentBlock():

@@ -1,4 +1,4 @@
-"""What the Messages API accepts, and the default output limit, which it requires.
+"""Limits of the Messages API, and the default output limit, which it requires.
 
 Sources: platform.claude.com, the API reference and the page on models (2026).
 """
@@ -17,6 +17,7 @@ _DEFAULT_OUTPUTS: Final[tuple[tuple[str, dict[str, Any]], ...]] = (  # an eighth
 TABLE: Final = LimitTable(
     "anthropic",
     Limits(
+        service_tiers=("auto", "standard_only"),
         ranges={"temperature": (0, 1), "top_p": (0, 1), "top_k": (0, 1_000_000)},
         rejected_beside_reasoning=("temperature", "top_p", "top_k"),
         is_effort_reasoning=False,

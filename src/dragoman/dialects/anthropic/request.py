@@ -57,7 +57,7 @@ _SUMMARIES: Final = {"summarized": "auto", "omitted": "none"}
 _DISPLAYS: Final = {"none": "omitted", "auto": "summarized", "concise": "summarized", "detailed": "summarized"}
 _BETA_FORMAT_KEY: Final = "output_format"  # where the format of the answer stood while it was in beta
 _SEPARATE_KEYS: Final = ("messages", "system", "tools")  # parts of a request that are read one by one
-_DEFAULT_MAX_TOKENS: Final = 4096  # the wire demands one; nobody asked for any
+_DEFAULT_MAX_TOKENS: Final = 4096  # the API requires a limit
 
 
 @accepts_json_text()

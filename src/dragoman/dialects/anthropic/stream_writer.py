@@ -42,8 +42,8 @@ from dragoman.wire.frames import json_text, sse_frame
 from dragoman.wire.residue import apply_diff, get_notes
 from dragoman.wire.stream_writer import BaseStreamWriter
 
-_PLACEHOLDER: Final = (TextBlock("…"),)  # in place of what was said, of which only the fact counts at the end
-_DELTA_KEYS: Final[dict[type, tuple[str, str]]] = {  # the type of a delta, and under which key its words stand
+_PLACEHOLDER: Final = (TextBlock("…"),)  # placeholder for a text: only whether there was one matters at the end
+_DELTA_KEYS: Final[dict[type, tuple[str, str]]] = {  # type of a delta, and the key of its text
     TextDelta: ("text_delta", "text"),
     ThinkingDelta: ("thinking_delta", "thinking"),
     ToolUseInputDelta: ("input_json_delta", "partial_json"),
@@ -58,8 +58,8 @@ class _Block:
         self.index = index
         self.signature = begin.get("signature")
         self.citations = 0  # how many are written
-        self.cited: tuple[Citation, ...] = ()  # all that are known
-        self.inputs: list[str] = []  # of a call, to see whether it is over when another block begins
+        self.cited: tuple[Citation, ...] = ()  # known fields
+        self.inputs: list[str] = []  # of a call, to detect whether it is complete when another block starts
         self.is_open = True
         name, key = _DELTA_KEYS[kind]
         delta = f'{{"type":"content_block_delta","index":{index},"delta":{{"type":"{name}","{key}":'
@@ -103,10 +103,10 @@ class StreamWriter(BaseStreamWriter):
             raise LookupError(f"{NAME} streams are server-sent events, not {framing!r}")
         super().__init__(NAME)
         self._model: str | None = None
-        self._start_message: dict[str, Any] = {}  # the message as it was said when it began
+        self._start_message: dict[str, Any] = {}  # the message of the start event
         self._wire_blocks: dict[
             int, _Block
-        ] = {}  # by the index of the events; that on the wire counts what was written
+        ] = {}  # by the index of the events; the index on the wire counts written blocks
         self._count = 0
         self._has_content = False
 

@@ -1,4 +1,4 @@
-"""What Converse and the families of its models accept.
+"""Limits of Converse and of the families of its models.
 
 Sources: the API reference of Converse and the user guide of Amazon Bedrock (2026).
 """
@@ -7,11 +7,13 @@ from __future__ import annotations
 
 from typing import Final
 
+from dragoman.dialects.bedrock_converse.mappings import TIERS
 from dragoman.wire.limits import Limits, LimitTable, claude
 
 TABLE: Final = LimitTable(
     "bedrock_converse",
     Limits(
+        service_tiers=TIERS,
         ranges={"temperature": (0, 1), "top_p": (0, 1)},
         allows_blank_stop=False,
         output=(1, 128_000),

@@ -155,7 +155,7 @@ class StreamWriter:
 
     @property
     def losses(self) -> tuple[Loss, ...]:
-        """What the wire cannot carry of the events so far."""
+        """Losses of the events so far."""
         return self._writer.losses if self._writer is not None else ()
 
     def feed(self, event: StreamEvent) -> bytes:

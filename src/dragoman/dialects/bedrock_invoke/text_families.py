@@ -32,7 +32,7 @@ class TextFamily(msgspec.Struct, frozen=True, kw_only=True):
     chunk_text: Path | None = None  # of an event of a stream, where it differs
     chunk_reason: Path | None = None
     chunk_counts: tuple[Path, Path] | None = None
-    chunk_flag: str | None = None  # the key that says whether an event of a stream is the last one
+    chunk_flag: str | None = None  # key that marks the last event of a stream
 
     def arrange_request(self) -> Arrangement:
         """Return the arrangement of requests."""

@@ -1,4 +1,4 @@
-"""What Cohere's chat API and the families of Command accept.
+"""Limits of Cohere's chat API and of the families of Command.
 
 Sources: docs.cohere.com, the API reference and the pages on reasoning and structured outputs (2026).
 """
@@ -12,6 +12,7 @@ from dragoman.wire.limits import Limits, LimitTable
 TABLE: Final = LimitTable(
     "cohere",
     Limits(
+        service_tiers=(),
         ranges={
             "temperature": (0, 1_000_000),
             "top_p": (0.01, 0.99),

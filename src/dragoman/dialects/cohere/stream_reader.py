@@ -159,7 +159,7 @@ class StreamReader(BaseStreamReader):
         text = delta.get(kind) if kind in _TEXT_TYPES else None
         if not isinstance(text, str) or not text:
             return
-        part[kind] = part[kind] or text  # the first text stands for all of it, which is never noted
+        part[kind] = part[kind] or text  # the first text is a placeholder: texts are not stored
         place = self._open_parts[index]
         text_delta = TextDelta(place, text) if kind == "text" else ThinkingDelta(place, text, None, dict(_NATIVE))
         self._emit(text_delta, events)

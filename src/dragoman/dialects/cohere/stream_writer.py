@@ -47,7 +47,7 @@ _KEPT_CHARACTERS: Final = 2_000  # of each text, so that a long answer does not 
 
 
 class _CitedText:
-    """What is kept of a text for its citations, which come last: its beginning, its length and the citations."""
+    """The beginning and the length of a text, and its citations, which are written last."""
 
     def __init__(self) -> None:
         self._beginning = ""

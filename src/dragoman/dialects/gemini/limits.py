@@ -1,4 +1,4 @@
-"""What generateContent and the families of Gemini accept.
+"""Limits of generateContent and of the families of Gemini.
 
 Sources: ai.google.dev, the API reference and the pages on models and thinking (2026).
 """
@@ -13,6 +13,7 @@ _INT32: Final = 2_147_483_648
 TABLE: Final = LimitTable(
     "gemini",
     Limits(
+        service_tiers=("standard", "flex", "priority"),
         ranges={
             "temperature": (0, 2),
             "top_p": (0, 1),

@@ -1,4 +1,4 @@
-"""What the Interactions API accepts: the limits of the models, which it shares with generateContent."""
+"""Limits of the Interactions API: those of the models, which it shares with generateContent."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What Ollama's chat API accepts.
+"""Limits of Ollama's chat API.
 
 Sources: the API reference and the types of the server (2026). Chat templates reject a history whose messages say
 nothing.
@@ -13,6 +13,7 @@ from dragoman.wire.limits import Limits, LimitTable
 TABLE: Final = LimitTable(
     "ollama",
     Limits(
+        service_tiers=(),
         efforts=("low", "medium", "high"),
         allows_empty_text=False,
         media_types={"image": ("image/jpeg", "image/png", "image/gif", "image/webp")},

@@ -47,7 +47,7 @@ from dragoman.wire.tool_definitions import read_arguments
 
 NAME: Final = "openai_chat"
 DEFAULT_ID: Final = "chatcmpl-dragoman"  # of an answer that came without one
-TIERS: Final = ("auto", "default", "flex", "scale", "priority", "fast")  # what the official SDK takes
+TIERS: Final = ("auto", "default", "flex", "scale", "priority", "fast")  # accepted by the official SDK
 TRANSCRIPT: Final = "audio.transcript"  # places of a spoken answer
 AUDIO: Final = "audio.data"
 LEGACY_ID: Final = "function_call:"  # calls had no ids once: a result named the function

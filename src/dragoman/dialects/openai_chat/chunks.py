@@ -29,7 +29,7 @@ _STABLE_KEYS: Final = (
     "id",
     "created",
     "model",
-)  # the first chunk that has one counts; Groq gives every chunk another id
+)  # the first chunk with an id counts; Groq sends another id with every chunk
 _REPEATED_KEYS: Final = (*_STABLE_KEYS, "system_fingerprint", "service_tier", "provider")
 _IGNORED_KEYS: Final = ("object", "choices", "usage", "obfuscation", "p", "stream_options")
 _CHOICE_KEYS: Final = (
@@ -39,7 +39,7 @@ _CHOICE_KEYS: Final = (
     "message",
     "text",
     "logprobs",
-)  # Perplexity repeats the whole
+)  # Perplexity repeats the whole message
 _CALL_KEYS: Final = ("tool_calls", "function_call")
 _SURROGATE_ESCAPE: Final = re.compile(rb"\\u[dD][89a-fA-F]")  # an escape for half of a character
 _DETAIL_TEXTS: Final = {"reasoning.text": "text", "reasoning.summary": "summary"}
@@ -142,8 +142,8 @@ class PartialChoice:
         self.rest: dict[str, Any] = {}
         self.finish_reason: str | None = None
         self.origin: str | None = None  # where the reasoning is read from
-        self.trailing: list[str] = []  # what came after the end
-        self.texts: dict[Place, list[str]] = {}  # what came of the text that stands at a place
+        self.trailing: list[str] = []  # chunks after the end
+        self.texts: dict[Place, list[str]] = {}  # text received so far, by place
         self._call_keys: list[int | None] = []
 
     def add(self, choice: dict[str, Any]) -> list[Piece]:

@@ -1,4 +1,4 @@
-"""What Chat Completions and the families of OpenAI's models accept.
+"""Limits of Chat Completions and of the families of OpenAI's models.
 
 Sources: platform.openai.com, the API reference, the pages on models and the guide to reasoning (2026). Other providers
 of the dialect serve models with other names; of those only the ranges hold.
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from dragoman.dialects.openai_chat.blocks import TIERS
 from dragoman.wire.limits import Limits, LimitTable
 
 IMAGES: Final = ("image/jpeg", "image/png", "image/gif", "image/webp")
@@ -18,6 +19,7 @@ FIRST_REASONING: Final = r"^(?:o\d|gpt-5(?:-(?:mini|nano|pro|codex))?(?:-\d{4}-|
 TABLE: Final = LimitTable(
     "openai_chat",
     Limits(
+        service_tiers=TIERS,
         ranges={
             "temperature": (0, 2),
             "top_p": (0, 1),

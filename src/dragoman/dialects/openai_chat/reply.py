@@ -56,7 +56,7 @@ _FINISH_REASONS: Final = {
     StopReason.REFUSAL: "content_filter",
     StopReason.ERROR: "error",
 }
-UNUSABLE: Final = {  # answers that end like any other, although nobody can use them
+UNUSABLE: Final = {  # finish reasons of answers that ended normally and cannot be used
     "tool_input_truncated": "length",
     "tool_input_invalid": "tool_calls",
     "empty_response": "stop",
@@ -66,7 +66,7 @@ _NATIVE_LIMITS: Final = (
     "max_tokens",
     "MAX_TOKENS",
     "length",
-)  # where OpenRouter says another word
+)  # OpenRouter sends these as the native finish reason
 _FAILURES: Final = ("error", "insufficient_system_resource")  # OpenRouter and Mistral; DeepSeek
 
 
@@ -284,7 +284,7 @@ def _read_stop(choice: dict[str, Any], blocks: list[ContentBlock]) -> tuple[Stop
         return StopReason.MAX_TOKENS, None
     reason = STOP_REASONS.get(str(word), StopReason.UNKNOWN)
     details = choice.get("finish_details")
-    if isinstance(details, dict) and details.get("type") == "max_tokens":  # the first models that could see
+    if isinstance(details, dict) and details.get("type") == "max_tokens":  # sent by the first vision models
         reason = StopReason.MAX_TOKENS
     if reason not in (StopReason.END_TURN, StopReason.UNKNOWN):
         return reason, None
@@ -313,7 +313,7 @@ def _read_failure(choice: dict[str, Any], body: dict[str, Any]) -> Fault:
 def default_reply(reply: Reply) -> dict[str, Any]:
     """Return the wire around the choices, without notes."""
     wire: dict[str, Any] = {"id": DEFAULT_ID, "object": "chat.completion", "created": 0}
-    wire["model"] = reply.model or ""  # the wire demands one; not every provider says it
+    wire["model"] = reply.model or ""  # the API requires one; not every provider sends it
     if reply.usage is not None:
         wire["usage"] = write_usage(reply.usage)
         if reply.usage.service_tier in TIERS:

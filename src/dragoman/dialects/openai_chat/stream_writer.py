@@ -70,14 +70,14 @@ class StreamWriter(BaseStreamWriter):
             raise LookupError(f"{NAME} streams are server-sent events, not {framing!r}")
         super().__init__(NAME)
         self._model: str | None = None
-        self._start_fields: dict[str, Any] = {}  # what was said around the choices when it began
-        self._base: dict[str, Any] = {}  # what of it every chunk repeats
-        self._message: dict[str, Any] = {}  # what was said of the message beside its blocks
+        self._start_fields: dict[str, Any] = {}  # fields around the choices in the first chunk
+        self._base: dict[str, Any] = {}  # fields that every chunk repeats
+        self._message: dict[str, Any] = {}  # fields of the message beside its blocks
         self._wire_blocks: dict[int, _Block] = {}
         self._calls = 0
         self._has_legacy_call = False
         self._has_content = False
-        self._has_parts = False  # whether the content was said as a list
+        self._has_parts = False  # whether the content is a list
         self._length = 0  # of all texts so far
         self._starts: dict[int, int] = {}  # of each text among all texts
         self._annotations: list[dict[str, Any]] = []
@@ -120,7 +120,7 @@ class StreamWriter(BaseStreamWriter):
         if self._annotations:
             residue = get_notes(notes.get("message"), NAME).get("residue")
             choice["delta"]["annotations"] = apply_diff({"annotations": self._annotations}, residue).get("annotations")
-        if end.stop_reason is not StopReason.UNKNOWN or not notes:  # else whoever said it gives no reasons
+        if end.stop_reason is not StopReason.UNKNOWN or not notes:  # otherwise the provider sends no finish reason
             choice["finish_reason"] = choice.get("finish_reason") or "stop"  # without one it looks cut
         alternatives = [write_alternative(each, at) for at, each in enumerate(self._alternatives, 1)]
         others = [one for other in (*notes.get("others", ()), *alternatives) for one in _choice_chunks(other)]

@@ -43,12 +43,10 @@ from dragoman.wire.residue import apply_diff, diff, get_notes, make_notes
 NAME: Final = "openai_responses"
 ROLE_NAMES: Final = {Role.ASSISTANT: "assistant", Role.SYSTEM: "system"}
 _GENERATED: Final = "image_generation_call"  # the form of an image that this API generated
-SUMMARY_SEPARATOR: Final = (
-    "\n\n"  # what stands between the summaries of one reasoning item when they are shown as one text
-)
+SUMMARY_SEPARATOR: Final = "\n\n"  # separator of the summaries of one reasoning item in one text
 TIERS: Final = frozenset({"auto", "default", "flex", "scale", "priority", "fast", "ultrafast"})
 
-AddLoss = Callable[[str, str], None]  # (what, why): takes note of a loss
+AddLoss = Callable[[str, str], None]  # records a loss: name and reason
 
 
 def read_item(
@@ -169,7 +167,7 @@ def read_reasoning(wire: dict[str, Any], source: str | None = None) -> ThinkingB
     form = "content" if source == "content" else None
     cuts = None if len(texts) == bool(text) else [len(part) for part in texts]
     raw = make_notes(NAME, _default_reasoning(text, secret, form, cuts), wire, form=form, cuts=cuts)
-    raw = raw or {"dialect": NAME}  # where it comes from is what allows to write it again
+    raw = raw or {"dialect": NAME}  # its origin allows writing it again
     if secret is not None and not texts:
         return RedactedThinkingBlock(secret, raw)
     return ThinkingBlock(text, secret, raw, is_summary=bool(text) and source == "summary")
@@ -492,7 +490,7 @@ def _write_item(block: ContentBlock, add_loss: AddLoss) -> dict[str, Any]:
             raise AssertionError(block.type)
     item: dict[str, Any] = apply_diff(default, notes.get("residue"))
     if isinstance(block, InvalidToolUseBlock) and "status" not in item and is_input(block.input_text):
-        item["status"] = "incomplete"  # without a word it would look like a whole one
+        item["status"] = "incomplete"  # otherwise it would look complete
     return item
 
 

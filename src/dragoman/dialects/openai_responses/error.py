@@ -35,7 +35,7 @@ _ERROR_CODES: Final = {
     "invalid_request_error": ("invalid_request", ErrorClass.INVALID_REQUEST),
 }
 _WIRE_CODES: Final = {code: word for word, (code, _) in reversed(_ERROR_CODES.items())}
-_WIRE_TYPES: Final = {  # what the wire calls the type of an error, beside its code
+_WIRE_TYPES: Final = {  # type of an error on the wire, beside its code
     ErrorClass.RATE_LIMIT: "rate_limit_error",
     ErrorClass.AUTH: "authentication_error",
     ErrorClass.INVALID_REQUEST: "invalid_request_error",

@@ -1,4 +1,4 @@
-"""What the Responses API and the families of OpenAI's models accept.
+"""Limits of the Responses API and of the families of OpenAI's models.
 
 Sources: platform.openai.com, the API reference, the pages on models and the guide to reasoning (2026). Other providers
 of the dialect serve models with other names; of those only the ranges hold.
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from dragoman.dialects.openai_responses.blocks import TIERS
 from dragoman.wire.limits import Limits, LimitTable
 
 OPENAI: Final = r"^(?:gpt-|chatgpt-|o\d|codex)"
@@ -16,6 +17,7 @@ WITHOUT_REASONING: Final = r"^(?:gpt-[34]|chatgpt-4)"
 TABLE: Final = LimitTable(
     "openai_responses",
     Limits(
+        service_tiers=tuple(sorted(TIERS)),
         ranges={"temperature": (0, 2), "top_p": (0, 1)},
         has_switch=False,
         needs_closed_schemas=True,

@@ -63,7 +63,7 @@ _CLIENT_CALLS: Final = frozenset(
     {"custom_tool_call", "computer_call", "local_shell_call", "shell_call", "apply_patch_call"}
 )
 
-# What a reply repeats of its request, where nobody said anything.
+# Fields of the request that a reply repeats, with their defaults.
 _ECHO_DEFAULTS: Final[dict[str, Any]] = {
     "background": False,
     "frequency_penalty": 0.0,
@@ -154,7 +154,7 @@ def write_reply(reply: Reply) -> Written:
     notes = get_notes(reply.provider_raw, NAME)
     wire: dict[str, Any] = apply_diff(default_reply(reply), notes.get("residue"))
     items = write_items(map(as_generated_image, reply.content), Role.ASSISTANT, None, add_loss)
-    if not notes:  # of another origin: this API gives every item a name and a status
+    if not notes:  # of another origin: every item of this API has an id and a status
         cut_index = len(items) - 1 if wire["status"] != "completed" and not _ends_in_a_call(reply) else None
         items = [complete_item(place, item, is_cut=place == cut_index) for place, item in enumerate(items)]
     elif revisions := notes.get("revised"):

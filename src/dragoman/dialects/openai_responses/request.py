@@ -74,11 +74,11 @@ _ROLES: Final = {
     "system": Role.SYSTEM,
     "developer": Role.SYSTEM,
 }
-_LOGPROBS: Final = "message.output_text.logprobs"  # what asks for token probabilities
+_LOGPROBS: Final = "message.output_text.logprobs"  # requests token probabilities
 _SUMMARIES: Final = ("auto", "concise", "detailed")
 _EFFORTS: Final = frozenset({"none", "minimal", "low", "medium", "high", "xhigh", "max"})
 QUIRKS: Final = (*REFUSALS, "store_nothing")
-_ENCRYPTED: Final = "reasoning.encrypted_content"  # an additional output that is asked for in ``include``
+_ENCRYPTED: Final = "reasoning.encrypted_content"  # an additional output, requested in ``include``
 _SEPARATE_KEYS: Final = ("input", "instructions", "tools")  # parts of a request that are read one by one
 
 
@@ -167,7 +167,7 @@ def _disable_storage(options_wire: dict[str, Any], losses: list[Loss]) -> None:
 
 def _read_input(value: Any, builder: MessageBuilder) -> None:
     if not value and not isinstance(value, list):
-        return  # none at all, or the empty text: noted by the request
+        return  # absent or empty: the request has a note
     if isinstance(value, str):
         builder.add(Role.USER, [TextBlock(value)], {"dialect": NAME, "form": "input"})
         return
@@ -321,7 +321,7 @@ def _default_tool(tool: ToolDefinition) -> dict[str, Any]:
         wire["format"] = {"type": "grammar", **grammar}
     if tool.free_form:
         return wire
-    # Not strict, and said so: without a word this API makes every parameter a required one.
+    # Explicitly not strict: by default this API makes every parameter required.
     wire.update(parameters=tool.input_schema, strict=tool.strict or False)
     return wire if tool.defer_loading is None else {**wire, "defer_loading": tool.defer_loading}
 
@@ -458,7 +458,7 @@ def _option_losses(options: Options, wire: dict[str, Any]) -> Iterator[Loss]:
         ("top_k", options.top_k),
         ("stop_sequences", options.stop_sequences or None),
         ("seed", options.seed),
-        ("presence_penalty", options.presence_penalty),  # OpenAI answers with both and takes neither (September 2026)
+        ("presence_penalty", options.presence_penalty),  # OpenAI sends both and accepts neither (September 2026)
         ("frequency_penalty", options.frequency_penalty),
         ("reasoning.budget_tokens", budget),
         ("service_tier", options.service_tier),

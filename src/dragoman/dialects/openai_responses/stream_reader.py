@@ -221,7 +221,7 @@ class StreamReader(BaseStreamReader):
         if item.raws:  # it grew
             previous, item.wire = item.wire, wire
             if len(item.parts) < len(item.pieces) and item.kind == "message":
-                item.wire = previous  # it repeats less than it said
+                item.wire = previous  # the end repeats less than the deltas
             self._emit_notes(item, events)
             return
         if item.kind == "function_call" and not is_same_json(wire.get("arguments"), item.wire["arguments"]):
@@ -427,7 +427,7 @@ class StreamReader(BaseStreamReader):
             raise EventOrderError(f"the call of item {item.place} has no name, no id or no arguments")
         self._emit_rest_of_input(item, item.wire["arguments"], events)
         if item.wire.get("status") == "incomplete" and is_input(item.get_text(0)):
-            return  # it was cut off, although what came of it can be read: without an end it counts as cut off
+            return  # a call without an end counts as cut off, even if its input can be parsed
         events.append(ToolUseEnd(item.indexes[0], read_call(item.wire, item.call_id).provider_raw))
 
 
@@ -436,7 +436,7 @@ def _text_details(block: ContentBlock) -> tuple[tuple[Citation, ...], tuple[Toke
 
 
 _CALL_KEYS: Final = ("call_id", "name", "arguments")
-_MAX_NEW_PARTS: Final = 100  # more parts of reasoning do not begin at once
+_MAX_NEW_PARTS: Final = 100  # further parts of reasoning start later
 
 
 _HANDLERS: Final = {

@@ -73,11 +73,11 @@ class _Block:
 
     def __init__(self, kind: type[StreamEvent], address: dict[str, Any] | None) -> None:
         self.kind = kind
-        self.address = address  # its address; none if this wire cannot say it
+        self.address = address  # its address; ``None`` if this wire cannot carry it
         self.events: list[StreamEvent] = []
         self.is_open = True
-        self.has_ended = False  # of a call: that its end was said
-        self.part = -1  # of reasoning: the one that grows
+        self.has_ended = False  # of a call: whether its end was written
+        self.part = -1  # of reasoning: the open part
         self.texts: list[str] = []  # of that part
         self.at = 0  # how far into it
         self.cuts: list[int] = []
@@ -237,7 +237,7 @@ class StreamWriter(BaseStreamWriter):
     def _make_reply(self, stop_reason: StopReason, raw: ProviderRaw | None, fault: Fault | None = None) -> Reply:
         content = tuple(block.block for block in self._wire_blocks)
         notes: ProviderRaw | None = None
-        if self._hint:  # what failed may know less at its end than at its start
+        if self._hint:  # a failed reply may have fewer fields at its end than at its start
             notes = {**(self._hint if fault is not None else {}), **get_notes(raw, NAME)} or self._hint
         model = self._start.model if self._start is not None else None
         return Reply(

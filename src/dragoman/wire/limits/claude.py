@@ -1,4 +1,4 @@
-"""What the families of Claude accept, for every API that serves them.
+"""Limits of the families of Claude, for every API that serves them.
 
 Sources: platform.claude.com, the pages on models, extended and adaptive thinking, effort, and migration (2026).
 """

@@ -50,7 +50,28 @@ def fit_options(request: Request, limits: Limits, report: Report) -> Options:
         _fit_format(request, has_tools, limits, changes, report)
     if limits.max_user_length is not None and options.user is not None and len(options.user) > limits.max_user_length:
         _drop(changes, "user", True, f"it is longer than {limits.max_user_length} characters", report)
+    if options.service_tier is not None and limits.service_tiers is not None:
+        _fit_tier(options.service_tier, limits.service_tiers, changes, report)
     return options.replace(**changes) if changes else options
+
+
+# Names of one tier: what most requests get, and what is served first.
+_TIERS: Final = (("default", "standard", "standard_only", "on_demand"), ("priority", "performance"))
+
+
+def _fit_tier(tier: str, accepted: tuple[str, ...], changes: dict[str, Any], report: Report) -> None:
+    """Replace a tier by the same tier under its name here. A tier that has none is left to the dialect."""
+    if tier in accepted:
+        return
+    names = next((group for group in _TIERS if tier in group), ())
+    same = next((name for name in accepted if name in names), None)
+    if same is None and tier == "priority" and "auto" in accepted:
+        same = "auto"  # Anthropic serves such a request first if the organisation has bought capacity
+    if same is not None:
+        changes["service_tier"] = same
+        report.adjust("service_tier", f"{tier} becomes {same}: the API has another name for it")
+    elif tier == "auto" or (tier in _TIERS[0] and not accepted):
+        _drop(changes, "service_tier", False, "the API selects the tier itself", report)
 
 
 def _drop(changes: dict[str, Any], name: str, is_loss: bool, reason: str, report: Report) -> None:

@@ -27,7 +27,7 @@ UNKNOWN_OUTPUT: Final = 4_096  # the default of a model's row: the limit is not 
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
-    """What a model accepts through its API."""
+    """The limits of a model through its API."""
 
     # sampling
     ranges: dict[str, Range] = {}  # by name of the option; a value outside is moved to the nearest bound
@@ -68,6 +68,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     media_types: dict[str, tuple[str, ...]] = {}  # by type of block: the types of its bytes; any other block: any type
     url_schemes: tuple[str, ...] = ()  # of media; empty: any
     max_user_length: int | None = None
+    service_tiers: tuple[str, ...] | None = None  # ``None``: not known; empty: there is one tier
 
 
 class LimitTable(msgspec.Struct, frozen=True):
