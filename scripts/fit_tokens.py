@@ -32,7 +32,7 @@ from dragoman.message import ToolResultBlock
 from dragoman.tokens import FORMAT_COUNTS, TEXT_COUNTS, Family, Measure
 
 DATA: Final = Path(__file__).parent.parent / "src" / "dragoman" / "tokens.json"
-MIN_RECORDS: Final = 8  # of a half, for a family of its own
+MIN_RECORDS: Final = 4  # of a half, for a family of its own
 # Families, the first that matches: name, tokenizer, pattern of ``provider:model``.
 FAMILIES: Final = (
     ("venice", "o200k", r"^venice"),
@@ -41,6 +41,7 @@ FAMILIES: Final = (
     ("gpt-5", "o200k", r"gpt-5|codex"),
     ("o-series", "o200k", r"\bo[134](-|$)"),
     ("gpt-4o", "o200k", r"gpt-4o|gpt-4\.1|chatgpt"),
+    ("claude-opus-4.7", "claude-5", r"claude-opus-4[-.]7"),
     ("claude-5", "claude-5", r"claude-(sonnet|opus|haiku)-5|claude-opus-4[-.][789]"),
     ("claude-4.5", "claude", r"claude-(sonnet|opus|haiku)-4[-.][56]"),
     ("claude-4", "claude", r"claude-(sonnet|opus)-4|claude-3[-.]7"),
@@ -50,8 +51,10 @@ FAMILIES: Final = (
     ("gemini-2.5", "gemini", r"gemini-2\.5"),
     ("gemini", "gemini", r"gemini|gemma|learnlm"),
     ("qwen-3.5", "o200k", r"qwen-?3[.-][56]"),
+    ("qwen-ollama", "o200k", r"^ollama.*qwen"),
     ("qwen", "o200k", r"qwen|qwq"),
     ("deepseek-v4", "o200k", r"deepseek-v4"),
+    ("deepseek-r1", "o200k", r"deepseek-(r1|reasoner)(?!.*llama)"),
     ("deepseek", "o200k", r"deepseek(?!.*llama)"),
     ("magistral", "o200k", r"magistral"),
     ("mistral-small", "o200k", r"mistral-small-latest"),
@@ -63,8 +66,12 @@ FAMILIES: Final = (
     ("nova-2", "o200k", r"nova-2"),
     ("nova", "o200k", r"nova"),
     ("sonar", "o200k", r"sonar"),
-    ("llama-3.3", "o200k", r"llama-?(3[.-][123]|4)"),
+    ("llama-4", "o200k", r"llama-?4"),
+    ("llama-bare", "o200k", r"^(nvidia|cerebras|bedrock).*llama-?3|llama3\.1$"),  # without a date in the system prompt
+    ("llama-3.3", "o200k", r"llama-?3[.-]?[123]"),
     ("llama", "o200k", r"llama"),
+    ("palmyra", "o200k", r"palmyra"),
+    ("titan", "o200k", r"titan"),
 )
 _USUAL_TEXT: Final = {
     "word": 1.0, "long": 0.1, "longer": 0.1, "upper": 0.2, "digit": 0.1, "number": 1.0, "sign": 0.8, "sign_more": 0.3,
@@ -151,8 +158,13 @@ def _is_whole(record: dict[str, Any], request: Request) -> bool:
     has_media = any(block.type in ("opaque", "document", "audio", "video") for block in (*blocks, *inner))
     has_schema = request.options.response_format is not None and request.options.response_format.kind != "text"
     is_trimmed = "media_trimmed" in (record.get("notes") or ())
-    has_server_tools = any(isinstance(tool, OpaqueTool) for tool in request.tools)
+    has_server_tools = any(isinstance(tool, OpaqueTool) for tool in request.tools) or _is_system(request.model)
     return not (has_media or has_schema or is_trimmed or has_server_tools or _STATE & record["request"].keys())
+
+
+def _is_system(model: str | None) -> bool:
+    """Return whether a model runs tools with prompts of its own, or stands for any other model."""
+    return re.search(r"compound|/auto$", model or "") is not None
 
 
 def family_name(model: str) -> str:

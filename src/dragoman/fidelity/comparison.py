@@ -301,9 +301,10 @@ class _Comparison:
     def _foreign_finding(
         self, kind: str, outcome: Literal["hint", "loss"], reason: str, message: Message, place: str
     ) -> Finding:
-        """Return the finding for a field that only another dialect has: silent unless it is reported as such."""
-        reported = self.losses.peek_block_reason(message.id, kind)
-        return Finding(kind, outcome, reason, place) if reported is not None else _missing_finding(kind, None, place)
+        """Return the finding for a field that only another dialect has: a loss has to be reported."""
+        if outcome == "loss" and self.losses.peek_block_reason(message.id, kind) is None:
+            return _missing_finding(kind, None, place)
+        return Finding(kind, outcome, reason, place)
 
     def _compare_block(self, block: ContentBlock, message: Message, scope: _Scope, place: str) -> Iterator[Finding]:
         for kind, outcome, reason in foreign_fields(getattr(block, "provider_raw", None), self._target, block.type):

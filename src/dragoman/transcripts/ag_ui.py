@@ -327,7 +327,8 @@ def _read_result(item: dict[str, Any], where: str, reader: TranscriptReader) -> 
 
 def write_messages(messages: Iterable[Message]) -> Written:
     """Write messages as an AG-UI list and report losses."""
-    history, collector = tuple(messages), LossCollector(NAME)
+    history = tuple(messages)
+    collector = LossCollector(NAME, history)
     call_wire_ids = wire_ids(history, NAME)
     wires: list[dict[str, Any]] = []
     for message in history:

@@ -6,7 +6,7 @@
     apply_notes(default, notes)                     the wire again, with its order of keys
     extra_fields(message, name, expressed)          the fields of a message that the format cannot express
     KEY                                             the key under which extra fields are stored
-    LossCollector(name)                             losses of a format
+    LossCollector(name, messages)                   losses of a format
 
 A message has a time, an id and metadata. A format expresses some of them in its own fields; the rest is stored in one
 object under ``KEY``, in the place that the format reserves for applications. A message that was read from a format is
@@ -51,7 +51,7 @@ from dragoman.message import (
 )
 from dragoman.wire import losses, residue
 from dragoman.wire.message_builder import tool_id_for
-from dragoman.wire.residue import get_notes
+from dragoman.wire.residue import foreign_field_losses, get_notes
 
 KEY: Final = "dragoman"
 _ULID: Final = re.compile(rf"[0-7][{ALPHABET}]{{25}}")
@@ -391,9 +391,10 @@ def unsupported_item_reason(block: ContentBlock, name: str) -> str | None:
 class LossCollector:
     """Losses of a format."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, messages: Iterable[Message] = ()) -> None:
+        """Start with the losses of fields of these messages that only a provider has."""
         self.name = name
-        self.losses: list[Loss] = []
+        self.losses: list[Loss] = list(foreign_field_losses(messages, name))
 
     def supported_blocks(
         self, message: Message, blocks: Iterable[ContentBlock], find_reason: Callable[[ContentBlock], str | None]

@@ -424,7 +424,8 @@ def _default_origin(message: Message) -> dict[str, Any]:
 
 def write_messages(messages: Iterable[Message]) -> Written:
     """Write messages as LangChain's and report losses."""
-    history, collector = tuple(messages), LossCollector(NAME)
+    history = tuple(messages)
+    collector = LossCollector(NAME, history)
     call_wire_ids = wire_ids(history, NAME)
     wires = [wire for message in history for wire in _write_message(message, collector, call_wire_ids)]
     return Written(wires, tuple(collector.losses))

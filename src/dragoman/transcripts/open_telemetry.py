@@ -389,7 +389,7 @@ class _WriteContext(LossCollector):
     """State of a write."""
 
     def __init__(self, messages: Sequence[Message]) -> None:
-        super().__init__(NAME)
+        super().__init__(NAME, messages)
         self.call_wire_ids = wire_ids(messages, NAME)
 
 

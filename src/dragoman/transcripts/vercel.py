@@ -386,8 +386,9 @@ def write_messages(messages: Iterable[Message]) -> Written:
     """Write messages as a list of UI messages and report losses."""
     drafts: list[_Draft] = []
     calls: dict[str, _Draft] = {}
-    collector = LossCollector(NAME)
-    for message in messages:
+    history = tuple(messages)
+    collector = LossCollector(NAME, history)
+    for message in history:
         _draft_message(message, drafts, calls, collector)
     return Written([_write_draft(draft) for draft in drafts], tuple(collector.losses))
 

@@ -28,7 +28,7 @@ from dragoman.message import (
     ToolResultBlock,
     ToolUseBlock,
 )
-from dragoman.wire.residue import foreign_field_losses, foreign_option_losses
+from dragoman.wire.residue import foreign_field_losses, foreign_fields, foreign_option_losses
 
 # Why a field is lost, for every API without it; a dialect may have a more exact reason.
 _REASONS: Final = {
@@ -206,6 +206,9 @@ def reply_losses(reply: Reply, dialect: str, support: Support) -> Iterator[Loss]
         yield _report("alternatives", dialect, support)
     if reply.stop_details is not None and "stop_details" not in support.reply:
         yield _report("stop_details", dialect, support)
+    for block in reply.content:
+        for name, kind, reason in foreign_fields(getattr(block, "provider_raw", None), dialect, block.type):
+            yield Loss("", "", name, dialect, reason, kind)
     for name in dict.fromkeys(_reply_fields(reply.content, reply.alternatives)):
         if name not in support.reply:
             yield _report(name, dialect, support)

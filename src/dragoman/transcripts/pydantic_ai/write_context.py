@@ -7,7 +7,7 @@ write_metadata(message, expressed)       both again
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Sequence
 from typing import Any, NamedTuple
 
 from dragoman.message import InvalidToolUseBlock, Message, Role, ToolResultBlock, ToolUseBlock
@@ -26,8 +26,8 @@ class CallInfo(NamedTuple):
 class WriteContext(LossCollector):
     """State of a write."""
 
-    def __init__(self, messages: Iterable[Message] = ()) -> None:
-        super().__init__(NAME)
+    def __init__(self, messages: Sequence[Message] = ()) -> None:
+        super().__init__(NAME, messages)
         self.calls: dict[str, CallInfo] = {}
         self.instructions: str | None = None  # the latest ones
         for block in (block for message in messages for block in message.content):
