@@ -22,6 +22,7 @@ import pytest
 from aiohttp import FormData
 
 from dragoman.server.application import endpoints
+from dragoman.server.copilotkit import AGENT
 from dragoman.server.http.endpoint import Endpoint
 from dragoman.store import Owners
 from tests.attachments.samples import png
@@ -53,6 +54,7 @@ _NOT_IDS: Final = {
     ),
     *("lastEventId", "last_event_id", "by", "newest", "bucket"),
 }
+_CONSTANTS: Final = {"dialect": "canonical", "agentId": AGENT}  # parts of a path that are nobody's
 _MISSING: Final = "nobody-has-this"
 
 
@@ -124,6 +126,7 @@ _WITH_URL: Final = {
         }
     ],
 }
+_UI_MESSAGE: Final = {"id": "m1", "role": "user", "parts": [{"type": "text", "text": "hi"}]}
 # Bodies by the name of the route; with the ids that they name.
 BODIES: Final[dict[str, list[tuple[Any, tuple[str, ...]]]]] = {
     "change_thread": [({"title": "mine now"}, ())],
@@ -132,6 +135,10 @@ BODIES: Final[dict[str, list[tuple[Any, tuple[str, ...]]]]] = {
     "fork_thread": [({}, ()), ({"messageId": "{messageId}"}, ("messageId",))],
     "begin_run": [({**_RUN, "threadId": "{threadId}"}, ("threadId",)), (_WITH_URL, ("url",))],
     "upload_attachment": [],
+    "connect": [({"threadId": "{threadId}", "runId": "{fresh}"}, ("threadId",))],
+    "chat": [({"id": "{threadId}", "messages": [_UI_MESSAGE]}, ("threadId",))],
+    "copilotkit_run": [({**_RUN, "threadId": "{threadId}"}, ("threadId",))],
+    "copilotkit_connect": [({"threadId": "{threadId}", "runId": "{fresh}"}, ("threadId",))],
     "post_conversation": [
         ({"session_id": "{threadId}", "messages": [{"role": "user", "content": "hi"}]}, ("threadId",))
     ],
@@ -156,14 +163,14 @@ def _attempts(one: Endpoint) -> Iterator[Attempt]:
     query = _QUERIES.get(one.name, {})
     bodies = BODIES.get(one.name, [(None if one.request_body is None else {}, ())])
     for body, in_body in bodies:
-        for tried in (*(name for name in in_path if name != "dialect"), *in_body):
+        for tried in (*(name for name in in_path if name not in _CONSTANTS), *in_body):
             yield Attempt(one.name, one.method, one.path, query, body, tried)
         for tried in in_query:
             yield Attempt(one.name, one.method, one.path, {**query, tried: f"{{{tried}}}"}, body, tried)
 
 
 def test_every_kind_of_id_that_a_route_takes_is_known_here() -> None:
-    known = {*TenantData("", "", "", {"path": ""}, "").ids(), "dialect"}
+    known = {*TenantData("", "", "", {"path": ""}, "").ids(), *_CONSTANTS}
     for one in endpoints():
         unknown = {*re.findall(r"\{(\w+)", one.path), *(query.name for query in one.query)} - _NOT_IDS - known
         assert one.public or not unknown, f"{one.method} {one.path}: whose is {unknown}?"
@@ -256,7 +263,7 @@ async def _create_data(server: ServerFixture, headers: dict[str, str], name: str
 
 def _make_ids(ground: TenantFixture, attempt: Attempt, value: str) -> dict[str, str]:
     """Bob's own ids, but for the one that is tried."""
-    return {**ground.bob.ids(), "dialect": "canonical", "url": ground.bob.file["url"], attempt.tried: value}
+    return {**ground.bob.ids(), **_CONSTANTS, "url": ground.bob.file["url"], attempt.tried: value}
 
 
 def _foreign_ids(ground: TenantFixture, attempt: Attempt) -> dict[str, str]:
@@ -279,15 +286,17 @@ def _missing_ids(ground: TenantFixture, attempt: Attempt) -> dict[str, str]:
 
 # --- what strangers get ----------------------------------------------------------------------------------------------
 
+_CREATORS: Final = ("begin_run", "chat", "copilotkit_run", "post_conversation")  # a thread that is not there
+_RESTORERS: Final = ("connect", "chat_stream", "chat_messages")  # an unknown thread is a new one, without messages
 # What is not the caller's is not there; a place in another's list, and a URL that was signed for nobody, are told so.
 _STATUSES: Final = {"cursor": 400, "url": 404}
 
 
 async def test_what_is_anns_is_not_there_for_anybody_else(ground: TenantFixture) -> None:
     for attempt in attempts():
-        if (attempt.endpoint, attempt.tried) in (("begin_run", "threadId"), ("post_conversation", "threadId")):
+        if attempt.endpoint in _CREATORS and attempt.tried == "threadId":
             continue  # it makes a thread of the caller's own: see runs/test_foreign_ids.py
-        is_chat = attempt.path.startswith(API)
+        is_chat = attempt.path.startswith(API) and attempt.endpoint not in _RESTORERS
         for who in STRANGERS if attempt.tried != "path" else STRANGERS[:1]:  # files are a user's, in whatever team
             status, body = await ground.answered(attempt, who, _foreign_ids(ground, attempt))
             where = f"{who}: {attempt.method} {attempt.path} by {attempt.tried}: {status} {body[:300]}"

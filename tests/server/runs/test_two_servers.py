@@ -149,3 +149,24 @@ async def test_two_servers_lose_and_double_nothing_while_one_is_killed(
     assert states == {"done": len(letters)}
     assert sum(ends.values()) == rounds * _CLIENTS
     count(f"servers killed {rounds}, runs {dict(ends)}, letters {len(letters)}; lost 0, doubled 0")
+
+
+async def test_a_run_behind_a_pooler_is_followed_and_cancelled_at_another_server(pooler: str, tmp_path: Path) -> None:
+    """PgBouncer in transaction mode: servers poll, and prepare nothing."""
+    url = f"{pooler}&schema=pooled_{os.getpid()}"
+    async with run_factory(url, tmp_path) as factory, aiohttp.ClientSession() as session, asyncio.timeout(90):
+        (_, here), (_, there) = await factory.server(), await factory.server()
+        finished = Client(session, run_input("A story, please."))
+        await finished.begin(here)
+        finished.check_complete()
+        again = Client(session, finished.given)
+        await again.come_back(there)
+        assert again.seen == finished.seen
+        endless = Client(session, run_input("An endless story, please."))
+        reading = asyncio.create_task(endless.begin(here))
+        while len(endless.seen) < 5:
+            await asyncio.sleep(0.01)
+        async with session.post(f"{there}{RUNS}/{endless.given['threadId']}/cancel") as answer:
+            assert answer.status == 202
+        await reading
+        assert endless.seen[-1][1]["outcome"] == {"type": "cancelled"}

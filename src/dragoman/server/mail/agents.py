@@ -18,7 +18,7 @@ import asyncio
 import contextlib
 import hashlib
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
@@ -115,7 +115,7 @@ class LetterRuns:
         self._senders: dict[str, LetterSender] = {}
 
     @contextlib.contextmanager
-    def note(self, session_id: str, sender: LetterSender) -> Any:
+    def note(self, session_id: str, sender: LetterSender) -> Iterator[None]:
         """Note the agent of a run while a block lasts."""
         self._senders[session_id] = sender
         try:
@@ -259,11 +259,11 @@ class Exchange:
     async def _run_to_end(self, thread_id: str, run_id: str) -> Run:
         resume = await self._make_resume()
         text = "" if resume else describe(self._letter)
-        part = InputMessage(id=run_id, role="user", parts=(TextPart(text),), wire={"id": run_id, "role": "user"})
+        question = InputMessage(id=run_id, role="user", parts=(TextPart(text),), wire={"id": run_id, "role": "user"})
         run_input = RunInput(
             thread_id=thread_id,
             run_id=run_id,
-            messages=() if resume else (part,),
+            messages=() if resume else (question,),
             version="1.0",
             context=make_context(self.agent, self._letter),
             model=self.agent.model,
