@@ -53,6 +53,23 @@ EXTENSIONS = {
         "video, url",
     }
 }
+# Options that pydantic-ai has a setting for, and the shared fields that its messages and tools have.
+PYDANTIC_AI_OPTIONS = {
+    "frequency_penalty",
+    "max_output_tokens",
+    "parallel_tool_calls",
+    "presence_penalty",
+    "reasoning",
+    "response_format",
+    "seed",
+    "service_tier",
+    "stop_sequences",
+    "temperature",
+    "tool_choice",
+    "top_k",
+    "top_p",
+}
+PYDANTIC_AI_CASES = {"deferred tool", "parallel calls", "strict tool"}
 SHOWN_PAIR = ("openai_chat", "anthropic")  # whose cases are listed one by one
 # The models that requests are written for. Every library knows them.
 MODELS = {
@@ -123,10 +140,20 @@ def _make_wire(source: str, case: Case) -> tuple[Any, Request] | None:
     if case.request is None or case.answer is not None or case.name in EXTENSIONS.get(source, ()):
         return None
     if source == "pydantic_ai":
-        return _make_messages(case.request)
+        return _make_messages(case.request) if _has_pydantic_ai_setting(case, case.request) else None
     dialect = dialects.load(source)
     wire = make_sample(dialect, case)
     return None if wire is None else (wire, dialect.read_request(wire))
+
+
+def _has_pydantic_ai_setting(case: Case, request: Request) -> bool:
+    """Whether a program can ask pydantic-ai for the subject of a case."""
+    if case.group == "Shared fields" and case.name not in PYDANTIC_AI_CASES:
+        return False
+    response_format = request.options.response_format
+    if response_format is not None and response_format.kind == "json":
+        return False
+    return msgspec.to_builtins(request.options).keys() <= PYDANTIC_AI_OPTIONS
 
 
 def _make_messages(request: Request) -> tuple[Any, Request] | None:
