@@ -145,6 +145,7 @@ class Receipt(Value, frozen=True, kw_only=True):
     pricing_version: str
     tier: str  # the rates that were applied
     priced_at: datetime  # the time of the applied prices
+    cache_savings_usd: Decimal = Decimal(0)  # by prompt caching; negative if more was written than read
 
 
 def receipt(table: PriceTable, model: str, usage: TokenUsage, at: datetime) -> Receipt:
@@ -154,6 +155,7 @@ def receipt(table: PriceTable, model: str, usage: TokenUsage, at: datetime) -> R
     with localcontext(_EXACT):
         lines = tuple(_lines(rates, usage, model))
         total = _to_shortest(sum((line.amount_usd for line in lines), Decimal(0)))
+        savings = _to_shortest(sum((_saving(line, rates) for line in lines), Decimal(0)))
     return Receipt(
         model=model,
         lines=lines,
@@ -161,7 +163,15 @@ def receipt(table: PriceTable, model: str, usage: TokenUsage, at: datetime) -> R
         pricing_version=table.version,
         tier=tier,
         priced_at=at.astimezone(UTC),
+        cache_savings_usd=savings,
     )
+
+
+def _saving(line: ReceiptLine, rates: Rates) -> Decimal:
+    """Return how much less a line costs than the same tokens without a cache."""
+    if not line.bucket.startswith("cache_"):
+        return Decimal(0)
+    return line.quantity * (rates.input_per_mtok_usd - line.rate_usd) / MILLION
 
 
 def price_usage(table: PriceTable, model: str, usage: TokenUsage, at: datetime, latency_ms: int) -> Usage:

@@ -86,7 +86,7 @@ CASES: dict[str, tuple[str, bytes, Answer | None]] = {
 
 
 def normalize(response: RawResponse) -> tuple[int, dict[str, str], bytes]:
-    ids = ("date", "x-request-id", "request-id", "content-length")
+    ids = ("date", "x-request-id", "request-id", "content-length", "x-dragoman-session")
     headers = {name: value for name, value in response.headers.items() if name not in ids}
     return response.status, headers, VOLATILE.sub(b"", response.body)
 

@@ -28,8 +28,10 @@ from dragoman.exchange import ErrorClass, Fault, Loss, Reply, Request
 from dragoman.gateway import headers as header_rules
 from dragoman.gateway.client_request import ClientRequest, with_fields
 from dragoman.gateway.error_shapes import error_response, request_id_header
+from dragoman.gateway.hooks import CallEnd, CallStart
 from dragoman.gateway.identity import echo_request, end_fields, reply_identity
 from dragoman.gateway.model_names import Resolution
+from dragoman.gateway.recorder import Recorder, count_usage
 from dragoman.gateway.response_objects import append_items
 from dragoman.gateway.response_state import ResponseState, keep_locally, stored_response
 from dragoman.gateway.streams import LOCAL_FAULTS, MEDIA_TYPES, FinalResponse, NativeStream, ping, stream_framing
@@ -44,6 +46,7 @@ from dragoman.gateway.translation import (
 )
 from dragoman.gateway.types import JSON_TYPE, GatewayResponse
 from dragoman.gateway.upstream import Target, UpstreamRequest, UpstreamResponse, build_request, open_response
+from dragoman.message import Usage
 from dragoman.offload import run_off_loop
 from dragoman.shield import run_to_completion
 from dragoman.store.gateway_calls import StoredObject
@@ -112,11 +115,24 @@ class ChatCall:
         self._resolution = resolution
         self._canonical: Request | None = None
         self._attempts = 0
+        self._call_start: CallStart | None = None  # none: no hook has accepted the call, or its end was reported
+        self._session_id: str | None = None  # where the call was recorded
         self._started_at = self._services.clock()
         self._start_s = self._services.client.clock()
 
     async def run(self) -> GatewayResponse:
         """Return the response of the first model that answers, or the last failure."""
+        if not self._gateway.hooks.is_empty:
+            call_start = self._describe_start()
+            await self._gateway.hooks.start(call_start)
+            self._call_start = call_start
+        try:
+            return await self._call_models()
+        except BaseException:
+            await run_to_completion(self._report_end(is_cancelled=True))
+            raise
+
+    async def _call_models(self) -> GatewayResponse:
         failure: Failure | None = None
         models = self._available_models()
         for number, model in enumerate(models):
@@ -133,6 +149,7 @@ class ChatCall:
             if not _may_fall_back(failure.fault):
                 break
         assert failure is not None
+        await self._report_end(fault=failure.fault)
         return self._failure_response(failure)
 
     def _available_models(self) -> tuple[Any, ...]:
@@ -178,7 +195,7 @@ class ChatCall:
                 query=header_rules.forward_query(client_request.request.query),
             )
             return Attempt(target, request, is_native=True)
-        canonical = await self.canonical()
+        canonical = await self._restore_answers(await self.canonical(), dialect)
         translated = await run_off_loop(
             len(client_request.request.body), self._translate, canonical, client_request.dialect, target
         )
@@ -186,8 +203,22 @@ class ChatCall:
         request = build_request(target, body, stream=client_request.stream)
         return Attempt(target, request, is_native=False, losses=translated.losses)
 
+    async def _restore_answers(self, canonical: Request, dialect: str) -> Request:
+        """Return the request with the reasoning and the signatures that its caller cannot repeat."""
+        recorder = self._recorder
+        if recorder is None:
+            return canonical
+        return await recorder.restore_answers(self._client_request, canonical, dialect)
+
     def _translate(self, canonical: Request, dialect: str, target: Target) -> Any:
-        return translate_request(canonical, dialect, target.model, target.provider, stream=self._client_request.stream)
+        return translate_request(
+            canonical,
+            dialect,
+            target.model,
+            target.provider,
+            stream=self._client_request.stream,
+            with_caching=self._config.prompt_caching,
+        )
 
     def _native_body(self, target: Target) -> bytes:
         """Return the caller's body; only a name of ours is replaced by the provider's."""
@@ -390,13 +421,26 @@ class ChatCall:
         is_cancelled: bool = False,
     ) -> None:
         keep_locally(self._client_request, response)
-        recorder = self._gateway.recorder
-        if recorder is None:
-            return
-        try:
-            canonical = await self.canonical()
-        except InputError:
-            canonical = None
+        if self._recorder is not None:
+            await self._store(self._recorder, target, reply, losses, response, is_cancelled=is_cancelled)
+        await self._report_end(target, reply, fault=reply.fault, is_cancelled=is_cancelled)
+
+    @property
+    def _recorder(self) -> Recorder | None:
+        """The recorder, unless the caller's key says that nothing is stored."""
+        return None if self._client_request.request.caller.recording == "off" else self._gateway.recorder
+
+    async def _store(
+        self,
+        recorder: Recorder,
+        target: Target,
+        reply: Reply,
+        losses: tuple[Loss, ...],
+        response: dict[str, Any] | None,
+        *,
+        is_cancelled: bool,
+    ) -> None:
+        canonical = await self._canonical_or_none()
         latency_s = self._services.client.clock() - self._start_s
         stored = stored_response(self._state, response, self._services.clock())
         exchange = Exchange(
@@ -411,11 +455,65 @@ class ChatCall:
             is_cancelled=is_cancelled,
             stored_response=stored,
         )
-        await run_to_completion(recorder.record(exchange))  # also if the caller disconnects now
+        row = await run_to_completion(recorder.record(exchange))  # also if the caller disconnects now
+        self._session_id = row.session_id if row is not None else None
         state = self._state
         if stored is not None and state is not None and state.conversation_id is not None:
             items = [*state.input, *stored.body.get("output", ())]
             await append_items(self._gateway, self._client_request.request, state.conversation_id, items)
+
+    async def _canonical_or_none(self) -> Request | None:
+        try:
+            return await self.canonical()
+        except InputError:
+            return None
+
+    # --- hooks -------------------------------------------------------------------------------------------------------
+
+    def _describe_start(self) -> CallStart:
+        request = self._client_request
+        return CallStart(
+            caller=request.request.caller,
+            dialect=request.reply_dialect,
+            name=request.model,
+            models=tuple(model.id for model in self._resolution.models),
+            is_stream=request.stream,
+            body=request.request.body,
+            request_id=request.request.request_id,
+        )
+
+    async def _report_end(
+        self,
+        target: Target | None = None,
+        reply: Reply | None = None,
+        *,
+        fault: Fault | None = None,
+        is_cancelled: bool = False,
+    ) -> None:
+        """Run the hook after the call, once."""
+        call_start, self._call_start = self._call_start, None
+        if call_start is None:
+            return
+        usage = await self._price(target, reply) if target is not None and reply is not None else None
+        latency_s = self._services.client.clock() - self._start_s
+        await self._gateway.hooks.end(
+            CallEnd(
+                start=call_start,
+                model=target.model.id if target is not None else None,
+                usage=usage,
+                fault=fault,
+                is_cancelled=is_cancelled,
+                latency_ms=round(latency_s * 1000),
+                session_id=self._session_id,
+            )
+        )
+
+    async def _price(self, target: Target, reply: Reply) -> Usage | None:
+        canonical = await self._canonical_or_none()
+        if canonical is None:
+            return None
+        counts = count_usage(canonical, reply)
+        return self._services.price_usage(target.model, counts, self._started_at, 0)
 
     def _choice_headers(self, target: Target, losses: tuple[Loss, ...]) -> dict[str, str]:
         """Return the headers that name the chosen model and why, and what the translation lost."""
@@ -429,6 +527,8 @@ class ChatCall:
             "x-dragoman-attempts": str(self._attempts),
             **request_id_header(self._client_request.reply_dialect, self._client_request.request.request_id),
         }
+        if self._session_id is not None:
+            headers["x-dragoman-session"] = self._session_id
         if names := loss_names(losses):
             headers["x-dragoman-losses"] = _header_text(", ".join(names))
         return headers

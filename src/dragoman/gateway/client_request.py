@@ -47,7 +47,7 @@ class ClientRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 def parse(found: Match, request: GatewayRequest) -> ClientRequest:
     """Return the request of a chat endpoint; ``GatewayError`` if it cannot be one."""
-    fields = _decode_fields(request.body)
+    fields = decode_fields(request.body)
     reply_dialect = detect_dialect(found, request.path, request.headers)
     dialect = _body_dialect(reply_dialect, fields)
     stream = found.endpoint.stream
@@ -80,7 +80,8 @@ def with_fields(fields: Mapping[str, msgspec.Raw], **values: Any) -> bytes:
     return msgspec.json.encode({name: value for name, value in changed.items() if value is not None})
 
 
-def _decode_fields(body: bytes) -> _TopLevel:
+def decode_fields(body: bytes) -> _TopLevel:
+    """Return the top level of a body, or raise ``GatewayError``."""
     try:
         return _decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:

@@ -43,6 +43,9 @@ class GatewayConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     models: dict[str, ModelRoute] = {}  # names and patterns of requests, and the models that answer them
     providers: dict[str, str] = {}  # by dialect: the provider of model names that nothing else resolves
     retries: Annotated[int, msgspec.Meta(ge=0, le=10)] = 0  # of one model, before the first token
+    prompt_caching: bool = True  # mark translated prompts for providers that cache only what is marked
+    before_call: str | None = None  # module:function of the extension point, see ``hooks``
+    after_call: str | None = None
     ping_s: Annotated[float, msgspec.Meta(gt=0, le=300)] = 15.0  # a silent stream gets a keep-alive after this time
 
 

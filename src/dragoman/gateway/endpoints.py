@@ -72,6 +72,16 @@ ENDPOINTS: Final = (
     _chat("/v2/chat", "cohere"),
     _chat("/model/{model}/converse", "bedrock_converse", stream=False),
     _chat("/model/{model}/converse-stream", "bedrock_converse", stream=True),
+    GatewayEndpoint(
+        method="POST", path="/model/{model}/invoke", operation="invoke", dialect="bedrock_converse", stream=False
+    ),
+    GatewayEndpoint(
+        method="POST",
+        path="/model/{model}/invoke-with-response-stream",
+        operation="invoke",
+        dialect="bedrock_converse",
+        stream=True,
+    ),
     _post("/messages/count_tokens", "anthropic", ("/v1",), "count"),
     _post("/responses/input_tokens", "openai_responses", _OPENAI, "count"),
     _post("/responses/compact", "openai_responses", _OPENAI, "compact"),

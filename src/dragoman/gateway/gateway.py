@@ -9,17 +9,20 @@ import logging
 from collections.abc import Awaitable, Callable
 from typing import Final
 
+from dragoman import dialects
 from dragoman.catalog import Model
 from dragoman.client import Timeouts
-from dragoman.errors import DragomanError
-from dragoman.exchange import ErrorClass, Fault
+from dragoman.errors import DragomanError, InputError
+from dragoman.exchange import ErrorClass, Fault, Request
 from dragoman.gateway import client_request as requests
-from dragoman.gateway import compaction, response_objects
+from dragoman.gateway import compaction, response_objects, session_chain
+from dragoman.gateway.bedrock_invoke import invoke
 from dragoman.gateway.chat_call import ChatCall
 from dragoman.gateway.config import GatewayConfig, config_from
 from dragoman.gateway.embeddings import embed
 from dragoman.gateway.endpoints import Match, detect_dialect
 from dragoman.gateway.error_shapes import error_response, fault_from
+from dragoman.gateway.hooks import Hooks, load_hook
 from dragoman.gateway.model_lists import OLLAMA_VERSION, describe_prices, json_response, list_models, show_model
 from dragoman.gateway.model_names import ModelNames
 from dragoman.gateway.recorder import Recorder
@@ -42,7 +45,8 @@ _INTERNAL: Final = Fault(
 def make_gateway(services: AgentServices, record: str = "durable") -> Gateway:
     """Return the gateway of the settings; ``record`` is ``durable`` or ``off``."""
     config = config_from(services.settings.gateway, services.settings.file)
-    return Gateway(services, config, recorder=None if record == "off" else Recorder(services))
+    hooks = Hooks(load_hook(config.before_call, "before_call"), load_hook(config.after_call, "after_call"))
+    return Gateway(services, config, recorder=None if record == "off" else Recorder(services), hooks=hooks)
 
 
 class Gateway:
@@ -54,17 +58,20 @@ class Gateway:
         config: GatewayConfig,
         *,
         recorder: Recorder | None = None,
+        hooks: Hooks = Hooks(),  # noqa: B008  an immutable value
         timeouts: Timeouts = Timeouts(),  # noqa: B008  an immutable value
     ) -> None:
         self.services = services
         self.config = config
         self.recorder = recorder
+        self.hooks = hooks
         self.timeouts = timeouts
         self.names = ModelNames(services.registry, config)
         self.upstream = Upstream(services.client)
         self._operations: dict[str, Callable[[Match, GatewayRequest], Awaitable[GatewayResponse]]] = {
             "chat": self._chat,
             "compact": self._compact,
+            "invoke": self._invoke,
             "count": self._count,
             "embed": self._embed,
             "models": self._list_models,
@@ -119,8 +126,9 @@ class Gateway:
     async def _chat(self, found: Match, request: GatewayRequest) -> GatewayResponse:
         client_request = await self._parse(found, request)
         requests.check_content(client_request)
-        resolution = self.names.find(client_request.model, client_request.reply_dialect)
         client_request, state = await resolve_state(self, client_request)
+        seed = await self._affinity_seed(client_request) if self.names.has_weights else ""
+        resolution = self.names.find(client_request.model, client_request.reply_dialect, seed)
         if compaction.has_trigger(client_request) and not self._speaks(resolution.models[0], client_request.dialect):
             return await compaction.answer_trigger(self, client_request, resolution)
         return await ChatCall(self, compaction.open_compactions(client_request), resolution, state).run()
@@ -129,8 +137,25 @@ class Gateway:
         """Whether the provider of a model speaks a dialect."""
         return self.services.registry.catalog.provider(model.provider).dialect == dialect
 
+    async def _invoke(self, found: Match, request: GatewayRequest) -> GatewayResponse:
+        return await invoke(self, found, request)
+
     async def _compact(self, found: Match, request: GatewayRequest) -> GatewayResponse:
         return await compaction.compact(self, await self._parse(found, request))
+
+    async def _affinity_seed(self, client_request: requests.ClientRequest) -> str:
+        """Return what the calls of one session have in common, so that weights choose one model for all of them."""
+        request = client_request.request
+        key = session_chain.session_key(request.headers)
+        if key is not None:
+            return key.session
+        try:
+            read = dialects.load(client_request.dialect).read_request
+            canonical: Request = await run_off_loop(len(request.body), read, request.body)
+        except InputError:
+            return ""
+        _, messages = session_chain.split_system(canonical.messages)
+        return session_chain.chain_hashes(session_chain.seed_of(request.caller), messages[:1])[-1].hex()
 
     async def _parse(self, found: Match, request: GatewayRequest) -> requests.ClientRequest:
         return await run_off_loop(len(request.body), requests.parse, found, request)

@@ -65,6 +65,11 @@ class ModelNames:
             if registry.is_configured(model):
                 self._by_name.setdefault(model.name, []).append(model)
 
+    @property
+    def has_weights(self) -> bool:
+        """Whether any name is answered by models with weights."""
+        return any(isinstance(route, WeightedModels) for route in self._config.models.values())
+
     def find(self, name: str, dialect: str, seed: str = "") -> Resolution:
         """Return the models for a name; ``GatewayError`` if there are none."""
         resolution = self._found.get((name, dialect))

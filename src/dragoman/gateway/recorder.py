@@ -15,7 +15,7 @@ from __future__ import annotations
 import hashlib
 import logging
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
@@ -30,14 +30,17 @@ from dragoman.ids import ToolIds
 from dragoman.message import (
     CallBlock,
     ContentBlock,
+    InvalidToolUseBlock,
     Message,
     MessageStatus,
     Role,
     RoutingDecisionRecord,
     RoutingMode,
     TextBlock,
+    ThinkingBlock,
     TokenUsage,
     ToolResultBlock,
+    ToolUseBlock,
 )
 from dragoman.store import Session
 from dragoman.store.gateway_calls import GatewayCall, GatewayRow, NewPlace, TranscriptPlace
@@ -45,8 +48,11 @@ from dragoman.turn.services import AgentServices
 
 if TYPE_CHECKING:
     from dragoman.gateway.chat_call import Exchange
+    from dragoman.gateway.client_request import ClientRequest
 
 _MAX_TITLE: Final = 80
+_SIGNING: Final = ("anthropic", "bedrock_converse", "gemini", "openai_responses")  # dialects with signatures
+_HIDDEN: Final = "[redacted]"
 _CONTEXT: Final = re.compile(r"\s*<([a-z_-]+)>.*</\1>\s*", re.DOTALL)
 _log: Final = logging.getLogger("dragoman.gateway")
 
@@ -88,13 +94,16 @@ class Recorder:
 
     async def _record(self, exchange: Exchange, canonical: Request) -> GatewayRow:
         caller = exchange.client_request.request.caller
-        transcript = read_transcript(exchange, canonical)
+        transcript = read_transcript(exchange.client_request, canonical)
         place = await self._find_place(transcript)
         parent = await self._find_parent(exchange, transcript) if place is None else None
         session = self._new_session(exchange, transcript)
         shared = 0 if place is None else transcript.hashes.index(place.hash)
         answer = self._make_answer(exchange, canonical, session.id)
         messages = self._own_messages(transcript, shared, place, session.id, answer)
+        if caller.recording == "redacted":
+            session = msgspec.structs.replace(session, title=None)
+            messages = tuple(hide_content(message) for message in messages)
         call = GatewayCall(
             session=session,
             continues=place,
@@ -105,6 +114,31 @@ class Recorder:
             stored_object=exchange.stored_response,
         )
         return await self._store.gateway.record(call)
+
+    async def restore_answers(self, client_request: ClientRequest, canonical: Request, dialect: str) -> Request:
+        """Return a request whose answers since the last question have the reasoning and signatures of their provider.
+
+        Clients of other APIs cannot repeat them, and providers demand them between a call and its result. Only answers
+        of the same dialect are restored, and only if the store has the conversation. A failure of the store changes
+        nothing.
+        """
+        latest = _latest_answers(canonical.messages)
+        if dialect not in _SIGNING or client_request.request.caller.recording != "on" or not latest:
+            return canonical
+        try:
+            transcript = read_transcript(client_request, canonical)
+            place = await self._find_place(transcript)
+            if place is None:
+                return canonical
+            count = transcript.hashes.index(place.hash)
+            rows = await self._store.read_before(place.session_id, place.seq + 1, limit=latest)
+        except DragomanError as error:
+            _log.warning("answers were not restored: %s", error)
+            return canonical
+        stored = [row.message for row in rows if row.message.role is Role.ASSISTANT]
+        restored = restore_messages(transcript.messages[:count], stored, dialect)
+        messages = (*transcript.system, *restored, *transcript.messages[count:])
+        return canonical.replace(messages=messages)
 
     async def _find_place(self, transcript: Transcript) -> TranscriptPlace | None:
         candidates = transcript.candidates()
@@ -171,7 +205,7 @@ class Recorder:
     def _make_answer(self, exchange: Exchange, canonical: Request, session_id: str) -> Message:
         """Return the answer as a message, with its usage, its cost and the losses of the translation."""
         services, target, reply = self._services, exchange.target, exchange.reply
-        counts = _count_tokens(canonical, reply)
+        counts = count_usage(canonical, reply)
         usage = services.price_usage(target.model, counts, exchange.started_at, exchange.latency_ms)
         mode = RoutingMode.RULE if exchange.reason in ("route", "pattern") else RoutingMode.OVERRIDE
         routing = RoutingDecisionRecord(
@@ -193,15 +227,70 @@ class Recorder:
         return adapter.make_message(reply, context, status, extra=extra)
 
 
-def read_transcript(exchange: Exchange, canonical: Request) -> Transcript:
+def read_transcript(client_request: ClientRequest, canonical: Request) -> Transcript:
     """Return the conversation of a request."""
-    request = exchange.client_request.request
+    request = client_request.request
     key = session_chain.session_key(request.headers)
     system, messages = session_chain.split_system(canonical.messages)
     hashes = session_chain.chain_hashes(session_chain.seed_of(request.caller, key), messages)
     return Transcript(
         system=system, messages=messages, hashes=hashes, system_hash=session_chain.hash_system(system), key=key
     )
+
+
+def restore_messages(messages: Sequence[Message], stored: Sequence[Message], dialect: str) -> tuple[Message, ...]:
+    """Return messages with the stored answers in place of their own, from the last one back while they are equal."""
+    restored, left = list(messages), list(stored)
+    for at in reversed(range(len(restored))):
+        message = restored[at]
+        if message.role is not Role.ASSISTANT:
+            continue
+        original = left.pop() if left else None
+        if original is None or not _is_same_answer(message, original):
+            break
+        if has_signatures(original.content, dialect):
+            restored[at] = message.replace(content=_with_call_ids(original.content, message.content))
+    return tuple(restored)
+
+
+def _latest_answers(messages: Sequence[Message]) -> int:
+    """Return the number of messages since the last question, if there is an answer among them."""
+    roles = [message.role for message in messages]
+    start = len(roles) - roles[::-1].index(Role.USER) if Role.USER in roles else 0
+    return len(roles) - start if Role.ASSISTANT in roles[start:] else 0
+
+
+def has_signatures(content: Iterable[ContentBlock], dialect: str) -> bool:
+    """Whether a provider of a dialect has put reasoning or signatures into an answer."""
+    return any((getattr(block, "provider_raw", None) or {}).get("dialect") == dialect for block in content)
+
+
+def _is_same_answer(message: Message, original: Message) -> bool:
+    first, second = (session_chain.extend_chain(b"", Role.ASSISTANT, one.content) for one in (message, original))
+    return first == second
+
+
+def _with_call_ids(content: Sequence[ContentBlock], repeated: Sequence[ContentBlock]) -> tuple[ContentBlock, ...]:
+    """Return the stored blocks with the ids of calls to which the results of the request refer."""
+    ids = iter([block.id for block in repeated if isinstance(block, CallBlock)])
+    return tuple(block.replace(id=next(ids)) if isinstance(block, CallBlock) else block for block in content)
+
+
+def hide_content(message: Message) -> Message:
+    """Return a message without its content: roles, names of tools, usage and cost stay."""
+    content = tuple(_hide_block(block) for block in message.content if not isinstance(block, ThinkingBlock))
+    metadata = message.metadata.replace(provider_raw=None)
+    return message.replace(content=content or (TextBlock(_HIDDEN),), metadata=metadata)
+
+
+def _hide_block(block: ContentBlock) -> ContentBlock:
+    match block:
+        case ToolUseBlock(id=call_id, name=name) | InvalidToolUseBlock(id=call_id, name=name):
+            return ToolUseBlock(call_id, name, {})
+        case ToolResultBlock(tool_use_id=call_id, is_error=is_error):
+            return ToolResultBlock(call_id, (TextBlock(_HIDDEN),), is_error)
+        case _:
+            return TextBlock(_HIDDEN)
 
 
 def owner_digest(user_id: str, team_id: str | None) -> str:
@@ -231,7 +320,7 @@ def _map_calls(messages: Sequence[Message], place: TranscriptPlace | None) -> di
     return dict(zip(calls, place.call_ids, strict=False))
 
 
-def _count_tokens(canonical: Request, reply: Reply) -> TokenUsage:
+def count_usage(canonical: Request, reply: Reply) -> TokenUsage:
     """Return the provider's counts, or an estimate that is marked as one."""
     if reply.usage is not None and not reply.usage.estimated:
         return reply.usage

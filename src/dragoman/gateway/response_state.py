@@ -41,7 +41,8 @@ class ResponseState(msgspec.Struct, frozen=True, kw_only=True):
 async def resolve_state(gateway: Gateway, client_request: ClientRequest) -> tuple[ClientRequest, ResponseState | None]:
     """Return a request with the items that it refers to, and its state; no state if nothing is stored."""
     local = client_request.request.local_responses
-    if client_request.dialect != DIALECT or (gateway.recorder is None and local is None):
+    is_recorded = gateway.recorder is not None and client_request.request.caller.recording == "on"
+    if client_request.dialect != DIALECT or not (is_recorded or local is not None):
         return client_request, None
     previous_id = client_request.value("previous_response_id")
     conversation_id = _conversation_id(client_request.value("conversation"))

@@ -52,6 +52,7 @@ from dragoman.message import (
     ToolResultBlock,
     ToolUseBlock,
 )
+from dragoman.prompt_cache import place_cache_hints
 from dragoman.wire.stream_writer import BaseStreamWriter
 
 # The note with which a dialect recognizes its own reasoning.
@@ -83,7 +84,7 @@ class ProviderRequest(msgspec.Struct, frozen=True):
 
 
 def translate_request(
-    request: Request, dialect: str, model: Model, provider: Provider, *, stream: bool
+    request: Request, dialect: str, model: Model, provider: Provider, *, stream: bool, with_caching: bool = False
 ) -> ProviderRequest:
     """Write a request that was read in ``dialect`` for a provider."""
     names = _Names(ToolIds(), ToolForms(request.tools), is_same=provider.dialect == dialect)
@@ -92,6 +93,8 @@ def translate_request(
     if provider.dialect == "openai_responses" and not names.is_same:
         options = options.replace(store=False)  # the state is here, and reasoning returns by its encrypted content
     tools = request.tools if names.is_same else names.forms.tools
+    if with_caching and options.cache_hint is None:
+        messages, tools = place_cache_hints(messages, tools, model, provider)
     target = request.replace(model=model.name, messages=messages, options=options, tools=tools)
     written: Written = dialects.load(provider.dialect).write_request(target, provider.quirks, model)
     return ProviderRequest(written.wire, written.losses, request)
@@ -125,7 +128,8 @@ def _prepare_block(block: ContentBlock, provider: Provider, names: _Names) -> Co
     if isinstance(issued, str) and provider.tool_ids.accepts(issued):
         ids.add(provider.key, call_id, issued)
     wire_id = ids.to_provider_id(provider.key, call_id, provider.tool_ids)
-    return block.replace(provider_raw={"dialect": provider.dialect, "id": wire_id})
+    own = block.provider_raw if (block.provider_raw or {}).get("dialect") == provider.dialect else {}
+    return block.replace(provider_raw={**(own or {}), "dialect": provider.dialect, "id": wire_id})
 
 
 def _restore_reasoning(block: ThinkingBlock, dialect: str) -> ThinkingBlock:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Mapping
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import msgspec
 
@@ -19,6 +19,7 @@ class Caller(msgspec.Struct, frozen=True):
     user_id: str
     team_id: str | None = None
     is_local: bool = False
+    recording: Literal["on", "redacted", "off"] = "on"  # what is stored of its calls
 
     @property
     def owners(self) -> Owners:

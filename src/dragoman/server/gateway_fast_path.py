@@ -27,7 +27,7 @@ from typing import Any, ClassVar, Final, NamedTuple
 
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
-from dragoman.gateway import Caller, GatewayRequest, GatewayResponse, endpoints
+from dragoman.gateway import GatewayRequest, GatewayResponse, endpoints
 from dragoman.gateway.headers import key_candidates
 from dragoman.offload import LARGE
 from dragoman.server.application import COMMON_HEADERS, HOST, log_response
@@ -35,6 +35,7 @@ from dragoman.server.auth.api_keys import is_key
 from dragoman.server.auth.local_access import PEER
 from dragoman.server.auth.principal import LOCAL, PROXY_HEADERS, Principal, principal_from, strip_port
 from dragoman.server.config import base_path, is_loopback
+from dragoman.server.gateway_middleware import make_caller
 from dragoman.server.http.connection_limits import MAX_HEAD_BYTES, LimitedProtocol
 from dragoman.server.state import AppState
 
@@ -222,7 +223,7 @@ class GatewayProtocol(LimitedProtocol):
             query=call.head.query,
             headers=call.headers,
             body=call.body[0] if len(call.body) == 1 else b"".join(call.body),
-            caller=Caller(principal.user_id, principal.team_id, principal.is_local),
+            caller=make_caller(principal),
             request_id=request_id,
         )
         try:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Coroutine
 from contextlib import aclosing
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 from starlette._utils import get_route_path
 from starlette.requests import Request
@@ -24,6 +24,7 @@ from dragoman.gateway.response_socket import ResponseConnection
 from dragoman.server import gateway_socket
 from dragoman.server.auth.api_keys import is_key
 from dragoman.server.auth.principal import Principal, authenticate_local, credentials_error, principal_from
+from dragoman.server.auth.scopes import RECORD_OFF, RECORD_REDACTED
 from dragoman.server.http.http_errors import ApiError, get_request_id
 from dragoman.server.http.requests import read_body
 
@@ -113,7 +114,7 @@ class GatewayMiddleware:
             query=request.scope["query_string"].decode("latin-1"),
             headers=headers,
             body=body,
-            caller=Caller(principal.user_id, principal.team_id, principal.is_local),
+            caller=make_caller(principal),
             request_id=get_request_id(request),
         )
 
@@ -145,6 +146,16 @@ class GatewayMiddleware:
         if key is None:
             raise credentials_error()
         return principal_from(key)
+
+
+def make_caller(principal: Principal) -> Caller:
+    """Return the owner of a call, with what its key allows to store."""
+    recording: Literal["on", "redacted", "off"] = "on"
+    if RECORD_OFF in principal.scopes:
+        recording = "off"
+    elif RECORD_REDACTED in principal.scopes:
+        recording = "redacted"
+    return Caller(principal.user_id, principal.team_id, principal.is_local, recording)
 
 
 def _read_headers(scope: Scope) -> dict[str, str]:

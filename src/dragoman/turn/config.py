@@ -51,6 +51,7 @@ class AgentConfig(msgspec.Struct, frozen=True, kw_only=True):
     summarize_above_tokens: int = SUMMARY_ABOVE_TOKENS
     stream: bool = True
     gather_s: float = 0.0  # read a stream at most every so many seconds after its first text, to save CPU time
+    prompt_caching: bool = True  # mark prompts for providers that cache only what is marked
     record_trace: bool | None = None  # none: only if the agent creates its own bus
     price_table: PriceTable | None = None  # none: the prices of the library
     local_model: LocalModel | None = None

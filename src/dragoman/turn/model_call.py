@@ -40,7 +40,7 @@ from dragoman.event import (
     storable_blocks,
     unfold,
 )
-from dragoman.exchange import ErrorClass, Fault, Options, Reply, StopReason, Written
+from dragoman.exchange import ErrorClass, Fault, OpaqueTool, Options, Reply, StopReason, ToolDefinition, Written
 from dragoman.handoff import project_history
 from dragoman.message import (
     InvalidToolUseBlock,
@@ -53,6 +53,7 @@ from dragoman.message import (
     Usage,
 )
 from dragoman.offload import estimate_size, run_off_loop
+from dragoman.prompt_cache import place_cache_hints
 from dragoman.redaction import redact
 from dragoman.repair import repair
 from dragoman.rules import calls_of
@@ -479,7 +480,12 @@ def _write_request(
     history, tools = fit_history(turn, options), turn.tools.definitions
     if answer_tool is not None:
         tools, options = answer_tool.add_to(tools, options)
-    return history, turn.adapter.to_wire(history.messages, tools, options, forget_items=forget_items)
+    messages: tuple[Message, ...] = history.messages
+    all_tools: tuple[ToolDefinition | OpaqueTool, ...] = tools
+    if turn.config.prompt_caching and options.cache_hint is None:
+        adapter = turn.adapter
+        messages, all_tools = place_cache_hints(messages, tools, adapter.model, adapter.provider)
+    return history, turn.adapter.to_wire(messages, all_tools, options, forget_items=forget_items)
 
 
 def fit_history(turn: TurnState, options: Options) -> FittedHistory:

@@ -54,6 +54,7 @@ class ReceiptResponse(msgspec.Struct, frozen=True, kw_only=True, rename="camel")
     state: Literal["priced", "unpriced"]
     usage: dict[str, Any]
     lines: tuple[ReceiptLine, ...]  # empty if the prices of that time are not known any more
+    cache_savings_usd: str | None  # by prompt caching; null without lines
     timestamp: datetime
 
 
@@ -128,9 +129,11 @@ async def _read_shared_calls(store: Store, principal: Principal, session: Sessio
 
 def _receipt_response(state: AppState, call: PricedCall) -> ReceiptResponse:
     lines: tuple[ReceiptLine, ...] = ()
+    savings = None
     try:
         current = receipt(state.agent.services.price_table, call.model or "", call.usage, call.created_at)
-        lines = current.lines if current.total_usd == call.usage.amount_usd else ()
+        if current.total_usd == call.usage.amount_usd:
+            lines, savings = current.lines, current.cache_savings_usd
     except (UnknownPriceError, FormatError):
         pass
     return ReceiptResponse(
@@ -140,6 +143,7 @@ def _receipt_response(state: AppState, call: PricedCall) -> ReceiptResponse:
         state=call.usage.state,
         usage=usage_to_json(call.usage),
         lines=lines,
+        cache_savings_usd=_format_usd(savings),
         timestamp=call.created_at,
     )
 
