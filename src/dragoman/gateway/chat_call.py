@@ -494,7 +494,8 @@ class ChatCall:
         call_start, self._call_start = self._call_start, None
         if call_start is None:
             return
-        usage = await self._price(target, reply) if target is not None and reply is not None else None
+        is_cut = is_cancelled or fault is not None
+        usage = await self._price(target, reply, is_cut=is_cut) if target is not None and reply is not None else None
         latency_s = self._services.client.clock() - self._start_s
         await self._gateway.hooks.end(
             CallEnd(
@@ -508,11 +509,11 @@ class ChatCall:
             )
         )
 
-    async def _price(self, target: Target, reply: Reply) -> Usage | None:
+    async def _price(self, target: Target, reply: Reply, *, is_cut: bool) -> Usage | None:
         canonical = await self._canonical_or_none()
         if canonical is None:
             return None
-        counts = count_usage(canonical, reply)
+        counts = count_usage(canonical, reply, is_cut=is_cut)
         return self._services.price_usage(target.model, counts, self._started_at, 0)
 
     def _choice_headers(self, target: Target, losses: tuple[Loss, ...]) -> dict[str, str]:

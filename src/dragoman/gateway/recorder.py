@@ -205,7 +205,7 @@ class Recorder:
     def _make_answer(self, exchange: Exchange, canonical: Request, session_id: str) -> Message:
         """Return the answer as a message, with its usage, its cost and the losses of the translation."""
         services, target, reply = self._services, exchange.target, exchange.reply
-        counts = count_usage(canonical, reply)
+        counts = count_usage(canonical, reply, is_cut=exchange.is_cancelled or reply.fault is not None)
         usage = services.price_usage(target.model, counts, exchange.started_at, exchange.latency_ms)
         mode = RoutingMode.RULE if exchange.reason in ("route", "pattern") else RoutingMode.OVERRIDE
         routing = RoutingDecisionRecord(
@@ -320,14 +320,21 @@ def _map_calls(messages: Sequence[Message], place: TranscriptPlace | None) -> di
     return dict(zip(calls, place.call_ids, strict=False))
 
 
-def count_usage(canonical: Request, reply: Reply) -> TokenUsage:
-    """Return the provider's counts, or an estimate that is marked as one."""
-    if reply.usage is not None and not reply.usage.estimated:
-        return reply.usage
+def count_usage(canonical: Request, reply: Reply, *, is_cut: bool = False) -> TokenUsage:
+    """Return the provider's counts, or an estimate that is marked as one.
+
+    Of an answer that was cut, only what arrived is counted: the provider's counts so far are those of its beginning.
+    """
+    reported = reply.usage if reply.usage is not None and not reply.usage.estimated else None
+    if reported is not None and not is_cut:
+        return reported
+    output_tokens = tokens.estimate_content(reply.content, canonical.model)
+    if reported is not None:
+        return reported.replace(output_tokens=max(reported.output_tokens, output_tokens), estimated=True)
     tools = [tool for tool in canonical.tools if isinstance(tool, ToolDefinition)]
     return TokenUsage(
         input_tokens=tokens.estimate(canonical.messages, tools, canonical.model),
-        output_tokens=tokens.estimate_content(reply.content, canonical.model),
+        output_tokens=output_tokens,
         estimated=True,
     )
 

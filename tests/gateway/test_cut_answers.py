@@ -1,0 +1,44 @@
+"""What arrived of a cut stream is stored, with usage that is an estimate and bounded by what was received."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from dragoman import tokens
+from dragoman.message import MessageStatus, TextBlock
+from tests.gateway.sdk_clients import CLIENTS
+from tests.server.conftest import ServerFixture
+from tests.strict import say
+
+WORDS = "word " * 400
+
+
+async def read_stream(server: ServerFixture, path: str, body: dict[str, Any]) -> None:
+    async with server.client.post(path, json=body) as response:
+        await response.read()
+
+
+@pytest.mark.parametrize("model", CLIENTS)
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/messages"])
+async def test_a_cut_answer_is_stored_and_priced_by_what_arrived(
+    gateway_server: ServerFixture, model: str, path: str
+) -> None:
+    fake = gateway_server.fakes[model]
+    size = len(b"".join(fake.fake.streamed([say(WORDS)], "model", fake.issued)))
+    fake.cut(size // 2, say(WORDS))
+    body = {"model": model, "stream": True, "max_tokens": 900, "messages": [{"role": "user", "content": "hi"}]}
+    await read_stream(gateway_server, path, body)
+    (session,) = await gateway_server.store.list_sessions()
+    answer = (await gateway_server.store.read(session.id))[-1].message
+    text = "".join(block.text for block in answer.content if isinstance(block, TextBlock))
+    assert 0 < len(text) < len(WORDS)
+    assert WORDS.startswith(text)
+    assert answer.metadata.status is MessageStatus.ERROR
+    usage = answer.metadata.usage
+    assert usage is not None
+    assert usage.estimated
+    received = tokens.estimate_content(answer.content, None)
+    assert 0 < usage.output_tokens <= max(received, 8), (usage, received)  # 8: what a fake reports at its start
+    assert (await gateway_server.store.verify()).is_sound

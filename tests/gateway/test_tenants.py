@@ -1,0 +1,92 @@
+"""Stored responses, conversations and sessions belong to the owner of a key: for everybody else they do not exist."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dragoman.gateway.endpoints import ENDPOINTS, GatewayEndpoint
+from tests.server.conftest import ServerFixture, run_test_server
+from tests.strict import say
+
+OBJECTS = [one for one in ENDPOINTS if "{id}" in one.path]  # found, so that a new endpoint is covered
+ITEMS = [{"type": "message", "role": "user", "content": "Mine."}]
+
+
+async def send(
+    server: ServerFixture, headers: dict[str, str], method: str, path: str, body: Any = None
+) -> tuple[int, Any]:
+    async with server.client.request(method, path, json=body, headers=headers) as response:
+        return response.status, await response.json()
+
+
+async def make_callers(server: ServerFixture) -> tuple[dict[str, str], list[dict[str, str]]]:
+    """The owner, and others: another user, the same user in a team, and another member of another team."""
+    owner = await server.make_key("ann")
+    others = [await server.make_key("bob"), await server.make_key("ann", team_id="red")]
+    return owner, [*others, await server.make_key("eve", team_id="blue")]
+
+
+async def create_objects(server: ServerFixture, owner: dict[str, str]) -> dict[str, str]:
+    """A response and a conversation of the owner: their ids, by the first part of their path."""
+    server.fakes["anthropic"].answer_with(say("Yes."))
+    _, response = await send(server, owner, "POST", "/v1/responses", {"model": "anthropic", "input": "Mine."})
+    _, conversation = await send(server, owner, "POST", "/v1/conversations", {"items": ITEMS})
+    return {"responses": response["id"], "conversations": conversation["id"]}
+
+
+@pytest.mark.parametrize("endpoint", OBJECTS, ids=lambda one: f"{one.method} {one.path}")
+async def test_an_object_of_another_owner_does_not_exist(tmp_path: Path, endpoint: GatewayEndpoint) -> None:
+    async with run_test_server(tmp_path, "anthropic", require_keys=True) as server:
+        owner, others = await make_callers(server)
+        ids = await create_objects(server, owner)
+        kind = endpoint.path.split("/")[1]
+        path = endpoint.paths[0].replace("{id}", ids[kind])
+        missing = endpoint.paths[0].replace("{id}", ids[kind][:-3] + "XYZ")
+        body = {"items": ITEMS, "metadata": {"by": "another"}} if endpoint.method == "POST" else None
+        before = await send(server, owner, "GET", f"/v1/{kind}/{ids[kind]}")
+        for other in others:
+            status, answer = await send(server, other, endpoint.method, path, body)
+            expected = await send(server, other, endpoint.method, missing, body)
+            assert (status, expected[0]) == (404, 404)
+            assert answer["error"]["code"] == expected[1]["error"]["code"]
+        assert await send(server, owner, "GET", f"/v1/{kind}/{ids[kind]}") == before
+        status, _ = await send(server, owner, endpoint.method, path, body)
+        assert status == (400 if endpoint.path.endswith("/cancel") else 200)
+
+
+async def test_a_request_cannot_continue_what_another_owner_stored(tmp_path: Path) -> None:
+    async with run_test_server(tmp_path, "anthropic", require_keys=True) as server:
+        owner, others = await make_callers(server)
+        ids = await create_objects(server, owner)
+        fake = server.fakes["anthropic"]
+        count = len(fake.bodies)
+        body = {"model": "anthropic", "input": "And?"}
+        for other in others:
+            for path in ("/v1/responses", "/v1/responses/compact"):
+                given = {**body, "previous_response_id": ids["responses"]}
+                status, answer = await send(server, other, "POST", path, given)
+                assert (status, answer["error"]["code"]) == (400, "previous_response_not_found")
+            given = {**body, "conversation": ids["conversations"]}
+            assert (await send(server, other, "POST", "/v1/responses", given))[0] == 404
+            async with server.client.ws_connect("/v1/responses", headers=other) as socket:
+                request = {"type": "response.create", **body, "previous_response_id": ids["responses"]}
+                await socket.send_json(request)
+                event = await socket.receive_json(timeout=20)
+                assert event["error"]["code"] == "previous_response_not_found"
+        assert len(fake.bodies) == count, "a provider was called"
+
+
+async def test_a_recorded_session_is_shown_to_its_owner_only(tmp_path: Path) -> None:
+    async with run_test_server(tmp_path, "anthropic", require_keys=True) as server:
+        owner, others = await make_callers(server)
+        await create_objects(server, owner)
+        (session,) = [one for one in await server.store.list_sessions() if one.last_seq]
+        path = f"/api/v1/agent/history?threadId={session.id}"
+        assert (await send(server, owner, "GET", path))[0] == 200
+        for other in others:
+            assert (await send(server, other, "GET", path))[0] == 404
+            _, threads = await send(server, other, "GET", "/api/v1/agent/threads")
+            assert session.id not in str(threads)
