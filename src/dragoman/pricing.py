@@ -155,7 +155,7 @@ def receipt(table: PriceTable, model: str, usage: TokenUsage, at: datetime) -> R
     with localcontext(_EXACT):
         lines = tuple(_lines(rates, usage, model))
         total = _to_shortest(sum((line.amount_usd for line in lines), Decimal(0)))
-        savings = _to_shortest(sum((_saving(line, rates) for line in lines), Decimal(0)))
+        savings = _to_shortest(sum((_cache_discount(line, rates) for line in lines), Decimal(0)))
     return Receipt(
         model=model,
         lines=lines,
@@ -167,7 +167,7 @@ def receipt(table: PriceTable, model: str, usage: TokenUsage, at: datetime) -> R
     )
 
 
-def _saving(line: ReceiptLine, rates: Rates) -> Decimal:
+def _cache_discount(line: ReceiptLine, rates: Rates) -> Decimal:
     """Return how much less a line costs than the same tokens without a cache."""
     if not line.bucket.startswith("cache_"):
         return Decimal(0)
