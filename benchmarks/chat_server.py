@@ -9,16 +9,20 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import os
 import sys
 import time
 from collections.abc import AsyncIterator, Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
+import apsw
+import msgspec
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
 from dragoman import settings
+from dragoman.client.transport import Transport
 from dragoman.message import Message, MessageMetadata, Role, TextBlock
 from dragoman.server.config import ServerConfig
 from dragoman.server.http.endpoint import Endpoint, EventStream
@@ -93,6 +97,64 @@ async def empty_stream(request: Request) -> Response:  # noqa: ARG001
     return StreamingResponse(still(), media_type="text/event-stream")
 
 
+class _Chunk(msgspec.Struct):
+    """What the floor reads of an event of the provider."""
+
+    class Choice(msgspec.Struct):
+        class Delta(msgspec.Struct):
+            content: str = ""
+
+        delta: Delta
+
+    choices: list[Choice]
+
+
+class Floor:
+    """A run with nothing but Starlette, msgspec and SQLite: two synced transactions, a provider call and a few events.
+
+    It has no sessions, leases, routing, tools, prices, trace, errors or resumption.
+    """
+
+    def __init__(self, folder: Path, provider: int) -> None:
+        self._connection = apsw.Connection(str(folder / "floor.db"))
+        self._connection.execute(
+            "PRAGMA journal_mode=wal; PRAGMA synchronous=NORMAL; CREATE TABLE rows (id INTEGER PRIMARY KEY, text TEXT)"
+        )
+        self._log = os.open(folder / "floor.db-wal", os.O_RDONLY)
+        self._transport = Transport()
+        self._url = f"http://127.0.0.1:{provider}/v1/chat/completions"
+        self._decode = msgspec.json.Decoder(_Chunk).decode
+
+    def _store(self, text: str) -> None:
+        self._connection.execute("INSERT INTO rows (text) VALUES (?)", (text,))
+
+    async def __call__(self, request: Request) -> Response:
+        body = await request.body()
+        self._store(msgspec.json.decode(body)["messages"][0]["content"])
+        return StreamingResponse(self._frames(), media_type="text/event-stream")
+
+    async def _frames(self) -> AsyncIterator[bytes]:
+        wire = {"model": "m", "stream": True, "messages": [{"role": "user", "content": "hi"}]}
+        sync = asyncio.create_task(asyncio.to_thread(os.fdatasync, self._log))
+        headers = {"content-type": "application/json"}
+        data = msgspec.json.encode(wire)
+        texts: list[str] = []
+        with await self._transport.post(self._url, headers, data, connect_s=5, head_s=5) as response:
+            await sync
+            yield b'event: RUN_STARTED\ndata: {"type":"RUN_STARTED"}\n\n'
+            while chunk := await response.read_chunk(5):
+                frames = [frame[6:] for frame in chunk.split(b"\n\n") if frame[:7] == b"data: {" and frame[-1:] == b"}"]
+                text = "".join(self._decode(frame).choices[0].delta.content for frame in frames)
+                texts.append(text)
+                event = msgspec.json.encode({"type": "TEXT_MESSAGE_CONTENT", "delta": text})
+                self._store(event.decode())
+                yield b"event: TEXT_MESSAGE_CONTENT\ndata: %b\n\n" % event
+                await response.pause(0.005)
+        self._store("".join(texts))
+        await asyncio.to_thread(os.fdatasync, self._log)
+        yield b'event: RUN_FINISHED\ndata: {"type":"RUN_FINISHED"}\n\n'
+
+
 EXTRA_ENDPOINTS = (
     Endpoint("GET", "/empty", empty, name="empty", summary="Nothing", responses={200: {"type": "object"}}),
     Endpoint("GET", "/lag", lag, name="lag", summary="The largest lag since the last call", responses={200: {}}),
@@ -132,7 +194,15 @@ async def open_server(folder: Path, upstream: int, *, messages: int, calls: int)
         await fill_thread(state.store, SHORT, PAGE)
         await fill_thread(state.store, LONG, messages)
         freeze_loaded_objects()
-        async with run_server(state, listener, EXTRA_ENDPOINTS):
+        floor = Endpoint(
+            "POST",
+            "/floor",
+            Floor(folder, upstream),
+            name="floor",
+            summary="A run without Dragoman",
+            responses={200: EventStream},
+        )
+        async with run_server(state, listener, (*EXTRA_ENDPOINTS, floor)):
             assert options.port is not None
             yield options.port
 

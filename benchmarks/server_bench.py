@@ -38,6 +38,7 @@ from dragoman.server.server import raise_file_limit
 
 EMPTY = "an empty handler"
 PROVIDER = "the provider itself"
+FLOOR = "Starlette, msgspec and SQLite alone"
 RUNS = "/api/v1/agent/runs"
 SSE = {"accept": "text/event-stream"}
 _NUMBERS = itertools.count(1)
@@ -120,6 +121,11 @@ class Client:
 
     async def run(self) -> None:
         async with self.http.post(RUNS, json=_run_input(), headers=SSE) as answer:
+            text = await answer.read()
+        assert b"RUN_FINISHED" in text, text[-500:]
+
+    async def floor(self) -> None:
+        async with self.http.post("/floor", json=_run_input(), headers=SSE) as answer:
             text = await answer.read()
         assert b"RUN_FINISHED" in text, text[-500:]
 
@@ -261,7 +267,7 @@ async def measure_all(
             f"{PAGE} of {PAGE} messages": client.page(SHORT),
             f"{PAGE} of {options.messages:,} messages": client.page(LONG),
         }
-        runs = {EMPTY: client.empty, "a run": client.run}
+        runs = {EMPTY: client.empty, FLOOR: client.floor, "a run": client.run}
         # Before everything else: later streams use memory that earlier requests have left.
         follower_kb = await follower_memory_kb(client, pid, options.streams) if is_linux else 0.0
         for title, calls in (

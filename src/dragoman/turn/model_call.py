@@ -439,9 +439,12 @@ def _check_output(reply: Reply, turn: TurnState) -> Reply:
     has_calls = any(isinstance(block, ToolUseBlock | InvalidToolUseBlock) for block in reply.content)
     if reply.fault is not None or reply.stop_reason is StopReason.PAUSED or has_calls:
         return reply
-    text = "".join(block.text for block in reply.content if isinstance(block, TextBlock))
     output = turn.request.output
-    problems = output_problems(_options(turn).response_format, text) if output is None else output.problems(text)
+    response_format = _options(turn).response_format
+    if output is None and response_format is None:
+        return reply
+    text = "".join(block.text for block in reply.content if isinstance(block, TextBlock))
+    problems = output_problems(response_format, text) if output is None else output.problems(text)
     if not problems:
         return reply
     code, message = "output_invalid", f"the answer does not fit the requested format: {'; '.join(problems)}"

@@ -88,7 +88,7 @@ class RunPublisher:
         self._loop = loop
         self._task: asyncio.Task[Any] | None = None
         self._stop_reason: str | None = None
-        self._change: asyncio.Future[None] | None = None
+        self._waiters: set[asyncio.Future[bool]] = set()  # of followers
         self._pending: list[TurnEvent] = []  # not encoded yet
         self._unstored: list[str] = []  # encoded events
         self._opening: Part[Run] | None = None
@@ -113,10 +113,14 @@ class RunPublisher:
 
     async def wait_for_change(self, seconds: float) -> bool:
         """Wait for new events or the end; false after a time-out."""
-        if self._change is None:
-            self._change = self._loop.create_future()
-        done, _ = await asyncio.wait([self._change], timeout=seconds)
-        return bool(done)
+        waiter: asyncio.Future[bool] = self._loop.create_future()
+        self._waiters.add(waiter)
+        timer = self._loop.call_later(seconds, _set_result, waiter, False)
+        try:
+            return await waiter
+        finally:
+            timer.cancel()
+            self._waiters.discard(waiter)
 
     def end(self) -> None:
         """Wake the followers: there are no more events."""
@@ -131,9 +135,9 @@ class RunPublisher:
         )
         del self._unstored[:count]
         self.has_ended = self.has_ended or has_ended
-        if self._change is not None:
-            change, self._change = self._change, None
-            change.set_result(None)
+        for waiter in self._waiters:
+            _set_result(waiter, True)
+        self._waiters.clear()
 
     def stop(self, reason: str) -> None:
         """Cancel the turn. Only the first reason counts. A turn that has ended is not affected."""
@@ -152,7 +156,8 @@ class RunPublisher:
         usage = TurnUsage(self.run.run_id)
         try:
             end_event = await self._follow_turn(agent, fields, usage)
-            return await run_to_completion(self._finish(end_event))
+            end = self._end  # stored with the last answer
+            return end if end is not None else await run_to_completion(self._finish(end_event))
         except RunLostError:
             raise
         except Exception as error:
@@ -318,9 +323,7 @@ class RunPublisher:
     # --- the end -----------------------------------------------------------------------------------------------------
 
     async def _finish(self, end_event: TurnEnd | None) -> RunEnd:
-        """Store the last events, unless the transaction of the answer did."""
-        if self._end is not None:
-            return self._end
+        """Store the last events."""
         await self._wait_for_flush()
         if self._error is not None:
             raise self._error
@@ -372,6 +375,11 @@ class RunPublisher:
 
     def _now_ms(self) -> int:
         return int(self._store.clock().timestamp() * 1000)
+
+
+def _set_result(waiter: asyncio.Future[bool], value: bool) -> None:
+    if not waiter.done():
+        waiter.set_result(value)
 
 
 def _to_texts(events: Iterable[Event]) -> list[str]:
