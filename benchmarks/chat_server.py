@@ -119,7 +119,7 @@ class Floor:
         self._connection = apsw.Connection(str(folder / "floor.db"))
         self._connection.execute(
             "PRAGMA journal_mode=wal; PRAGMA synchronous=NORMAL; CREATE TABLE rows (id INTEGER PRIMARY KEY, text TEXT)"
-        )
+        ).fetchall()
         self._log = os.open(folder / "floor.db-wal", os.O_RDONLY)
         self._transport = Transport()
         self._url = f"http://127.0.0.1:{provider}/v1/chat/completions"
