@@ -99,8 +99,8 @@ class Recorder:
         parent = await self._find_parent(exchange, transcript) if place is None else None
         session = self._new_session(exchange, transcript)
         shared = 0 if place is None else transcript.hashes.index(place.hash)
-        answer = self._make_answer(exchange, canonical, session.id)
-        messages = self._own_messages(transcript, shared, place, session.id, answer)
+        question = self._own_messages(transcript, shared, place, session.id)
+        messages = (*question, self._make_answer(exchange, canonical, session.id))  # with the greatest id
         if caller.recording == "redacted":
             session = msgspec.structs.replace(session, title=None)
             messages = tuple(hide_content(message) for message in messages)
@@ -172,22 +172,14 @@ class Recorder:
         )
 
     def _own_messages(
-        self,
-        transcript: Transcript,
-        shared: int,
-        place: TranscriptPlace | None,
-        session_id: str,
-        answer: Message,
+        self, transcript: Transcript, shared: int, place: TranscriptPlace | None, session_id: str
     ) -> tuple[Message, ...]:
-        """Return the messages to store: those that are not stored yet, with ids of their own."""
+        """Return the messages of the request that are not stored yet, with ids of their own."""
         has_new_system = place is None or place.system_hash != transcript.system_hash
         new = (*(transcript.system if has_new_system else ()), *transcript.messages[shared:])
         call_ids = _map_calls(transcript.messages[:shared], place)
         now = self._store.clock()
-        return (
-            *(self._own_message(message, session_id, call_ids, now) for message in new),
-            answer.replace(id=self._store.new_id()),
-        )
+        return tuple(self._own_message(message, session_id, call_ids, now) for message in new)
 
     def _own_message(self, message: Message, session_id: str, call_ids: dict[str, str], now: Any) -> Message:
         content = tuple(self._own_block(block, call_ids) for block in message.content)
