@@ -156,13 +156,14 @@ async def open_page(chromium: str, address: str, query: str) -> AsyncIterator[Pa
         await browser.close()
 
 
-async def ask(page: Page, name: str, *, timeout_s: float = 30.0) -> None:
-    """Ask a front end for the weather, and wait for another answer."""
+async def ask(page: Page, name: str, keyboard: asyncio.Lock | None = None, *, timeout_s: float = 30.0) -> None:
+    """Ask a front end for the weather, and wait for another answer. All front ends of a page share the keyboard."""
     section = page.locator(f"#{name}")
     before = await count_answers(page, name)
     box = section.locator("textarea, input").first
-    await box.fill(QUESTION)
-    await box.press("Enter")
+    async with keyboard or asyncio.Lock():
+        await box.fill(QUESTION)
+        await box.press("Enter")
     await wait_for_answers(page, name, before + 1, timeout_s=timeout_s)
 
 

@@ -91,6 +91,20 @@ async def test_an_open_interrupt_is_the_outcome(chat_server: ServerFixture, vers
     assert events[-1]["outcome"] == interrupted[-1]["outcome"]
 
 
+async def test_a_call_that_a_later_question_abandoned_is_closed(chat_server: ServerFixture) -> None:
+    tools = [{"name": "look", "description": "Look", "parameters": {"type": "object", "properties": {}}}]
+    given = run_input("Look.", tools=tools)
+    for number in range(2):
+        chat_server.fake.call("look", {})
+        await post_run(chat_server, {**given, "runId": f"run-{number}", "messages": [user("Look.")]})
+    messages = (await connect(chat_server, given["threadId"]))[1]["messages"]
+    assert [message["role"] for message in messages] == ["user", "assistant", "tool", "user", "assistant"]
+    assert messages[2]["error"] == "The call was cancelled by a later message."
+    async with chat_server.client.get(f"/api/v1/agent/chat/{given['threadId']}/messages") as answer:
+        chat = (await answer.json())["messages"]
+    assert [chat[at]["parts"][-1]["state"] for at in (1, 3)] == ["output-error", "input-available"]
+
+
 async def test_an_incomplete_answer_has_its_status(chat_server: ServerFixture) -> None:
     async with slow_run(chat_server) as (_, given):
         async with chat_server.client.post(f"/api/v1/agent/runs/{given['threadId']}/cancel") as answer:

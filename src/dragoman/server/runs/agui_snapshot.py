@@ -26,6 +26,7 @@ from dragoman.store import Session, Store
 from dragoman.transcripts.ag_ui import write_messages
 from dragoman.transcripts.base import KEY, get_wire_id
 
+ABANDONED: Final = "The call was cancelled by a later message."
 MAX_MESSAGES: Final = 500
 MAX_BYTES: Final = 1 << 20
 
@@ -76,7 +77,21 @@ def _write_restored(messages: Sequence[Message], *, is_modern: bool) -> list[dic
             wire["metadata"] = {**wire.get("metadata", {}), "status": incomplete[wire["id"]]}
         if not is_modern and wire["role"] == "tool" and isinstance(wire["content"], list):
             wire["content"] = parts_to_text(wire["content"])
-    return wires
+    return _close_abandoned_calls(wires)
+
+
+def _close_abandoned_calls(wires: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Messages with an error for each call before the last question that has no result: a client would run it."""
+    last_question = max((at for at, wire in enumerate(wires) if wire["role"] == "user"), default=0)
+    answered = {wire["toolCallId"] for wire in wires if wire["role"] == "tool"}
+    result: list[dict[str, Any]] = []
+    for at, wire in enumerate(wires):
+        result.append(wire)
+        calls = wire.get("toolCalls", ()) if at < last_question else ()
+        for call_id in (call["id"] for call in calls if call["id"] not in answered):
+            head = {"id": f"result-{call_id}", "role": "tool", "toolCallId": call_id}
+            result.append({**head, "content": ABANDONED, "error": ABANDONED})
+    return result
 
 
 def _with_file_references(message: Message) -> Message:

@@ -21,6 +21,7 @@ from dragoman.server.chat.attachments import with_file_urls
 from dragoman.server.chat.history import application_fields
 from dragoman.server.http.requests import app_state
 from dragoman.server.runs.agui_encoder import INPUT_REQUIRED
+from dragoman.server.runs.agui_snapshot import ABANDONED
 from dragoman.server.ui_messages.chat_request import JSON_OUTPUT
 from dragoman.store import Row, Session, Store
 from dragoman.store.runs import Run
@@ -99,7 +100,17 @@ def to_ui_messages(messages: Sequence[Message]) -> list[UiMessage]:
             before["metadata"] = _merge_metadata(before.get("metadata", {}), wire.get("metadata", {}))
         else:
             result.append({**wire, "parts": [_STEP, *wire["parts"]]})
-    return result
+    last_question = max((at for at, wire in enumerate(result) if wire["role"] == "user"), default=0)
+    return [_close_abandoned_calls(wire) for wire in result[:last_question]] + result[last_question:]
+
+
+def _close_abandoned_calls(wire: UiMessage) -> UiMessage:
+    """A message before a later question: its calls without a result failed."""
+    end = {"state": "output-error", "errorText": ABANDONED}
+    return {
+        **wire,
+        "parts": [{**part, **end} if part.get("state") == "input-available" else part for part in wire["parts"]],
+    }
 
 
 def _with_json_output(message: Message) -> Message:
