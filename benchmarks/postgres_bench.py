@@ -3,7 +3,7 @@
 Appends: the time of one append, one after another, and appends per second of 16 writers, each in a session of its own,
 directly and behind PgBouncer in transaction mode if it is installed. The limit is one prepared INSERT of the same text
 that commits by itself, through a pool of as many connections. Signals: the time from the start of an append of run
-events on one server until another server has read them. All contestants run in turns; a figure is the median.
+events, and from its commit, until another server has read them. All contestants run in turns; a figure is the median.
 """
 
 from __future__ import annotations
@@ -129,23 +129,27 @@ async def compare_appends(url: str, pooler: str | None, rounds: int, count: int,
             print_figures(console, f"{title}, per append", figures, LIMIT, "ms")
 
 
-async def measure_signals(here: Store, there: Store, count: int) -> list[float]:
-    """Milliseconds from the start of an append until another server has read it."""
+async def measure_signals(here: Store, there: Store, count: int) -> tuple[list[float], list[float]]:
+    """Milliseconds until another server has read an append: from its start, and from its commit."""
     session = (await here.create_session()).id
     run = await here.runs.start(here.runs.new(session, "r", b"h", owner="here"), alive_s=60)
-    times = []
+    times, delays = [], []
     with there.signals.subscribe(RUN, session) as changes:
         while not there.signals.is_shared:
             await asyncio.sleep(0.01)
         for number in range(count):
             await changes.wait(0.001)
             start = perf_counter()
+            commits: list[float] = []
             storing = asyncio.create_task(here.runs.append(run, number, ['{"type":"X"}']))
+            storing.add_done_callback(lambda _, commits=commits: commits.append(perf_counter()))
             while not (await there.runs.events(session, number)).events:
                 await changes.wait(1.0)
-            times.append((perf_counter() - start) * 1e3)
+            end = perf_counter()
             await storing
-    return times
+            times.append((end - start) * 1e3)
+            delays.append(max(0.0, end - commits[0]) * 1e3)
+    return times, delays
 
 
 async def run(options: argparse.Namespace) -> None:
@@ -155,9 +159,10 @@ async def run(options: argparse.Namespace) -> None:
         pooler = stack.enter_context(run_pgbouncer(folder)) if shutil.which("pgbouncer") else None
         await compare_appends(url, pooler, options.rounds, options.count, console)
         async with open_store(f"{url}&schema=bench") as here, open_store(f"{url}&schema=bench") as there:
-            times = await measure_signals(here, there, options.count)
-        cuts = statistics.quantiles(times, n=100)
-        console.print(f"Events of another server visible after p50 {cuts[49]:.2f} ms, p99 {cuts[98]:.2f} ms")
+            times, delays = await measure_signals(here, there, options.count)
+        for name, values in (("the start of their append", times), ("their commit", delays)):
+            cuts = statistics.quantiles(values, n=100)
+            console.print(f"Visible on another server after {name}: p50 {cuts[49]:.2f} ms, p99 {cuts[98]:.2f} ms")
 
 
 def main() -> None:
