@@ -28,6 +28,7 @@ from benchmarks.side_by_side import print_figures
 from dragoman.message import Message
 from dragoman.signals import RUN
 from dragoman.store import Store, open_store
+from dragoman.store.runs import Run
 from tests.servers.processes import run_pgbouncer
 
 LIMIT = "raw insert"
@@ -129,6 +130,12 @@ async def compare_appends(url: str, pooler: str | None, rounds: int, count: int,
             print_figures(console, f"{title}, per append", figures, LIMIT, "ms")
 
 
+async def append_event(store: Store, run: Run, after: int) -> float:
+    """Append an event, and return when it was committed."""
+    await store.runs.append(run, after, ['{"type":"X"}'])
+    return perf_counter()
+
+
 async def measure_signals(here: Store, there: Store, count: int) -> tuple[list[float], list[float]]:
     """Milliseconds until another server has read an append: from its start, and from its commit."""
     session = (await here.create_session()).id
@@ -140,15 +147,12 @@ async def measure_signals(here: Store, there: Store, count: int) -> tuple[list[f
         for number in range(count):
             await changes.wait(0.001)
             start = perf_counter()
-            commits: list[float] = []
-            storing = asyncio.create_task(here.runs.append(run, number, ['{"type":"X"}']))
-            storing.add_done_callback(lambda _, commits=commits: commits.append(perf_counter()))
+            storing = asyncio.create_task(append_event(here, run, number))
             while not (await there.runs.events(session, number)).events:
                 await changes.wait(1.0)
             end = perf_counter()
-            await storing
             times.append((end - start) * 1e3)
-            delays.append(max(0.0, end - commits[0]) * 1e3)
+            delays.append(max(0.0, end - await storing) * 1e3)
     return times, delays
 
 

@@ -54,6 +54,10 @@ class VolatileOperation(Operation[Result]):
     """An operation whose effect need not survive a power cut, such as acquiring a lease. It is committed unsynced."""
 
 
+class LooseOperation(Operation[Result]):
+    """A read whose statements may see different snapshots, so that an engine needs no transaction for it."""
+
+
 class Part(Operation[Result]):
     """An operation that a caller adds to the transaction of another one. ``result`` is set when it was committed."""
 
@@ -106,6 +110,16 @@ class _EmptyAwaitable:
 
 
 NO_SYNC: Final = _EmptyAwaitable()
+
+
+def loose_operation(steps: Callable[Params, Steps[Result]]) -> Callable[Params, LooseOperation[Result]]:
+    """Decorate a generator function so that a call returns a ``LooseOperation``."""
+
+    @functools.wraps(steps)
+    def wrapper(*arguments: Params.args, **kwargs: Params.kwargs) -> LooseOperation[Result]:
+        return LooseOperation(functools.partial(steps, *arguments, **kwargs))
+
+    return wrapper
 
 
 class Facet:

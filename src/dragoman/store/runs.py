@@ -37,6 +37,7 @@ from dragoman.store.operation import (
     VolatileOperation,
     from_micros,
     length_us,
+    loose_operation,
     operation,
     quick,
     to_micros,
@@ -104,7 +105,7 @@ class RunEvent(msgspec.Struct, frozen=True):
 
 
 class RunEventPage(msgspec.Struct, frozen=True):
-    """Events after a number, and the latest run, from one snapshot."""
+    """Events after a number, and the latest run. If the run has ended, its events are complete."""
 
     events: tuple[RunEvent, ...]
     latest: Run | None
@@ -411,13 +412,13 @@ def _batch_hash(session_id: str, run_id: str, first: int, text: str) -> bytes:
 # --- following -------------------------------------------------------------------------------------------------------
 
 
-@operation
+@loose_operation
 def _get_run(session_id: str, run_id: str) -> Steps[Run | None]:
     rows = yield f"SELECT {_RUN_SELECT} FROM runs WHERE session_id = ? AND run_id = ?", (session_id, run_id)
     return _run_from_row(rows[0]) if rows else None
 
 
-@operation
+@loose_operation
 def _latest_run(session_id: str) -> Steps[Run | None]:
     return (yield from _latest(session_id))
 
@@ -430,15 +431,15 @@ def _latest(session_id: str) -> Steps[Run | None]:
     return _run_from_row(rows[0]) if rows else None
 
 
-@operation
+@loose_operation
 def _read_events(session_id: str, after_number: int, limit: int) -> Steps[RunEventPage]:
+    latest = yield from _latest(session_id)  # before the events: if the run has ended, they are complete
     rows = yield (  # the batch that contains the number, and the later ones
         "SELECT first_number, last_number, run_id, hash, events_json FROM run_events WHERE session_id = ?"
         " AND first_number >= coalesce((SELECT max(first_number) FROM run_events WHERE session_id = ?"
         " AND first_number <= ?), 0) ORDER BY first_number LIMIT ?",
         (session_id, session_id, after_number + 1, limit),
     )
-    latest = yield from _latest(session_id)
     events = [event for row in rows for event in _events_from(session_id, row) if event.number > after_number]
     return RunEventPage(tuple(events), latest)
 
@@ -472,7 +473,7 @@ def _heartbeat(owner: str, length: int) -> Steps[None]:
     )
 
 
-@operation
+@loose_operation
 def _find_cancelled(owner: str) -> Steps[list[tuple[str, str]]]:
     rows = yield (
         "SELECT session_id, run_id FROM runs WHERE owner = ? AND status = 'running' AND cancel_at IS NOT NULL",

@@ -32,7 +32,16 @@ from dragoman.store.engines import single_statement
 from dragoman.store.engines.tables import check_version, migrations
 from dragoman.store.lease_clock import restart_leases
 from dragoman.store.message_writer import Draft, MessageRange, SessionEnd
-from dragoman.store.operation import AnyOperation, Outcome, Rows, Statement, Steps, operation, validate_arguments
+from dragoman.store.operation import (
+    AnyOperation,
+    LooseOperation,
+    Outcome,
+    Rows,
+    Statement,
+    Steps,
+    operation,
+    validate_arguments,
+)
 from dragoman.store.runs import Run, RunEnd
 from dragoman.store.store import Store, now_utc
 
@@ -244,6 +253,10 @@ class PostgresStore(Store):
         return await self._run_with_retries("BEGIN", operation)
 
     async def _read(self, operation: AnyOperation[Outcome]) -> Outcome:
+        if isinstance(operation, LooseOperation) and not self._setup and not self.uses_pooler:
+            with contextlib.suppress(_RetryableError, *_ROLLBACK_ERRORS, *_CONNECTION_ERRORS):
+                async with self._connection() as connection:
+                    return await _run_operation(connection, operation)
         return await self._run_with_retries("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY", operation)
 
     async def _run_with_retries(self, begin: str, operation: AnyOperation[Outcome]) -> Outcome:
