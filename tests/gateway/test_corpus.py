@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 from pathlib import Path
 from typing import Any
 
@@ -15,12 +16,13 @@ from tests.gateway.in_process import open_gateway
 from tests.gateway.sdk_clients import CLIENTS
 from tests.servers.faulty_server import Answer, ReceivedRequest, make_answer, make_stream
 
-STREAM_TYPES = {"ollama": "application/x-ndjson"}
+STREAM_TYPES = {"bedrock_converse": "application/vnd.amazon.eventstream", "ollama": "application/x-ndjson"}
+NAMED_IN_PATH = ("bedrock_converse", "gemini")  # the model and whether it is a stream
 
 
 def is_stream(dialect: str, record: dict[str, Any]) -> bool:
     """Whether a recorded request asked for a stream."""
-    if dialect == "gemini":
+    if dialect in NAMED_IN_PATH:
         return bool(record.get("stream"))
     asked = record["request"].get("stream")
     return asked is True or (dialect == "ollama" and asked is None)
@@ -29,7 +31,8 @@ def is_stream(dialect: str, record: dict[str, Any]) -> bool:
 def make_reply(dialect: str, record: dict[str, Any]) -> tuple[Answer, bytes, int]:
     """The recorded response: what the upstream sends, its bytes and its status."""
     if record.get("stream"):
-        data = record["stream"].encode("utf-8", "surrogatepass")
+        binary = record.get("stream_b64")
+        data = base64.b64decode(binary) if binary else record["stream"].encode("utf-8", "surrogatepass")
         return make_stream([data], content_type=STREAM_TYPES.get(dialect, "text/event-stream")), data, 200
     status = record.get("status") or 200
     data = msgspec.json.encode(record["response"])
@@ -41,7 +44,7 @@ def is_sound(dialect: str, data: bytes) -> bool:
     return fold([*reader.feed(data), *reader.close()]).fault is None
 
 
-@pytest.mark.parametrize("dialect", [name for name in CLIENTS if name != "bedrock_converse"])
+@pytest.mark.parametrize("dialect", CLIENTS)
 async def test_recorded_requests_and_replies_pass_unchanged(tmp_path: Path, dialect: str) -> None:
     current: Answer = []
 
@@ -60,7 +63,7 @@ async def test_recorded_requests_and_replies_pass_unchanged(tmp_path: Path, dial
             stream = is_stream(dialect, record)
             if stream is not bool(record.get("stream")) and status == 200:
                 continue  # a recorder that kept only one of both
-            sent = await gateway.post(dialect, name if dialect != "gemini" else "model-x", body, stream=stream)
+            sent = await gateway.post(dialect, name if dialect not in NAMED_IN_PATH else "model-x", body, stream=stream)
             if not gateway.upstream.requests:
                 assert sent.status == 400, (record["id"], sent)
                 continue

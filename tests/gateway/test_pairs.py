@@ -95,6 +95,27 @@ async def test_reasoning_reaches_the_caller_and_returns_to_its_provider_only(
     assert "Hm, well." not in str(other.bodies)
 
 
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_conversation_with_foreign_reasoning_moves_to_the_caller_s_own_provider(
+    gateway_server: ServerFixture, stream: bool
+) -> None:
+    gateway_server.fakes["gemini"].answer_with(think("Hm, well."), say("So."))
+    fake = gateway_server.fakes["anthropic"]
+    fake.answer_with(say("Yes."))
+    question: list[Any] = [{"role": "user", "content": "hi"}]
+    body: dict[str, Any] = {"model": "gemini", "max_tokens": 5000, "messages": question}
+    async with gateway_server.client.post("/v1/messages", json=body) as response:
+        content = (await response.json())["content"]
+    more = [*question, {"role": "assistant", "content": content}, {"role": "user", "content": "more"}]
+    body = {"model": "anthropic", "max_tokens": 5000, "messages": more, "stream": stream, "top_k": 7}
+    async with gateway_server.client.post("/v1/messages", json=body) as response:
+        assert response.status == 200, await response.text()
+        assert "Yes." in await response.text()
+    assert fake.refused == []
+    assert "Hm, well." not in str(fake.bodies)
+    assert fake.bodies[0]["top_k"] == 7
+
+
 @pytest.mark.parametrize("upstream", ["ollama", "anthropic"])
 async def test_the_older_api_of_ollama_is_served(gateway_server: ServerFixture, upstream: str) -> None:
     gateway_server.fakes[upstream].say("Whole.")

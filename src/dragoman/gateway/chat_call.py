@@ -37,6 +37,7 @@ from dragoman.gateway.response_state import ResponseState, keep_locally, stored_
 from dragoman.gateway.streams import LOCAL_FAULTS, MEDIA_TYPES, FinalResponse, NativeStream, ping, stream_framing
 from dragoman.gateway.tool_forms import ToolForms
 from dragoman.gateway.translation import (
+    SIGNATURE_MARK,
     CallerForm,
     StreamTranslator,
     loss_names,
@@ -189,7 +190,7 @@ class ChatCall:
         if dialect == client_request.dialect == client_request.reply_dialect:
             request = build_request(
                 target,
-                self._native_body(target),
+                await self._native_body(target),
                 stream=client_request.stream,
                 caller_headers=header_rules.request_headers(client_request.request.headers, dialect),
                 query=header_rules.forward_query(client_request.request.query),
@@ -220,9 +221,13 @@ class ChatCall:
             with_caching=self._config.prompt_caching,
         )
 
-    def _native_body(self, target: Target) -> bytes:
-        """Return the caller's body; only a name of ours is replaced by the provider's."""
+    async def _native_body(self, target: Target) -> bytes:
+        """Return the caller's body; only a name of ours is replaced, and reasoning of another provider is left out."""
         fields, body = self._client_request.fields, self._client_request.request.body
+        if SIGNATURE_MARK in body:
+            canonical = await self.canonical()
+            translated = await run_off_loop(len(body), self._translate, canonical, self._client_request.dialect, target)
+            return msgspec.json.encode(translated.wire)
         if "model" not in fields or self._client_request.model == target.model.name:
             return body
         return with_fields(fields, model=target.model.name)

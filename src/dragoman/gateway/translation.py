@@ -67,6 +67,7 @@ _OWN_REASONING: Final[dict[str, ProviderRaw]] = {
     "openai_responses": {"own": True},
 }
 _SIGNATURE: Final = "dragoman."  # of reasoning of another dialect: base64 of dragoman.<dialect>.<its signature>
+SIGNATURE_MARK: Final = base64.b64encode(_SIGNATURE.encode())  # the beginning of all of these signatures
 _ITEM_END: Final = "~"  # between the id of a reasoning item and its signature
 _MAX_ID_LENGTH: Final = 64
 _STREAM_END: Final = b"data: [DONE]\n\n"  # Open Responses demands it; clients of OpenAI ignore it
@@ -93,7 +94,7 @@ def translate_request(
     if provider.dialect == "openai_responses" and not names.is_same:
         options = options.replace(store=False)  # the state is here, and reasoning returns by its encrypted content
     tools = request.tools if names.is_same else names.forms.tools
-    if with_caching and options.cache_hint is None:
+    if with_caching and not names.is_same and options.cache_hint is None:
         messages, tools = place_cache_hints(messages, tools, model, provider)
     target = request.replace(model=model.name, messages=messages, options=options, tools=tools)
     written: Written = dialects.load(provider.dialect).write_request(target, provider.quirks, model)
