@@ -330,7 +330,7 @@ class _ModelCall:
             if isinstance(error, DragomanError) and not isinstance(error, InputError):
                 raise  # the store failed
             _log.exception("the store rejects an answer", extra={"session_id": self.turn.session.id})
-            answer = self._answer(self._salvage(fault or _storage_fault(error)), fault)
+            answer = self._answer(self._salvage(fault or _storage_fault(error)), fault, is_salvaged=True)
             return await self._store_row(answer, self.writer.finish(answer.message)), answer.reply
 
     def _reply(self, fault: Fault | None) -> Reply:
@@ -345,11 +345,11 @@ class _ModelCall:
             content = self.writer.accumulator.storable_content()
         return Reply(content=content, stop_reason=StopReason.ERROR, fault=fault)
 
-    def _answer(self, reply: Reply, fault: Fault | None) -> _Answer:
+    def _answer(self, reply: Reply, fault: Fault | None, *, is_salvaged: bool = False) -> _Answer:
         turn, context = self.turn, self.call.context
         now = turn.services.clock()
         usage = turn.services.price_usage(turn.model, self._usage(reply), now, self.call_log.latency_ms or 0)
-        is_charged = reply.usage is not None or reply.fault is None or bool(reply.content)
+        is_charged = reply.usage is not None or reply.fault is None or (bool(reply.content) and not is_salvaged)
         if is_charged:
             context = msgspec.structs.replace(context, usage=usage)
         checked = _check_output(reply, turn)
