@@ -6,7 +6,8 @@ event loop are committed together, without a sync; a thread then syncs the log, 
 sync covers all groups that were committed before it started.
 
 If another process or the writer thread holds the lock file, if another program locks the database, or after a failure,
-the operations go to the writer thread (``write_scheduler``), so that the event loop never waits.
+the operations go to the writer thread (``write_scheduler``), so that the event loop never waits for a lock. It waits
+for a sync only when SQLite restarts its log, every few megabytes.
 
 Invariants: an operation is acknowledged only after the log was synced, unless it is volatile; after a failed sync every
 operation that waits for it fails, and the connection is replaced.

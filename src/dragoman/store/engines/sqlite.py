@@ -1,10 +1,11 @@
 """SQLite: one file, one writer at a time, power-safe.
 
-``write_scheduler`` commits all writes of a process from one thread. Reads have two threads with connections of their
-own, and never wait for a write. A store in memory has one connection and one thread for both.
+``write_scheduler`` commits the writes of a process from one thread, ``loop_writer`` those of a few rows on the event
+loop. Reads have two threads with connections of their own, and never wait for a write; reads of a few rows run on the
+event loop. A store in memory has one connection and one thread for everything.
 
-Invariant: nothing is acknowledged before its commit has returned with ``synchronous=FULL``, except leases. A setting
-or a file system that would break this is detected at the start, and the store is not opened.
+Invariant: nothing but volatile operations is acknowledged before its commit is synced. A setting or a file system that
+would break this is detected at the start, and the store is not opened.
 """
 
 from __future__ import annotations

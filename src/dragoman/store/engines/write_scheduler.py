@@ -1,8 +1,8 @@
 """The writer thread of a SQLite database, with group commit.
 
-All writes of a process go through one connection in one thread. The thread runs every operation that waits in its queue
-in one transaction, each in a savepoint, and commits them together: while one commit syncs, the next group gathers, so
-many writers share the cost of one sync, and no event loop waits for the disk.
+The writes of a process go through one connection in one thread, but for those of ``loop_writer``. The thread runs every
+operation that waits in its queue in one transaction, each in a savepoint, and commits them together: while one commit
+syncs, the next group gathers, so many writers share the cost of one sync, and no event loop waits for the disk.
 
 Processes take turns by a lock file beside the database, on which they block without polling. Other programs are waited
 for with SQLite's busy timeout.
