@@ -16,7 +16,7 @@ PYTEST_ARGS ?=
 WORKERS := $(shell cores=$$(getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2); echo $$((cores < 3 ? cores + 1 : 4)))
 PYTEST_PARALLEL ?= -n $(WORKERS) --dist worksteal
 RUN_ARGS ?=
-BENCH ?= peers format dialect fidelity store postgres convert turn server mail loop
+BENCH ?= peers format dialect fidelity store postgres convert turn server mail loop page
 BENCH_ARGS ?=
 SOAK_S ?= 3600
 LOCK_ARGS ?=

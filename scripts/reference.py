@@ -29,7 +29,7 @@ import msgspec
 
 from dragoman import dialects, exchange, fidelity, message, rules
 from dragoman.bus import EVENT_TYPES, types
-from dragoman.bus.event_types import routing_events
+from dragoman.bus.event_types import routing_events, turn_events
 from dragoman.cli.parser import app
 from dragoman.fidelity import table
 
@@ -136,7 +136,7 @@ def _payloads(_name: str) -> Iterable[str]:
         yield f"## {name}\n\n{summary} Actor: {payload.actor.value}. Sensitivity: {payload.floor.value}.{retention}\n"
         yield from _payload_table(payload)
         yield ""
-    for part in (routing_events.RouteStep, routing_events.PatternAlternative):
+    for part in (routing_events.RouteStep, routing_events.PatternAlternative, turn_events.RetryRecord):
         yield f"## {part.__name__}\n\n{inspect.getdoc(part)}\n"
         yield from _payload_table(part)
         yield ""
@@ -163,6 +163,7 @@ def _type_text(hint: Any) -> str:
         exchange.ErrorClass: "[kind of fault](errors.md#kinds-of-faults)",
         exchange.SideEffects: "[side effects](tools.md#side-effects)",
         routing_events.RouteStep: "[RouteStep](#routestep)",
+        turn_events.RetryRecord: "[RetryRecord](#retryrecord)",
         routing_events.PatternAlternative: "[PatternAlternative](#patternalternative)",
         str: "text",
         int: "integer",

@@ -38,13 +38,16 @@ const result = await build({
   logLevel: "warning",
 });
 
-const page = await readFile(join(here, "src", "index.html"), "utf-8");
-const html = page
+const template = await readFile(join(here, "src", "index.html"), "utf-8");
+const html = template
   .replace("{script}", outputName("app-", ".js"))
   .replace("{preloads}", preloads())
   .replace("{style}", outputName("style-", ".css"))
   .replace("{icon}", outputName("icon-", ".svg"));
-await writeFile(join(fresh, "index.html"), html);
+const manifest = await writeManifest();
+const page = html.replace("{manifest}", manifest);
+await writeFile(join(fresh, "index.html"), page);
+await writeServiceWorker(page);
 await rm(target, { recursive: true, force: true });
 await rename(fresh, target);
 
@@ -69,9 +72,30 @@ function preloads() {
 // Copies a library that runs in the preview frame, where it is no module.
 async function copyLibrary(path, name) {
   const data = await readFile(join(here, "node_modules", path));
-  const hashed = `${name}-${createHash("sha256").update(data).digest("hex").slice(0, 8).toUpperCase()}.js`;
+  const hashed = `${name}-${hashOf(data)}.js`;
   await writeFile(join(fresh, hashed), data);
   return hashed;
+}
+
+// Writes the description of the page for phones that install it.
+async function writeManifest() {
+  const source = await readFile(join(here, "src", "manifest.json"), "utf-8");
+  const text = source.replaceAll("{icon}", outputName("icon-", ".svg"));
+  const name = `manifest-${hashOf(text)}.webmanifest`;
+  await writeFile(join(fresh, name), text);
+  return name;
+}
+
+// Writes the service worker with the names of the files that the page loads first.
+async function writeServiceWorker(page) {
+  const source = await readFile(join(here, "src", "service-worker.js"), "utf-8");
+  const files = [...page.matchAll(/(?:src|href)="(static\/[^"]+)"/g)].map(([, name]) => name);
+  const text = source.replace("...FILES", files.map((name) => JSON.stringify(name)).join(", ")).replace("{version}", hashOf(page));
+  await writeFile(join(fresh, "service-worker.js"), text);
+}
+
+function hashOf(text) {
+  return createHash("sha256").update(text).digest("hex").slice(0, 8).toUpperCase();
 }
 
 // Writes the licences of all dependencies that are parts of the page to one file.
@@ -80,7 +104,7 @@ async function writeLicences() {
   const parts = Object.entries(dependencies).filter(([name]) => name !== "esbuild"); // it builds, and is no part
   const texts = await Promise.all(parts.map(licenceOf));
   const text = texts.join(`\n\n${"-".repeat(80)}\n\n`);
-  const name = `licences-${createHash("sha256").update(text).digest("hex").slice(0, 8).toUpperCase()}.txt`;
+  const name = `licences-${hashOf(text)}.txt`;
   await writeFile(join(fresh, name), text);
   return name;
 }

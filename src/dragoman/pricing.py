@@ -174,6 +174,19 @@ def _cache_discount(line: ReceiptLine, rates: Rates) -> Decimal:
     return line.quantity * (rates.input_per_mtok_usd - line.rate_usd) / MILLION
 
 
+def cache_savings(table: PriceTable, model: str, read: int, written: int, at: datetime) -> Decimal:
+    """Return what prompt caches saved: tokens read at a lower price, less the surcharge for tokens written.
+
+    The tokens may be sums of many calls, so the standard rates apply, without those of long prompts.
+    """
+    rates = table.price(model, at).rates
+    fresh = rates.input_per_mtok_usd
+    read_rate = fresh if rates.cached_read_per_mtok_usd is None else rates.cached_read_per_mtok_usd
+    write_rate = fresh if rates.cache_write_per_mtok_usd is None else rates.cache_write_per_mtok_usd
+    with localcontext(_EXACT):
+        return _to_shortest((read * (fresh - read_rate) - written * (write_rate - fresh)) / MILLION)
+
+
 def price_usage(table: PriceTable, model: str, usage: TokenUsage, at: datetime, latency_ms: int) -> Usage:
     """Return the usage of a message with its cost. An impossible cost raises ``FormatError``."""
     bill = receipt(table, model, usage, at)

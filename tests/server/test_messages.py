@@ -259,6 +259,31 @@ async def test_the_caller_is_told_what_they_alone_consumed(tmp_path: Path) -> No
         assert (await read_json(server.client.get(f"{API}/cost?to=2026-03-14", headers=ann)))["totalUsd"] == "0.75"
 
 
+async def test_costs_have_threads_people_savings_and_a_table(tmp_path: Path) -> None:
+    async with run_test_server(tmp_path, require_keys=True) as server:
+        ann, admin = await server.make_key("ann"), await server.make_key("root", ("chat", "admin"))
+        model = "anthropic:claude-sonnet-4-6"
+        for user, title, cost in (("ann", "=1+1", "0.5"), ("ann", None, "0.25"), ("bob", "secret of bob", "8")):
+            session = await server.store.create_session(user_id=user, title=title)
+            usage = used(10, 1, cost).replace(cached_input_tokens=1_000_000, cache_creation_input_tokens=0)
+            await server.store.append(
+                session.id, make_message("x", Role.ASSISTANT, model=model, usage=usage, user_id=user)
+            )
+        mine = await read_json(server.client.get(f"{API}/cost", headers=ann))
+        assert [(row["title"], row["costUsd"]) for row in mine["byThread"]] == [("=1+1", "0.5"), (None, "0.25")]
+        assert mine["byPerson"] is None
+        assert Decimal(mine["cacheSavedUsd"]) == Decimal("5.4")  # two million tokens for $0.30 instead of $3
+        assert await read_error_code(server.client.get(f"{API}/cost?people=all", headers=ann), 403) == "missing_scope"
+        everybody = await read_json(server.client.get(f"{API}/cost?people=all", headers=admin))
+        assert [(row["group"], row["costUsd"]) for row in everybody["byPerson"]] == [("ann", "0.75"), ("bob", "8")]
+        assert "secret of bob" not in str(everybody)
+        async with server.client.get(f"{API}/cost/export?from=2026-03-13", headers=ann) as answer:
+            lines = (await answer.text()).splitlines()
+            assert (answer.content_type, len(lines)) == ("text/csv", 3)
+        assert any(",'=1+1," in line for line in lines)  # a spreadsheet does not run it
+        assert all("bob" not in line for line in lines)
+
+
 # --- files -----------------------------------------------------------------------------------------------------------
 
 

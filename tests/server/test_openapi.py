@@ -156,5 +156,7 @@ PUBLIC = {
     "/api/v1/openapi.json",
     "/storage/v1/object/sign/{bucket}/{path:path}",
     "/static/{name}",
+    "/service-worker.js",
+    "/share/{token}",  # the token is the permission
     "/api/v1/mail/schema",
 }

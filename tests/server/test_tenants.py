@@ -51,6 +51,12 @@ _NOT_IDS: Final = {
         "offset",
         "policy",
         "format",
+        "people",
+        "pinned",
+        "tag",
+        "hasTool",
+        "fromSeq",
+        "toSeq",
     ),
     *("lastEventId", "last_event_id", "by", "newest", "bucket"),
 }
@@ -63,6 +69,7 @@ class TenantData(msgspec.Struct, frozen=True):
 
     thread: str
     message: str
+    answer: str
     run: str
     file: dict[str, str]
     cursor: str
@@ -73,6 +80,7 @@ class TenantData(msgspec.Struct, frozen=True):
             "id": self.thread,
             "threadId": self.thread,
             "messageId": self.message,
+            "answerId": self.answer,
             "runId": self.run,
             "path": self.file["path"],
             "cursor": self.cursor,
@@ -142,6 +150,8 @@ BODIES: Final[dict[str, list[tuple[Any, tuple[str, ...]]]]] = {
     "post_conversation": [
         ({"session_id": "{threadId}", "messages": [{"role": "user", "content": "hi"}]}, ("threadId",))
     ],
+    "share_thread": [({}, ())],
+    "export_threads": [({"ids": ["{id}"]}, ("id",))],
 }
 _QUERIES: Final[dict[str, dict[str, str]]] = {  # without which a route makes no sense
     "search": {"q": SECRET},
@@ -170,7 +180,7 @@ def _attempts(one: Endpoint) -> Iterator[Attempt]:
 
 
 def test_every_kind_of_id_that_a_route_takes_is_known_here() -> None:
-    known = {*TenantData("", "", "", {"path": ""}, "").ids(), *_CONSTANTS}
+    known = {*TenantData("", "", "", "", {"path": ""}, "").ids(), *_CONSTANTS}
     for one in endpoints():
         unknown = {*re.findall(r"\{(\w+)", one.path), *(query.name for query in one.query)} - _NOT_IDS - known
         assert one.public or not unknown, f"{one.method} {one.path}: whose is {unknown}?"
@@ -199,7 +209,7 @@ class TenantFixture:
         fresh = f"fresh-{next(_NUMBERS)}"
         async with attempt.asked(self.server, {**ids, "fresh": fresh}, self.keys[who]) as answer:
             is_endless = answer.content_type == "text/event-stream" and not attempt.path.startswith(API)
-            text = (await answer.content.readany()).decode() if is_endless else await answer.text()
+            text = (await answer.content.readany()).decode() if is_endless else await answer.text(errors="replace")
         text = re.sub(r"req_[0-9a-f]+", "REQUEST", text).replace(fresh, "FRESH")
         return answer.status, text.replace(ids[attempt.tried], "TRIED")
 
@@ -258,7 +268,9 @@ async def _create_data(server: ServerFixture, headers: dict[str, str], name: str
     await read_json(server.client.patch(where, json={"title": f"{words} title"}, headers=headers))
     await read_json(server.client.post(f"{where}/fork", json={}, headers=headers), 201)
     cursor = (await read_json(server.client.get(f"{API}/threads?limit=1", headers=headers)))["cursor"]
-    return TenantData(f"{name}-thread", f"{name}-message", f"{name}-run", file, cursor)
+    page = await read_json(server.client.get(f"{where}/messages", headers=headers))
+    answer = page["messages"][-1]["message"]["id"]
+    return TenantData(f"{name}-thread", f"{name}-message", answer, f"{name}-run", file, cursor)
 
 
 def _make_ids(ground: TenantFixture, attempt: Attempt, value: str) -> dict[str, str]:
@@ -270,7 +282,7 @@ def _foreign_ids(ground: TenantFixture, attempt: Attempt) -> dict[str, str]:
     theirs = {**ground.ann.ids(), "url": ground.ann.file["url"]}[attempt.tried]
     ids = _make_ids(ground, attempt, theirs)
     if attempt.tried in ("id", "threadId"):  # whose thread it is decides; the rest of it is Ann's as well
-        ids |= {name: ground.ann.ids()[name] for name in ("messageId", "runId")}
+        ids |= {name: ground.ann.ids()[name] for name in ("messageId", "answerId", "runId")}
     return ids
 
 

@@ -143,7 +143,7 @@ async def test_a_failure_says_what_to_do_and_nothing_written_is_lost(visitor: Vi
 
 async def test_pictures_are_picked_pasted_and_dropped_and_reach_the_model(visitor: Visitor, site: Site) -> None:
     await visitor.open()
-    await visitor.page.set_input_files("input[type=file]", [picture(10), picture(20)])
+    await visitor.page.set_input_files("input[multiple]", [picture(10), picture(20)])
     for kind in ("paste", "drop"):
         await visitor.page.evaluate(
             """([kind, bytes]) => {
@@ -172,7 +172,7 @@ async def test_a_file_that_is_not_taken_says_why_and_stands_in_nobodys_way(visit
     visitor.expected.append("415|422")
     await visitor.open()
     drawing = {"name": "a.svg", "mimeType": "image/svg+xml", "buffer": b"<svg xmlns='http://www.w3.org/2000/svg'/>"}
-    await visitor.page.set_input_files("input[type=file]", [drawing])
+    await visitor.page.set_input_files("input[multiple]", [drawing])
     await visitor.find(".upload.failed", "is not an accepted type").wait_for()
     site.fakes["anthropic"].say("Without it.")
     await visitor.answered("Go on", "Without it.")
@@ -294,7 +294,7 @@ async def test_a_swap_is_shown_before_it_is_made(visitor: Visitor, site: Site) -
 
 async def test_a_swap_that_would_lose_a_picture_is_not_offered(visitor: Visitor, site: Site) -> None:
     await visitor.open()
-    await visitor.page.set_input_files("input[type=file]", [picture(50)])
+    await visitor.page.set_input_files("input[multiple]", [picture(50)])
     await visitor.find(".upload:not(.sending)").wait_for()
     site.fakes["anthropic"].say("A square.")
     await visitor.answered("What is it?", "A square.")
@@ -373,7 +373,7 @@ async def test_an_edited_first_question_keeps_the_model_the_pictures_and_its_ori
 ) -> None:
     await visitor.open()
     await choose_gemini(visitor, site)
-    await visitor.page.set_input_files("input[type=file]", [picture(60)])
+    await visitor.page.set_input_files("input[multiple]", [picture(60)])
     await visitor.find(".upload:not(.sending)").wait_for()
     site.fakes["gemini"].say("A square.")
     await visitor.answered("What is it?", "A square.")
@@ -511,7 +511,7 @@ async def test_a_conversation_is_renamed_and_deleted(visitor: Visitor, site: Sit
     await row.hover()
     await row.get_by_role("button").click()
     await visitor.page.get_by_role("menuitem", name="Rename").click()
-    await visitor.page.get_by_label("Title").fill("Renamed 😀")
+    await visitor.page.get_by_label("Title", exact=True).fill("Renamed 😀")
     await visitor.page.keyboard.press("Enter")
     row = visitor.find(".thread", "Renamed 😀")
     await row.hover()
@@ -563,7 +563,7 @@ async def test_costs_are_drawn_by_day_and_listed_by_model(visitor: Visitor, site
     await visitor.page.keyboard.press("Escape")
     await visitor.find(".page-link", "Costs").click()
     await visitor.find(".plot canvas").wait_for()
-    assert "claude-sonnet-5-5" in await visitor.find(".page table").inner_text()
+    assert "claude-sonnet-5-5" in await visitor.find(".page table").first.inner_text()
     await visitor.find(".page-link", "Chat").click()
     await visitor.sees("Not free.")
 

@@ -52,7 +52,7 @@ async def test_a_second_tab_follows_a_running_answer_and_stops_it(visitor: Visit
 async def test_the_page_speaks_of_its_own_controls_and_a_note_replaces_a_picture(visitor: Visitor, site: Site) -> None:
     visitor.expected.append("422|409")
     await visitor.open()
-    await visitor.page.set_input_files("input[type=file]", [picture(60)])
+    await visitor.page.set_input_files("input[multiple]", [picture(60)])
     await visitor.find(".upload:not(.sending)").wait_for()
     site.fakes["anthropic"].say("A square.")
     await visitor.answered("What is it?", "A square.")
@@ -79,7 +79,7 @@ async def test_a_text_file_keeps_its_name_and_type_and_a_size_is_readable(visito
     await visitor.open()
     large = {"name": "large.txt", "mimeType": "text/plain", "buffer": b"x" * 1_200_000}
     notes = {"name": "notes.md", "mimeType": "text/markdown", "buffer": b"# Notes\n"}
-    await visitor.page.set_input_files("input[type=file]", [notes, large])
+    await visitor.page.set_input_files("input[multiple]", [notes, large])
     await visitor.find(".upload.failed", "MB").wait_for()
     site.fakes["anthropic"].say("Short notes.")
     await visitor.answered("Read them", "Short notes.")

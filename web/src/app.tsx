@@ -5,13 +5,18 @@ import { Dialogs } from "./components/dialogs.tsx";
 import { KeyPrompt } from "./components/key-prompt.tsx";
 import { PAGES, type Page } from "./pages.tsx";
 import * as appState from "./state/app-state.ts";
+import { lazy } from "./components/lazy.tsx";
+import { step as tourStep } from "./tour/state.ts";
 import { Sidebar } from "./components/sidebar.tsx";
+
+const Tour = lazy(async () => (await import("./extras.ts")).Tour);
 
 export function App() {
   const route = useObservable(appState.route);
   const isDrawerOpen = useObservable(appState.isDrawerOpen);
   const notice = useObservable(appState.notice);
   const isLocked = useObservable(needsKey);
+  const isTouring = useObservable(tourStep) !== null;
   const page = PAGES.find((entry) => entry.name === route.page) ?? (PAGES[0] as Page);
   return (
     <>
@@ -24,6 +29,7 @@ export function App() {
         <main id="content" inert={isDrawerOpen && isNarrow()}>{page.show()}</main>
       </div>
       <Dialogs />
+      {isTouring && <Tour />}
       {isLocked && <KeyPrompt />}
       <div class="notice" role="status">
         {notice && <span>{notice}</span>}

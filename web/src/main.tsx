@@ -4,6 +4,8 @@ import { App } from "./app.tsx";
 import { retryNow } from "./api/run-stream.ts";
 import * as appState from "./state/app-state.ts";
 import { onChangeInOtherTab } from "./state/tabs.ts";
+import { watchLayers } from "./lib/back-button.ts";
+import { registerServiceWorker } from "./lib/offline.ts";
 import { listenForShortcuts } from "./lib/shortcuts.ts";
 import { applyTheme } from "./lib/theme.ts";
 
@@ -19,6 +21,8 @@ function refreshAll(): void {
 applyTheme();
 appState.watchAddress();
 listenForShortcuts();
+watchLayers();
+registerServiceWorker();
 addEventListener("online", retryNow);
 onChangeInOtherTab((thread) => {
   void appState.loadThreads();

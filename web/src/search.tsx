@@ -4,7 +4,8 @@ import * as api from "./api/client.ts";
 import { plural } from "./lib/format.ts";
 import { hashOf } from "./state/route.ts";
 import * as appState from "./state/app-state.ts";
-import type { Hit } from "./api/types.ts";
+import { FilterFields, NO_FILTERS } from "./organise/search-filters.tsx";
+import type { Hit, SearchFilters } from "./api/types.ts";
 
 const WHO: Record<string, string> = { user: "You", assistant: "Model", tool: "Tool", system: "System" };
 const PAUSE_MS = 150;
@@ -16,20 +17,29 @@ interface Results {
 
 export function SearchResults({ words }: { words: string }) {
   const [results, setResults] = useState<Results | null>(null);
+  const [filters, setFilters] = useState(NO_FILTERS);
   useEffect(() => {
     const abort = new AbortController();
-    const timer = setTimeout(() => void appState.attempt(async () => setResults(await find(words, 0, abort.signal))), PAUSE_MS);
+    const timer = setTimeout(() => void appState.attempt(async () => setResults(await find(words, filters, 0, abort.signal))), PAUSE_MS);
     return () => (clearTimeout(timer), abort.abort());
-  }, [words]);
-  if (results === null) return <p class="hint">Searching …</p>;
+  }, [words, filters]);
+  const fields = <FilterFields filters={filters} onChange={setFilters} />;
+  if (results === null)
+    return (
+      <>
+        {fields}
+        <p class="hint">Searching …</p>
+      </>
+    );
   const { hits, hasMore } = results;
   const showMore = () =>
     void appState.attempt(async () => {
-      const next = await find(words, hits.length, new AbortController().signal);
+      const next = await find(words, filters, hits.length, new AbortController().signal);
       setResults({ hits: [...hits, ...next.hits], hasMore: next.hasMore });
     });
   return (
     <>
+      {fields}
       <p class="hint" role="status">
         {hasMore ? `The best ${plural(hits.length, "message")}; there are more` : hits.length ? plural(hits.length, "message") : "No results. Try fewer or different words."}
       </p>
@@ -56,9 +66,9 @@ export function SearchResults({ words }: { words: string }) {
   );
 }
 
-async function find(words: string, offset: number, signal: AbortSignal): Promise<Results> {
+async function find(words: string, filters: SearchFilters, offset: number, signal: AbortSignal): Promise<Results> {
   try {
-    return await api.search(words, offset, signal);
+    return await api.search(words, filters, offset, signal);
   } catch (error) {
     if (signal.aborted) return { hits: [], hasMore: false };
     throw error;

@@ -36,9 +36,12 @@ from dragoman.server.chat import (
     messages,
     models,
     settings,
+    shares,
     swap,
     threads,
+    titles,
     versions,
+    why,
 )
 from dragoman.server.config import base_path
 from dragoman.server.gateway_middleware import GatewayMiddleware
@@ -60,11 +63,14 @@ MODULES: Final = (
     attachments,
     models,
     messages,
+    why,
     swap,
     settings,
     costs,
     export,
     envelopes,
+    shares,
+    titles,
     runs,
     ui_messages,
     copilotkit,

@@ -1,8 +1,9 @@
 """The web page that ``make setup`` builds from ``web/``.
 
-    GET /                 the page, revalidated on every load
-    GET /static/{name}    its files; names contain a hash of the content, so browsers cache them for ever
-    GET /frame            the page for previews of HTML and diagrams, in a sandbox without origin and network
+    GET /                     the page, revalidated on every load
+    GET /service-worker.js    opens the page without a connection; revalidated on every load
+    GET /static/{name}        its files; names contain a hash of the content, so browsers cache them for ever
+    GET /frame                the page for previews of HTML and diagrams, in a sandbox without origin and network
 
 The page itself needs no API key; it sends one with its API requests. Its content security policy allows scripts, styles
 and connections only from this server. Images may also come from the attachment storage, if clients read them there.
@@ -29,6 +30,7 @@ from dragoman.server.http.requests import app_state
 from dragoman.server.http.responses import accepts_gzip
 
 _PAGE: Final = "index.html"
+_WORKER: Final = "service-worker.js"
 _FRAME: Final = "frame.html"
 # Scripts in a preview run without the origin of the server, and no request leaves the frame.
 _FRAME_POLICY: Final = (
@@ -38,9 +40,14 @@ _FRAME_POLICY: Final = (
 _IMMUTABLE: Final = "public, max-age=31536000, immutable"
 _POLICY: Final = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data: blob:{pictures}; "
-    "connect-src 'self'; font-src 'self'; frame-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+    "connect-src 'self'; font-src 'self'; frame-src 'self'; manifest-src 'self'; worker-src 'self'; "
+    "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 )
-_TYPES: Final = {".js": "text/javascript; charset=utf-8", ".txt": "text/plain; charset=utf-8"}
+_TYPES: Final = {
+    ".js": "text/javascript; charset=utf-8",
+    ".txt": "text/plain; charset=utf-8",
+    ".webmanifest": "application/manifest+json",
+}
 
 
 class PageFile(msgspec.Struct, frozen=True):
@@ -87,9 +94,18 @@ async def get_page_file(request: Request) -> Response:
     """Return a file of the page."""
     name = str(request.path_params["name"])
     file = load_page_files().get(name)
-    if file is None or name in (_PAGE, _FRAME):
+    if file is None or name in (_PAGE, _FRAME, _WORKER):
         raise not_found_error()
     return _file_response(request, file, {"cache-control": _IMMUTABLE})
+
+
+async def get_service_worker(request: Request) -> Response:
+    """Return the service worker. Its path is its scope, so it is beside the page."""
+    file = load_page_files().get(_WORKER)
+    if file is None:
+        raise not_found_error()
+    policy = "default-src 'none'; script-src 'self'; connect-src 'self'"
+    return _file_response(request, file, {"content-security-policy": policy, "cache-control": "no-cache"})
 
 
 @functools.cache
@@ -154,6 +170,15 @@ ENDPOINTS = (
         name="preview_frame",
         summary="The page for previews of HTML and diagrams, in a sandbox",
         responses={200: Media("text/html", {"type": "string"})},
+        public=True,
+    ),
+    Endpoint(
+        "GET",
+        f"/{_WORKER}",
+        get_service_worker,
+        name="service_worker",
+        summary="The service worker of the web page",
+        responses={200: Media("text/javascript")},
         public=True,
     ),
     Endpoint(

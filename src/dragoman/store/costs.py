@@ -121,6 +121,7 @@ class CostStore(Facet):
         since: str | None = None,
         until: str | None = None,
         after_seq: int = 0,
+        owners: Owners | None = None,
     ) -> AsyncIterator[PricedCall]:
         """Yield every answer that has a usage, by session and seq, without those of deleted sessions.
 
@@ -128,7 +129,7 @@ class CostStore(Facet):
         """
         after = (session or "", after_seq)
         filters = {"u.session_id": session, "u.model": model}
-        while page := await self._store._read(_read_calls(after, filters, since, until)):
+        while page := await self._store._read(_read_calls(after, filters, since, until, owners)):
             for call in page:
                 yield call
             after = (page[-1].session_id, page[-1].seq)
@@ -192,9 +193,17 @@ def _totals(
 
 @operation
 def _read_calls(
-    after: tuple[str, int], filters: dict[str, str | None], since: str | None, until: str | None
+    after: tuple[str, int],
+    filters: dict[str, str | None],
+    since: str | None,
+    until: str | None,
+    owners: Owners | None,
 ) -> Steps[list[PricedCall]]:
     conditions, arguments = _conditions(filters, since, until)
+    if owners is not None:
+        owner_sql, owner_arguments = owners.condition("u")
+        conditions.append(owner_sql)
+        arguments.extend(owner_arguments)
     rows = yield (
         "SELECT u.session_id, u.seq, u.model, m.metadata_json, m.created_at FROM usage AS u"
         " JOIN messages AS m ON m.session_id = u.session_id AND m.seq = u.seq"

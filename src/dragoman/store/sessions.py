@@ -11,7 +11,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import datetime
 from typing import Any, Final
 
@@ -244,6 +244,27 @@ def change_session(session_id: str, changes: dict[str, Any], now: datetime) -> S
     (row,) = yield (
         f"UPDATE sessions SET {', '.join((*columns, TOUCH))} WHERE id = ? RETURNING {_SESSION_COLUMNS}",
         (*values, *touch_arguments(now), session_id),
+    )
+    row = (*row[:14], _session_hash(row))
+    yield "UPDATE sessions SET hash = ? WHERE id = ?", (row[14], session_id)
+    return _session_from_row(row)
+
+
+@operation
+def merge_metadata(
+    session_id: str, changes: dict[str, Any] | Callable[[dict[str, Any]], dict[str, Any]]
+) -> Steps[Session]:
+    """Change keys of the metadata of a session, without moving it in the list; ``None`` removes a key.
+
+    ``changes`` may be a function of the present metadata.
+    """
+    yield from lock_session(session_id)
+    session = yield from get_session(session_id)
+    values = changes(session.metadata) if callable(changes) else changes
+    merged = {name: value for name, value in {**session.metadata, **values}.items() if value is not None}
+    (row,) = yield (
+        f"UPDATE sessions SET metadata_json = ? WHERE id = ? RETURNING {_SESSION_COLUMNS}",
+        (_json_column(merged), session_id),
     )
     row = (*row[:14], _session_hash(row))
     yield "UPDATE sessions SET hash = ? WHERE id = ?", (row[14], session_id)

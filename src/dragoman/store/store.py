@@ -43,6 +43,7 @@ from dragoman.store.entries import EntryStore
 from dragoman.store.evaluations import EvaluationStore
 from dragoman.store.gateway_calls import GatewayStore
 from dragoman.store.high_water import HighWaterMark
+from dragoman.store.labels import LABELS, SHARE, LabelStore
 from dragoman.store.message_reader import MAX_CACHED_PAGE, SMALL_PAGE, AttachmentRefs, MessageCache, MessageRow
 from dragoman.store.message_rows import message_from, message_hash
 from dragoman.store.message_writer import Draft, MessageRange, SessionEnd
@@ -100,6 +101,7 @@ class Store:
         self.evaluations = EvaluationStore(self)
         self.gateway = GatewayStore(self)
         self.keys = KeyStore(self)
+        self.labels = LabelStore(self)
         self.preferences = PreferenceStore(self)
         self.runs = RunStore(self)
         self.trace = TraceStore(self)
@@ -290,7 +292,7 @@ class Store:
             routing_policy=origin.routing_policy,
             user_id=user_id if user_id is not None else origin.user_id,
             team_id=origin.team_id,
-            metadata=origin.metadata,
+            metadata={key: value for key, value in origin.metadata.items() if key not in (LABELS, SHARE)},
             created_at=now,
             updated_at=now,
         )
@@ -511,6 +513,7 @@ class Store:
         owners: Owners | None = None,
         since: datetime | None = None,
         until: datetime | None = None,
+        has_tool: bool = False,
         limit: int = 20,
         offset: int = 0,
     ) -> list[Hit]:
@@ -518,7 +521,8 @@ class Store:
 
         The last word is a prefix; ``"words in quotes"`` are a phrase. ``session_id`` selects a whole history,
         including what a fork shares. ``user_id`` and ``team_id`` select their sessions, what their forks share, and
-        messages that record them; ``owners`` selects sessions only. ``until`` is exclusive.
+        messages that record them; ``owners`` selects sessions only. ``until`` is exclusive. ``has_tool`` selects
+        messages with tool calls or results.
         """
         filters = SearchFilters(
             session_id=session_id,
@@ -529,6 +533,7 @@ class Store:
             owners=owners,
             since=since,
             until=until,
+            has_tool=has_tool,
         )
         return await self.search_index.search(words, filters, limit, offset)
 

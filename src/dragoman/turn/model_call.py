@@ -55,7 +55,7 @@ from dragoman.message import (
 from dragoman.offload import estimate_size, run_off_loop
 from dragoman.prompt_cache import place_cache_hints
 from dragoman.redaction import redact
-from dragoman.repair import repair
+from dragoman.repair import Action, repair
 from dragoman.rules import calls_of
 from dragoman.settings import Endpoint
 from dragoman.shield import run_to_completion
@@ -493,7 +493,7 @@ def _write_request(
 
 def fit_history(turn: TurnState, options: Options) -> FittedHistory:
     """The messages that the model receives: supported, repaired, and as many as fit its window."""
-    return fit_messages(
+    return prepare_history(
         turn.services,
         turn.config,
         turn.session,
@@ -501,10 +501,17 @@ def fit_history(turn: TurnState, options: Options) -> FittedHistory:
         history=turn.history,
         tools=turn.tools,
         options=options,
-    )
+    ).fitted
 
 
-def fit_messages(
+class PreparedHistory(msgspec.Struct, frozen=True):
+    """The messages that a model receives, and the changes that made the history valid."""
+
+    fitted: FittedHistory
+    repairs: tuple[Action, ...]
+
+
+def prepare_history(
     services: AgentServices,
     config: AgentConfig,
     session: Session,
@@ -513,19 +520,19 @@ def fit_messages(
     history: Sequence[Message],
     tools: ToolRegistry,
     options: Options,
-) -> FittedHistory:
-    """The same for a history that is not part of a turn."""
+) -> PreparedHistory:
+    """The same for a history that is not part of a turn, with the changes that made it valid."""
     capabilities = model.capabilities
     policy = image_policy(config, session) if session.metadata else config.capability_policy
     describe = image_describer(config, session) if policy == "describe" else None
     visible = project_history(with_summary(history), capabilities, policy=policy, describe=describe)
     if services.workspace is not None:
         visible = load_workspace_images(visible, services.workspace)
-    valid = repair(visible, tools.problems).messages
+    repaired = repair(visible, tools.problems)
     estimate = tokens.make_estimate(model.id, history, tools.definitions)
     tool_tokens = tokens.estimate((), tools.definitions, model.id) if tools.definitions else 0
     limit = max(1, capabilities.max_context_tokens - tool_tokens - answer_reserve(model, options))
-    return fit(valid, limit, estimate)
+    return PreparedHistory(fit(repaired.messages, limit, estimate), repaired.actions)
 
 
 def answer_reserve(model: Model, options: Options) -> int:
@@ -668,6 +675,7 @@ def emit_call_end(turn: TurnState, request_id: str, reply: Reply, usage: Usage |
                 error_code=reply.fault.code,
                 error_message_redacted=redact(reply.fault.message),
                 retry_count=call_log.retry_count,
+                retries=_retries(call_log),
                 latency_ms=call_log.latency_ms or 0,
             )
         )
@@ -689,7 +697,15 @@ def emit_call_end(turn: TurnState, request_id: str, reply: Reply, usage: Usage |
             response_model=reply.model,
             time_to_first_token_ms=call_log.first_byte_ms,
             retry_count=call_log.retry_count,
+            retries=_retries(call_log),
             user_id=turn.request.user_id,
             team_id=turn.request.team_id,
         )
+    )
+
+
+def _retries(call_log: CallLog) -> tuple[turn_events.RetryRecord, ...]:
+    return tuple(
+        turn_events.RetryRecord(error_code=fault.code, error_class=fault.error_class, delay_ms=delay_s * 1000)
+        for fault, delay_s in call_log.retries
     )

@@ -138,14 +138,17 @@ def _with_session(session: Session, message: Message) -> Message:
 
 
 def make_system_messages(config: AgentConfig, request: TurnRequest, session: Session) -> list[Message]:
-    """The system prompt, which is sent and not stored, because it may change."""
+    """The system prompts of the agent and of the session, and the context of the request."""
     prompts = (config.system_prompt, settings_of(session).system_prompt, request.context)
-    texts = [text for text in prompts if text]
-    if not texts:
+    return system_messages("\n\n".join(text for text in prompts if text), session)
+
+
+def system_messages(text: str | None, session: Session) -> list[Message]:
+    """A system prompt as a message. It is sent and not stored, because it may change."""
+    if not text:
         return []
     message_id = derive_ulid(0, session.id, "system prompt")
-    content = (TextBlock("\n\n".join(texts)),)
-    return [Message(message_id, session.id, Role.SYSTEM, content, MessageMetadata(), session.created_at)]
+    return [Message(message_id, session.id, Role.SYSTEM, (TextBlock(text),), MessageMetadata(), session.created_at)]
 
 
 async def recover_session(services: AgentServices, session_id: str) -> None:

@@ -5,7 +5,7 @@
 import { requestProblem } from "./error-messages.ts";
 import { Observable } from "../state/observable.ts";
 import type { Problem } from "../state/view-model.ts";
-import type { ContextUse, ConversationSettings, Hit, ImagePolicy, Model, Preflight, Row, Stored, Thread, ThreadSettings, ToolInfo, Versions } from "./types.ts";
+import type { ContextUse, ConversationSettings, Hit, ImagePolicy, Model, Preflight, Row, SearchFilters, Stored, Thread, ThreadSettings, ToolInfo, Versions } from "./types.ts";
 
 const BASE = "api/v1/agent"; // relative to the path of the page
 const KEY = "dragoman-key";
@@ -102,7 +102,7 @@ export function messages(thread: string, where: { beforeSeq?: number; afterSeq?:
   return json(`/threads/${id(thread)}/messages${query({ limit: 50, ...where })}`);
 }
 
-export function changeThread(thread: string, change: { title?: string; model?: string | null; policy?: ImagePolicy }): Promise<Thread> {
+export function changeThread(thread: string, change: { title?: string; model?: string | null; policy?: ImagePolicy; pinned?: boolean; tags?: string[] }): Promise<Thread> {
   return json(`/threads/${id(thread)}`, jsonRequest("PATCH", change));
 }
 
@@ -114,18 +114,24 @@ export function fork(thread: string, atSeq: number): Promise<Thread> {
   return json(`/threads/${id(thread)}/fork`, jsonRequest("POST", { atSeq }));
 }
 
-export function search(words: string, offset: number, signal: AbortSignal): Promise<{ hits: Hit[]; hasMore: boolean }> {
-  return json(`/search${query({ q: words, limit: 40, offset })}`, { signal });
+export function search(words: string, filters: SearchFilters, offset: number, signal: AbortSignal): Promise<{ hits: Hit[]; hasMore: boolean }> {
+  return json(`/search${query({ q: words, limit: 40, offset, ...filters })}`, { signal });
 }
 
-// Downloads a conversation as a file of a format that the server exports.
-export async function downloadThread(thread: string, name: string, format: string): Promise<void> {
-  const answer = await call(`/threads/${id(thread)}/export${query({ format })}`);
-  const suffix = format === "markdown" ? "md" : "json";
+// Saves the body of a response as a file.
+export async function download(answer: Response, name: string): Promise<void> {
   const url = URL.createObjectURL(await answer.blob());
-  const link = Object.assign(document.createElement("a"), { href: url, download: `${name.slice(0, 60).replace(/[^\p{L}\p{N} _-]/gu, "")}.${suffix}` });
-  link.click();
-  URL.revokeObjectURL(url);
+  Object.assign(document.createElement("a"), { href: url, download: name }).click();
+  setTimeout(() => URL.revokeObjectURL(url), 10_000); // some browsers read it after the click
+}
+
+export interface Me {
+  user_id: string;
+  scopes: string[];
+}
+
+export function me(): Promise<Me> {
+  return json("/me");
 }
 
 // --- models ----------------------------------------------------------------------------------------------------------
@@ -186,10 +192,24 @@ export interface Cost {
   unpriced: number; // number of answers without a known price
   byDay: Total[];
   byModel: Total[];
+  byThread: (Total & { title: string | null })[];
+  byPerson: Total[] | null; // only for administrators who ask for everybody
+  cacheSavedUsd: string | null;
 }
 
-export function cost(): Promise<Cost> {
-  return json("/cost");
+// Days in UTC; `to` is the day after the last one.
+export interface CostRange {
+  from: string | null;
+  to: string | null;
+  people: "own" | "all";
+}
+
+export function cost(range: CostRange): Promise<Cost> {
+  return json(`/cost${query({ ...range })}`);
+}
+
+export async function downloadCosts(range: CostRange): Promise<void> {
+  await download(await call(`/cost/export${query({ ...range })}`), "costs.csv");
 }
 
 export function threadCost(thread: string): Promise<{ totalUsd: string | null; unpriced: number; byModel: Total[]; sharedAnswers: number; sharedUsd: string | null }> {

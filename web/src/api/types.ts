@@ -9,6 +9,9 @@ export interface Thread {
   parentId: string | null;
   parentSeq: number;
   lastSeq: number;
+  pinned: boolean;
+  tags: string[];
+  shared: { lastSeq: number; include: string[]; createdAt: string } | null;
   updatedAt: string;
 }
 
@@ -17,6 +20,14 @@ export interface Versions {
   seq: number;
   threads: string[];
   current: number; // index in threads
+}
+
+export interface SearchFilters {
+  model: string | null;
+  role: string | null;
+  from: string | null; // days in UTC, both included
+  to: string | null;
+  hasTool: "true" | null;
 }
 
 export interface Hit {

@@ -9,6 +9,7 @@ import type { Conversation, Draft } from "../state/conversation.ts";
 import { Icon, IconButton } from "../components/icons.tsx";
 import { drafts, settingsChoices } from "../state/drafts.ts";
 import { editLastQuestion } from "./messages.tsx";
+import { titleNewConversation } from "../organise/titles.ts";
 import { modelForRun, saveModelChoice } from "./model-picker.tsx";
 import * as appState from "../state/app-state.ts";
 import { isBusy, type View } from "../state/view-model.ts";
@@ -39,6 +40,7 @@ export function Composer({ conversation, view }: { conversation: Conversation; v
   const [isOver, setOver] = useState(false);
   const field = useRef<HTMLTextAreaElement>(null);
   const picker = useRef<HTMLInputElement>(null);
+  const camera = useRef<HTMLInputElement>(null);
   const suggested = useObservable(suggestion);
   const branch = useObservable(appState.branch);
   const isWaiting = uploads.some((upload) => !upload.stored && !upload.fault);
@@ -112,6 +114,7 @@ export function Composer({ conversation, view }: { conversation: Conversation; v
       return;
     }
     const previous = uploads;
+    const isFirst = !view.items.length;
     clear();
     const model = modelForRun(conversation.id);
     const sending = conversation.send(draft, model, settingsForRun(conversation));
@@ -120,6 +123,7 @@ export function Composer({ conversation, view }: { conversation: Conversation; v
     if (isAccepted) {
       saveModelChoice(conversation.id);
       settingsChoices.delete(storageKey);
+      if (isFirst) void titleNewConversation(conversation.id);
       release(previous);
     } else {
       setText((now) => now || draft.text);
@@ -167,6 +171,8 @@ export function Composer({ conversation, view }: { conversation: Conversation; v
       <div class="row">
         <IconButton icon="clip" label="Add files" onClick={() => picker.current?.click()} />
         <input ref={picker} type="file" class="hidden" multiple accept={ACCEPTED_TYPES} tabindex={-1} aria-label="Files" onChange={(event) => (add(event.currentTarget.files ?? []), (event.currentTarget.value = ""))} />
+        <IconButton icon="camera" label="Take a photo" class="touch-only" onClick={() => camera.current?.click()} />
+        <input ref={camera} type="file" class="hidden" accept="image/*" capture="environment" tabindex={-1} aria-label="Photo" onChange={(event) => (add(event.currentTarget.files ?? []), (event.currentTarget.value = ""))} />
         <textarea
           id="words"
           ref={field}
@@ -179,6 +185,7 @@ export function Composer({ conversation, view }: { conversation: Conversation; v
           onPaste={onPaste}
           enterkeyhint="send"
         />
+        {canSend && branch === null && <IconButton icon="columns" label="Ask several models" onClick={() => appState.dialog.set({ kind: "compare", draft: { text: text.trim(), files }, onSent: clear })} />}
         {isBusy(view) ? (
           <button type="button" class="send stop" aria-label="Stop" title="Stop (Esc)" disabled={view.run.state === "stopping"} onClick={() => void conversation.stop()}>
             <Icon name="stop" />

@@ -173,6 +173,7 @@ function Answer({ item, before, threadId, isBusy: busy, isLast, isReplaced, wait
           {isLast && <IconButton icon="swap" label="Regenerate with another model" onClick={() => appState.dialog.set({ kind: "models", onChoose: (model) => regenerate(threadId, model) })} disabled={busy} />}
           <IconButton icon="fork" label="Fork here" onClick={() => void appState.fork(threadId, seq)} disabled={busy} />
           <IconButton icon="code" label="Show in another format" onClick={() => appState.dialog.set({ kind: "show-as", messageId: item.id })} />
+          <IconButton icon="why" label="Why this answer?" onClick={() => appState.navigate({ page: "why", id: threadId, at: item.id })} />
         </div>
       )}
     </article>
@@ -215,7 +216,7 @@ async function toDraft({ text, attachments }: UserItem): Promise<Draft> {
   return { text, files: await Promise.all(places.map(async (place) => ({ ...place, url: await api.signedUrl(place.bucket, place.path) }))) };
 }
 
-function PartView({ part, isWaiting, isComplete }: { part: Part; isWaiting: boolean; isComplete: boolean }) {
+export function PartView({ part, isWaiting, isComplete }: { part: Part; isWaiting: boolean; isComplete: boolean }) {
   switch (part.kind) {
     case "text":
       return <MarkdownText text={part.text} isComplete={isComplete} />;

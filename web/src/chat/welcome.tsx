@@ -6,8 +6,8 @@ import { chosenModel } from "./model-picker.tsx";
 import * as appState from "../state/app-state.ts";
 import { hashOf } from "../state/route.ts";
 import { suggest } from "./composer.tsx";
-
-const SUGGESTIONS = ["Explain what a Merkle tree is, with a small example", "Write a haiku about translation, then explain it", "帮我把这句话翻译成英文：山重水复疑无路"];
+import { promptsFor } from "../tour/prompts.ts";
+import { startTour } from "../tour/state.ts";
 
 export function Welcome() {
   const models = useObservable(appState.models);
@@ -17,6 +17,7 @@ export function Welcome() {
   return (
     <div class="welcome">
       <h2>Start a conversation</h2>
+      <p>Dragoman is one page for every model: swap models in the middle of a conversation, and keep everything on this server.</p>
       <p class="muted">
         {!models.length ? (
           "Loading …"
@@ -38,7 +39,7 @@ export function Welcome() {
         </p>
       )}
       <ul class="suggestions">
-        {SUGGESTIONS.map((words) => (
+        {promptsFor(provider).map((words) => (
           <li key={words}>
             <button type="button" onClick={() => suggest(words)}>
               {words}
@@ -46,6 +47,9 @@ export function Welcome() {
           </li>
         ))}
       </ul>
+      <button type="button" class="quiet start-tour" onClick={startTour}>
+        Take the tour (two minutes)
+      </button>
       <ul class="tips">
         <li>
           <Icon name="clip" size={16} /> Drop or paste images and files

@@ -6,12 +6,18 @@ import { lazy } from "./lazy.tsx";
 import { Help } from "./help.tsx";
 import { Modal } from "./modal.tsx";
 import { ModelPicker } from "../chat/model-picker.tsx";
+import { setTitleSetting, titleSetting } from "../organise/titles.ts";
 import * as appState from "../state/app-state.ts";
 import { ShowAs } from "../chat/show-as.tsx";
 import { ThreadCost } from "./thread-cost.tsx";
 import type { Thread } from "../api/types.ts";
 
-const ConversationSettings = lazy(async () => (await import("../chat/settings-dialog.tsx")).SettingsDialog);
+const TagDialog = lazy(async () => (await import("../extras.ts")).TagDialog);
+const ExportDialog = lazy(async () => (await import("../extras.ts")).ExportDialog);
+const ShareDialog = lazy(async () => (await import("../extras.ts")).ShareDialog);
+const ChooseModels = lazy(async () => (await import("../extras.ts")).ChooseModels);
+const ConversationSettings = lazy(async () => (await import("../extras.ts")).SettingsDialog);
+
 const close = () => appState.dialog.set(null);
 
 export function Dialogs() {
@@ -33,6 +39,14 @@ export function Dialogs() {
       return <Delete thread={dialog.thread} />;
     case "show-as":
       return <ShowAs messageId={dialog.messageId} onClose={close} />;
+    case "tags":
+      return <TagDialog thread={dialog.thread} onClose={close} />;
+    case "export":
+      return <ExportDialog thread={dialog.thread} onClose={close} />;
+    case "share":
+      return <ShareDialog thread={dialog.thread} onClose={close} />;
+    case "compare":
+      return <ChooseModels draft={dialog.draft} onSent={dialog.onSent} onClose={close} />;
     default:
       return null;
   }
@@ -40,6 +54,7 @@ export function Dialogs() {
 
 function Rename({ thread }: { thread: Thread }) {
   const [title, setTitle] = useState(thread.title ?? "");
+  const [isAutomatic, setAutomatic] = useState(titleSetting() === "on");
   const onSubmit = (event: Event) => {
     event.preventDefault();
     close();
@@ -51,6 +66,10 @@ function Rename({ thread }: { thread: Thread }) {
         <label class="field">
           Title
           <input value={title} maxLength={200} onInput={(event) => setTitle(event.currentTarget.value)} data-focus />
+        </label>
+        <label class="row small">
+          <input type="checkbox" checked={isAutomatic} onChange={(event) => (setAutomatic(event.currentTarget.checked), setTitleSetting(event.currentTarget.checked))} />
+          <span>Let the model write the titles of new conversations (one short call each)</span>
         </label>
         <div class="row end">
           <button type="button" onClick={close}>

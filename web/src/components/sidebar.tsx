@@ -1,24 +1,16 @@
 // Sidebar: conversation list, search, links to the other pages.
 import { useEffect, useState } from "preact/hooks";
-import * as api from "../api/client.ts";
 import { useObservable } from "../state/observable.ts";
-import { era, stripMarkdown } from "../lib/format.ts";
 import { Icon, IconButton, type IconName } from "./icons.tsx";
-import { Menu } from "./menu.tsx";
 import { PAGES } from "../pages.tsx";
 import { hashOf } from "../state/route.ts";
 import { SearchResults } from "../search.tsx";
+import { ThreadList } from "../organise/thread-list.tsx";
 import * as appState from "../state/app-state.ts";
 import { startNewChat } from "../lib/shortcuts.ts";
 import { nextTheme, theme, type Theme } from "../lib/theme.ts";
-import type { Thread } from "../api/types.ts";
 
 const THEME_ICONS: Record<Theme, IconName> = { system: "system", light: "sun", dark: "moon" };
-const EXPORTS = [
-  { label: "Export as Markdown", format: "markdown" },
-  { label: "Export for AG-UI", format: "ag_ui" },
-  { label: "Export for the AI SDK", format: "vercel" },
-];
 
 export function Sidebar() {
   const [words, setWords] = useState("");
@@ -42,7 +34,7 @@ export function Sidebar() {
         <input id="search" type="search" placeholder="Search" value={words} onInput={(event) => setWords(event.currentTarget.value)} onKeyDown={onKeyDown} />
         <kbd aria-hidden="true">/</kbd>
       </label>
-      <div class="list" onClick={closeDrawer}>{words.trim() ? <SearchResults words={words.trim()} /> : <Threads />}</div>
+      <div class="list" onClick={closeDrawer}>{words.trim() ? <SearchResults words={words.trim()} /> : <ThreadList />}</div>
       <Footer />
     </nav>
   );
@@ -51,69 +43,6 @@ export function Sidebar() {
 // A click on a link closes the drawer, even if the link is the current page.
 function closeDrawer(event: Event): void {
   if ((event.target as HTMLElement).closest("a")) appState.isDrawerOpen.set(false);
-}
-
-function Threads() {
-  const threads = useObservable(appState.threads);
-  const current = useObservable(appState.route);
-  const now = new Date();
-  if (threads === null) return <p class="hint">Loading …</p>;
-  if (!threads.length) return <p class="hint">Your conversations will appear here.</p>;
-  let heading = "";
-  return (
-    <>
-      <ul>
-        {threads.map((thread) => {
-          const here = era(new Date(thread.updatedAt), now);
-          const isFirst = here !== heading;
-          heading = here;
-          return (
-            <>
-              {isFirst && (
-                <li class="era" key={here}>
-                  {here}
-                </li>
-              )}
-              <ThreadRow key={thread.id} thread={thread} isCurrent={current.page === "" && current.id === thread.id} />
-            </>
-          );
-        })}
-      </ul>
-      {appState.hasMoreThreads() && (
-        <button type="button" class="quiet wide" onClick={() => void appState.loadMoreThreads()}>
-          Show more
-        </button>
-      )}
-    </>
-  );
-}
-
-function ThreadRow({ thread, isCurrent }: { thread: Thread; isCurrent: boolean }) {
-  const name = thread.title || thread.snippet || "Untitled";
-  return (
-    <li class={`thread ${isCurrent ? "current" : ""}`}>
-      <a href={hashOf({ id: thread.id })} aria-current={isCurrent ? "page" : undefined}>
-        <span class="title">
-          {thread.parentId && <Icon name="fork" size={14} />}
-          <span>{name}</span>
-        </span>
-        {thread.title && thread.snippet && thread.snippet !== thread.title && <span class="snippet">{stripMarkdown(thread.snippet)}</span>}
-      </a>
-      <Menu
-        label={`Actions for ${name}`}
-        actions={[
-          { label: "Rename", icon: "edit", run: () => appState.dialog.set({ kind: "rename", thread }) },
-          { label: "Fork", icon: "fork", run: () => void appState.fork(thread.id, thread.lastSeq) },
-          ...EXPORTS.map(({ label, format }) => ({
-            label,
-            icon: "file" as const,
-            run: () => void appState.attempt(() => api.downloadThread(thread.id, name, format)),
-          })),
-          { label: "Delete", icon: "trash", run: () => appState.dialog.set({ kind: "delete", thread }) },
-        ]}
-      />
-    </li>
-  );
 }
 
 function Footer() {
@@ -130,7 +59,7 @@ function Footer() {
   return (
     <footer class="row between">
       <div class="row pages">
-        {PAGES.filter((entry) => !entry.isForAdmins).map((entry) => (
+        {PAGES.filter((entry) => !entry.isForAdmins && !entry.isHidden).map((entry) => (
           <a key={entry.name} class="page-link" href={entry.name ? `#/${entry.name}` : hashOf({ id: appState.open.value.view.value.items.length ? appState.open.value.id : null })} aria-current={entry.name === page ? "page" : undefined}>
             <Icon name={entry.icon} size={16} />
             {entry.label}

@@ -1,4 +1,5 @@
-// Costs of the open conversation, in a dialog.
+// Tables of costs, and the costs of the open conversation in a dialog.
+import type { ComponentChildren } from "preact";
 import { useEffect, useState } from "preact/hooks";
 import * as api from "../api/client.ts";
 import { Modal } from "./modal.tsx";
@@ -23,24 +24,34 @@ export function ThreadCost({ onClose }: { onClose: () => void }) {
 }
 
 export function ModelTable({ models }: { models: api.Total[] }) {
+  return <TotalTable heading="Model" label="Costs by model" rows={models.map((row) => ({ ...row, name: modelName(row.group ?? "unknown") }))} />;
+}
+
+interface NamedTotal extends api.Total {
+  name: ComponentChildren;
+}
+
+export function TotalTable({ heading, label, rows }: { heading: string; label: string; rows: NamedTotal[] }) {
   return (
-    <div class="table prose" tabindex={0} role="region" aria-label="Costs by model">
+    <div class="table prose" tabindex={0} role="region" aria-label={label}>
       <table>
         <thead>
           <tr>
-            <th>Model</th>
+            <th>{heading}</th>
             <th align="right">Answers</th>
             <th align="right">Tokens in</th>
+            <th align="right">Cached</th>
             <th align="right">Tokens out</th>
             <th align="right">Cost</th>
           </tr>
         </thead>
         <tbody>
-          {models.map((row) => (
-            <tr key={row.group}>
-              <td>{modelName(row.group ?? "unknown")}</td>
+          {rows.map((row, at) => (
+            <tr key={row.group ?? `none-${at}`}>
+              <td>{row.name}</td>
               <td align="right">{count(row.messages)}</td>
               <td align="right">{count(row.inputTokens + row.cachedInputTokens + row.cacheCreationInputTokens)}</td>
+              <td align="right">{row.cachedInputTokens ? count(row.cachedInputTokens) : ""}</td>
               <td align="right">{count(row.outputTokens)}</td>
               <td align="right">{spent(row.costUsd, row.unpriced, row.messages)}</td>
             </tr>

@@ -18,7 +18,7 @@ export const SHORTCUTS: Shortcut[] = [
   { keys: ["Ctrl", "Shift", "O"], label: "New conversation", matches: (event) => isCommand(event) && event.shiftKey && event.key.toLowerCase() === "o", run: () => startNewChat() },
   { keys: ["Ctrl", "/"], label: "Choose a model", matches: (event) => isCommand(event) && event.key === "/", run: () => appState.dialog.set({ kind: "models" }) },
   { keys: ["Ctrl", "Shift", "L"], label: "Switch the theme: system, light, dark", matches: (event) => isCommand(event) && event.shiftKey && event.key.toLowerCase() === "l", run: nextTheme },
-  { keys: ["Esc"], label: "Stop the answer", matches: (event) => event.key === "Escape" && !appState.dialog.value && !event.isComposing, run: () => void appState.open.value.stop() },
+  { keys: ["Esc"], label: "Close the drawer, or stop the answer", matches: (event) => event.key === "Escape" && !appState.dialog.value && !event.isComposing, run: closeOrStop },
   { keys: ["?"], label: "Show this list", matches: (event) => isPlain(event) && event.key === "?", run: () => appState.dialog.set({ kind: "help" }) },
 ];
 
@@ -42,6 +42,12 @@ export function listenForShortcuts(): void {
 export function startNewChat(): void {
   appState.startConversation();
   focus("#words");
+}
+
+// On a phone, the drawer is closed first.
+function closeOrStop(): void {
+  if (appState.isDrawerOpen.value) appState.isDrawerOpen.set(false);
+  else void appState.open.value.stop();
 }
 
 function focus(selector: string): void {

@@ -34,7 +34,11 @@ export type Dialog =
   | { kind: "cost" }
   | { kind: "rename"; thread: Thread }
   | { kind: "delete"; thread: Thread }
-  | { kind: "show-as"; messageId: string };
+  | { kind: "show-as"; messageId: string }
+  | { kind: "tags"; thread: Thread }
+  | { kind: "export"; thread: Thread | null } // null: the selected ones
+  | { kind: "share"; thread: Thread }
+  | { kind: "compare"; draft: Draft; onSent: () => void };
 
 let nextPage: string | null = null;
 let loads = 0; // requests of the first page

@@ -49,10 +49,10 @@ export class Conversation {
     this.view.change((view) => ({ ...view, isLoading: false }));
     void this.#join();
     void this.#loadCost();
-    void this.#loadVersions();
+    void this.loadVersions();
   }
 
-  async #loadVersions(): Promise<void> {
+  async loadVersions(): Promise<void> {
     const versions = await api.versions(this.id).catch(() => []);
     this.view.change((view) => ({ ...view, versions }));
   }
@@ -217,7 +217,7 @@ export class Conversation {
   async #settle(isAccepted: boolean): Promise<void> {
     if (isAccepted) await this.#loadNew().catch(() => undefined); // on failure the streamed content stays visible
     if (isAccepted) void this.#loadCost();
-    if (isAccepted) void this.#loadVersions();
+    if (isAccepted) void this.loadVersions();
     this.#announce();
   }
 

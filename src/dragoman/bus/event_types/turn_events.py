@@ -5,6 +5,8 @@ from __future__ import annotations
 from decimal import Decimal
 from typing import Any, Literal
 
+import msgspec
+
 from dragoman.bus.types import Actor, Count, Milliseconds, Payload, Seconds, Sensitivity, Sha256, event
 from dragoman.exchange import ErrorClass, StopReason
 
@@ -114,6 +116,14 @@ class LlmCallStarted(Payload, frozen=True, kw_only=True):
     is_worker: bool = False  # a delegated agent makes the call
 
 
+class RetryRecord(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """An attempt of a model call that failed and was retried."""
+
+    error_code: str  # code of the fault
+    error_class: ErrorClass  # kind of failure
+    delay_ms: Milliseconds  # pause before the next attempt
+
+
 @event("llm.call_completed", Actor.AGENT, Sensitivity.PSEUDONYMOUS)
 class LlmCallCompleted(Payload, frozen=True, kw_only=True):
     """A model call completed. The three counts of input tokens are disjoint."""
@@ -134,6 +144,7 @@ class LlmCallCompleted(Payload, frozen=True, kw_only=True):
     response_model: str | None = None  # model that answered, as the provider names it
     time_to_first_token_ms: Milliseconds | None = None  # only for streamed answers
     retry_count: Count = 0  # failed attempts before this one
+    retries: tuple[RetryRecord, ...] = ()  # these attempts
     gateway_key_id: str | None = None  # id of the caller's key
     inbound_shape: str | None = None  # dialect of the caller
     user_id: str | None = None  # owner, as a pseudonym
@@ -149,6 +160,7 @@ class LlmCallFailed(Payload, frozen=True, kw_only=True):
     error_class: ErrorClass  # kind of failure
     error_message_redacted: str  # message of the provider without secrets
     retry_count: Count  # attempts after the first one
+    retries: tuple[RetryRecord, ...] = ()  # failed attempts before the last one
     latency_ms: Milliseconds  # duration of all attempts
     request_id: str | None = None  # own id of this call
     error_code: str | None = None  # code of the fault

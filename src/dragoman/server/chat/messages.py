@@ -144,11 +144,11 @@ def _render_message(format_name: str, message: Message) -> tuple[bytes, tuple[Lo
     """A message in a format, and its losses. ``provider_raw`` is included only in the wire of its own dialect."""
     if format_name == formats.CANONICAL:
         return identity(message), ()
-    written = formats.write(format_name, Conversation(model=None, messages=(_strip_foreign_raw(message, format_name),)))
+    written = formats.write(format_name, Conversation(model=None, messages=(strip_foreign_raw(message, format_name),)))
     return written.data, written.losses
 
 
-def _strip_foreign_raw(message: Message, dialect: str) -> Message:
+def strip_foreign_raw(message: Message, dialect: str) -> Message:
     """A message without the ``provider_raw`` of other dialects."""
     metadata = message.metadata
     if not _is_from_dialect(metadata.provider_raw, dialect):

@@ -30,7 +30,7 @@ from dragoman.server.http.responses import json_response
 from dragoman.settings.policy_file import MAX_BYTES, parse_yaml
 from dragoman.store import Row, Session, Store
 from dragoman.turn.image_policy import image_policy, with_policy
-from dragoman.turn.model_call import answer_reserve, fit_messages
+from dragoman.turn.model_call import answer_reserve, prepare_history
 from dragoman.turn.session_settings import SessionSettings, settings_of, with_settings
 from dragoman.turn.start import make_system_messages, make_turn_tools
 from dragoman.turn.types import TurnRequest
@@ -177,9 +177,9 @@ async def get_context(request: Request) -> Response:
 
     def measure() -> ContextUse:
         history = [*system, *(row.message for row in rows)]
-        fitted = fit_messages(
+        fitted = prepare_history(
             agent.services, agent.config, session, model=model, history=history, tools=tools, options=Options()
-        )
+        ).fitted
         sent = [message for message in fitted.messages if message.role is not Role.SYSTEM]
         prompts = [message for message in fitted.messages if message.role is Role.SYSTEM]
         return ContextUse(

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
 from typing import Annotated, Final
 
@@ -22,6 +23,7 @@ from dragoman.handoff import Policy
 from dragoman.ids import name_from_id
 from dragoman.server.auth.principal import Principal, find_session, find_thread, get_owned_session, get_principal
 from dragoman.server.chat.history import MAX_PAGE_SIZE, client_message_id, day_param, message_text
+from dragoman.server.chat.shares import get_share
 from dragoman.server.chat.swap import swap_thread
 from dragoman.server.http.endpoint import Endpoint, Query
 from dragoman.server.http.http_errors import ApiError, not_found_error
@@ -29,6 +31,7 @@ from dragoman.server.http.requests import app_state, int_param, json_body, parse
 from dragoman.server.http.responses import json_response
 from dragoman.server.state import AppState
 from dragoman.store import Hit, Session, Store
+from dragoman.store.labels import get_labels
 from dragoman.turn.events import make_session_end
 from dragoman.turn.image_policy import swap_model
 
@@ -39,6 +42,7 @@ _SNIPPET_LENGTH: Final = 160  # characters
 _SEARCH_LIMIT: Final = 20
 
 Title = Annotated[str, msgspec.Meta(min_length=1, max_length=500)]
+Tag = Annotated[str, msgspec.Meta(min_length=1, max_length=50)]
 
 
 class Thread(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
@@ -51,8 +55,19 @@ class Thread(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     parent_id: str | None  # thread that it was forked from, if it belongs to the caller
     parent_seq: int  # last message that it shares with the parent
     last_seq: int  # number of messages
+    pinned: bool
+    tags: tuple[str, ...]
+    shared: SharedInfo | None  # null: not shared
     created_at: datetime
     updated_at: datetime
+
+
+class SharedInfo(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """The link to a read-only page of a thread."""
+
+    last_seq: int  # the newest message of the page
+    include: tuple[str, ...]
+    created_at: datetime
 
 
 class Threads(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
@@ -70,6 +85,8 @@ class ThreadUpdate(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     title: Title | UnsetType | None = UNSET
     model: Annotated[str, msgspec.Meta(min_length=1, max_length=200)] | UnsetType | None = UNSET
     policy: Policy = "strict"  # how images are sent to a model that cannot read them
+    pinned: bool | UnsetType = UNSET
+    tags: Annotated[tuple[Tag, ...], msgspec.Meta(max_length=20)] | UnsetType = UNSET
 
 
 class ForkRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename="camel"):
@@ -110,6 +127,8 @@ async def list_threads(request: Request) -> Response:
     """Return a page of the caller's threads."""
     principal, store = get_principal(request), app_state(request).store
     limit = int_param(request, "limit", default=_PAGE_SIZE, maximum=MAX_PAGE_SIZE)
+    if "pinned" in request.query_params or "tag" in request.query_params:
+        return await _list_by_label(request, limit)
     cursor = text_param(request, "cursor", None)
     before = await _resolve_cursor(store, principal, cursor) if cursor is not None else None
     sessions = await store.list_sessions_of(principal.owners, before=before, limit=limit + 1)
@@ -117,6 +136,16 @@ async def list_threads(request: Request) -> Response:
     threads = [await describe_thread(request, session) for session in page]
     next_cursor = make_cursor(principal, page[-1]) if has_more else None
     return json_response(Threads(threads=threads, has_more=has_more, limit=limit, cursor=next_cursor))
+
+
+async def _list_by_label(request: Request, limit: int) -> Response:
+    """The pinned threads, or those with a tag, on one page."""
+    is_pinned = text_param(request, "pinned", "false", max_length=5) == "true"
+    tag = text_param(request, "tag", None, max_length=50)
+    store, owners = app_state(request).store, get_principal(request).owners
+    sessions = await store.labels.sessions(owners, is_pinned=is_pinned, tag=tag, limit=limit + 1)
+    threads = [await describe_thread(request, session) for session in sessions[:limit]]
+    return json_response(Threads(threads=threads, has_more=len(sessions) > limit, limit=limit, cursor=None))
 
 
 async def _resolve_cursor(store: Store, principal: Principal, cursor: str) -> tuple[datetime, str]:
@@ -156,6 +185,25 @@ def _digest(principal: Principal, position: bytes) -> bytes:
     return hashlib.sha256(owner + b"\0" + position).digest()[:_DIGEST_BYTES]
 
 
+class TagCount(msgspec.Struct, frozen=True):
+    """A tag and the number of its threads."""
+
+    tag: str
+    threads: int
+
+
+class Tags(msgspec.Struct, frozen=True):
+    """All tags of the caller."""
+
+    tags: list[TagCount]
+
+
+async def list_tags(request: Request) -> Response:
+    """Return the tags of the caller's threads."""
+    tags = await app_state(request).store.labels.tags(get_principal(request).owners)
+    return json_response(Tags([TagCount(tag, count) for tag, count in tags]))
+
+
 async def get_thread(request: Request) -> Response:
     """Return a thread of the caller."""
     session = await get_owned_session(request, request.path_params["id"])
@@ -164,6 +212,7 @@ async def get_thread(request: Request) -> Response:
 
 async def describe_thread(request: Request, session: Session) -> Thread:
     """The description of a thread."""
+    labels = get_labels(session)
     return Thread(
         id=name_from_id(session.id),
         title=session.title,
@@ -172,9 +221,19 @@ async def describe_thread(request: Request, session: Session) -> Thread:
         parent_id=await _parent_name(request, session),
         parent_seq=session.parent_seq,
         last_seq=session.last_seq,
+        pinned=labels.pinned,
+        tags=labels.tags,
+        shared=_share_info(session),
         created_at=session.created_at,
         updated_at=session.updated_at,
     )
+
+
+def _share_info(session: Session) -> SharedInfo | None:
+    share = get_share(session)
+    if share is None:
+        return None
+    return SharedInfo(last_seq=share.last_seq, include=share.include, created_at=share.created_at)
 
 
 async def _parent_name(request: Request, session: Session) -> str | None:
@@ -215,7 +274,19 @@ async def update_thread(request: Request) -> Response:
         session = await swap_thread(request, session, update.model, update.policy)
     if title is not UNSET:
         session = await state.store.rename_session(session.id, title)
+    if update.pinned is not UNSET or update.tags is not UNSET:
+        is_pinned = None if update.pinned is UNSET else update.pinned
+        tags = None if update.tags is UNSET else _clean_tags(update.tags)
+        session = await state.store.labels.change(session.id, is_pinned=is_pinned, tags=tags)
     return json_response(await describe_thread(request, session))
+
+
+def _clean_tags(tags: Iterable[str]) -> tuple[str, ...]:
+    """Tags without surrounding spaces and duplicates, in order."""
+    cleaned = [" ".join(tag.split()) for tag in tags]
+    if any("\0" in tag or not tag for tag in cleaned):
+        raise ApiError(422, "invalid_character", "A tag is empty or contains a NUL.")
+    return tuple(dict.fromkeys(cleaned))
 
 
 def _validate_title(title: str | None) -> str | None:
@@ -273,6 +344,7 @@ async def search_messages(request: Request) -> Response:
         model=_model_param(state, text_param(request, "model", None, max_length=200)),
         owners=principal.owners,
         since=time_param(request, "from"),
+        has_tool=text_param(request, "hasTool", "false", max_length=5) == "true",
         until=_end_of_day(until) if until is not None and "T" not in request.query_params["to"] else until,
         limit=limit + 1,
         offset=offset,
@@ -369,7 +441,18 @@ ENDPOINTS = (
         query=(
             Query("limit", _NUMBER, f"Maximum number of threads, at most {MAX_PAGE_SIZE}"),
             Query("cursor", summary="From the previous page"),
+            Query("pinned", {"type": "boolean"}, "Only pinned threads, on one page"),
+            Query("tag", summary="Only threads with this tag, on one page"),
         ),
+    ),
+    Endpoint(
+        "GET",
+        "/api/v1/agent/tags",
+        list_tags,
+        name="list_tags",
+        summary="The tags of the caller's threads",
+        scope="chat",
+        responses={200: Tags},
     ),
     Endpoint(
         "GET", _THREAD, get_thread, name="get_thread", summary="One thread", scope="chat", responses={200: Thread}
@@ -379,7 +462,7 @@ ENDPOINTS = (
         _THREAD,
         update_thread,
         name="change_thread",
-        summary="Change the title or the model of a thread",
+        summary="Change the title, the model, the pin or the tags of a thread",
         scope="chat",
         request_body=ThreadUpdate,
         responses={200: Thread},
@@ -416,6 +499,7 @@ ENDPOINTS = (
             Query("threadId", summary="Search only this thread"),
             Query("role", {"type": "string", "enum": ["user", "assistant", "system", "tool"]}),
             Query("model", summary="Only messages of this model"),
+            Query("hasTool", {"type": "boolean"}, "Only messages with tool calls or results"),
             Query("from", summary="First day or time"),
             Query("to", summary="Last day, or end time"),
             Query("limit", _NUMBER, "Maximum number of hits, at most 100"),

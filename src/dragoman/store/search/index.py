@@ -54,6 +54,7 @@ class SearchFilters(msgspec.Struct, frozen=True, kw_only=True):
     owners: Owners | None = None  # their sessions and what their forks share; not messages that record them
     since: datetime | None = None
     until: datetime | None = None
+    has_tool: bool = False  # only messages with tool calls or results
 
 
 class Match(msgspec.Struct, frozen=True):
@@ -238,7 +239,9 @@ _VALUES: Final = f"VALUES {', '.join(['(CAST(? AS text), CAST(? AS bigint))'] * 
 def _tables_for(filters: SearchFilters) -> str:
     if (filters.user_id, filters.team_id, filters.owners) != (None, None, None):
         return "sessions"
-    is_about_messages = (filters.role, filters.model, filters.since, filters.until) != (None, None, None, None)
+    is_about_messages = filters.has_tool or any(
+        one is not None for one in (filters.role, filters.model, filters.since, filters.until)
+    )
     return "messages" if is_about_messages else ""
 
 
@@ -255,6 +258,11 @@ def _conditions(
         if expected is not None:
             conditions.append(f"{expression} = ?")
             arguments.append(expected)
+    if filters.has_tool:
+        conditions.append(
+            "EXISTS (SELECT 1 FROM tool_calls AS t WHERE t.session_id = m.session_id"
+            " AND (t.seq = m.seq OR t.result_seq = m.seq))"
+        )
     for sign, when in ((">=", filters.since), ("<", filters.until)):
         if when is not None:
             conditions.append(f"m.created_at {sign} ?")

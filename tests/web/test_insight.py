@@ -1,0 +1,133 @@
+"""Why an answer is what it is, what answers cost, and several models side by side, driven in a browser."""
+
+from __future__ import annotations
+
+from tests.strict import call, say
+from tests.web.conftest import Visitor
+from tests.web.site import Site
+
+
+async def open_why(visitor: Visitor) -> None:
+    """Open the explanation of the last answer."""
+    await visitor.page.get_by_role("button", name="Why this answer?").last.click()
+    await visitor.find(".why .waterfall").wait_for()
+
+
+async def test_an_answer_explains_itself_on_one_screen(visitor: Visitor, site: Site) -> None:
+    fake = site.fakes["anthropic"]
+    fake.answer_with(say("I look."), call("read_file", {"path": "README.md"}))
+    fake.say("A lantern.")
+    await visitor.open()
+    await visitor.answered("What is in the README?", "A lantern.")
+    await open_why(visitor)
+    assert "claude-sonnet" in await visitor.find(".why .figure").inner_text()
+    assert await visitor.find(".chain li.chose").count() == 1
+    assert "unchanged" in await visitor.find(".why-section", "What the model received").inner_text()
+    assert "Nothing was lost." in await visitor.find(".why-section", "What the model received").inner_text()
+    assert "$" in await visitor.find(".why-section table tr").last.inner_text()
+    labels = await visitor.find(".waterfall .label").all_inner_texts()
+    assert [label.split()[0] for label in labels] == ["Turn", "Choose", "Call", "Tool", "Call"]
+    assert "No attempt was retried." in await visitor.find(".why").inner_text()
+    await visitor.find(".why summary", "Sent to the provider").click()
+    request = await visitor.find(".why details[open] code").inner_text()
+    assert '"A lantern is lit' in request.replace("\\n", "") or "lantern on" in request
+    assert "sk-not-a-real-key" not in await visitor.find(".why").inner_text()
+    await visitor.page.get_by_role("link", name="Back to the answer").click()
+    await visitor.sees("A lantern.")
+
+
+async def test_an_answer_of_the_gateway_explains_itself_too(visitor: Visitor, site: Site) -> None:
+    site.fakes["anthropic"].say("From the gateway.")
+    body = {"model": "sonnet", "messages": [{"role": "user", "content": "gateway question"}]}
+    answer = await visitor.context.request.post(f"{site.base_url}/v1/chat/completions", data=body)
+    assert answer.status == 200, await answer.text()
+    await visitor.open()
+    await visitor.find(".thread a", "gateway question").click()
+    await visitor.sees("From the gateway.")
+    await open_why(visitor)
+    assert "openai_chat" in await visitor.find(".why-section", "Route").inner_text()
+    titles = await visitor.find(".why-section summary").all_inner_texts()
+    starts = ("Received from the client", "Sent to the client", "Sent to the provider", "Received from the provider")
+    assert all(any(title.startswith(start) for title in titles) for start in starts)
+
+
+# --- costs -----------------------------------------------------------------------------------------------------------
+
+
+async def test_costs_have_a_range_tables_a_hover_and_a_file(visitor: Visitor, site: Site) -> None:
+    site.fakes["anthropic"].say("Not much.")
+    await visitor.open()
+    await visitor.answered("What do you cost?", "Not much.")
+    await visitor.open("#/costs")
+    await visitor.find(".costs .figure", "$").wait_for()
+    headings = await visitor.find(".costs-table h2").all_inner_texts()
+    assert headings == ["By model", "By conversation", "By day"]
+    assert "claude-sonnet" in await visitor.find(".costs-table", "By model").inner_text()
+    await visitor.find(".plot .u-over").hover()
+    await visitor.find(".tooltip").wait_for()
+    async with visitor.page.expect_download() as download:
+        await visitor.press("Download CSV")
+    lines = (await (await download.value).path()).read_text("utf-8").splitlines()
+    assert lines[0].startswith("time,thread,title,model,")
+    assert len(lines) > 1
+    await visitor.page.get_by_label("People").select_option("all")
+    await visitor.find(".costs-table h2", "By person").wait_for()
+    await visitor.page.get_by_label("Days").select_option("custom")
+    await visitor.page.get_by_label("To", exact=True).fill("2001-01-01")
+    await visitor.sees("No costs in these days.")
+    await visitor.page.get_by_label("Days").select_option("all")
+    await visitor.find(".costs-table a", "What do you cost?").click()
+    await visitor.sees("Not much.")
+
+
+# --- several models --------------------------------------------------------------------------------------------------
+
+
+async def choose(visitor: Visitor, *names: str) -> None:
+    """Check these models only, and ask."""
+    await visitor.find("dialog .choices input").first.wait_for()
+    for box in await visitor.find("dialog input[type=checkbox]:checked").all():
+        await box.uncheck()
+    for name in names:
+        await visitor.find("dialog .choices label").get_by_text(name, exact=True).first.click()
+    await visitor.press(f"Ask {len(names)} models")
+
+
+async def test_several_models_answer_side_by_side_and_one_is_kept(visitor: Visitor, site: Site) -> None:
+    await visitor.open()
+    site.fakes["anthropic"].say("Before.")
+    await visitor.answered("First question", "Before.")
+    site.fakes["anthropic"].say("From Anthropic.")
+    site.fakes["gemini"].say("From Google.")
+    await visitor.write("Who are you?")
+    await visitor.press("Ask several models")
+    await choose(visitor, "claude-sonnet-5-5", "blind")
+    await visitor.sees("From Anthropic.")
+    await visitor.sees("From Google.")
+    assert await visitor.find(".column").count() == 2
+    await visitor.page.reload()
+    await visitor.sees("From Google.")
+    await visitor.page.get_by_role("button", name="Keep the answer from blind").click()
+    await visitor.sees("The other answers stay as versions")
+    await visitor.find(".versions", "2/2").wait_for()
+    assert "blind" in await visitor.find(".model-button").inner_text()
+    assert await visitor.find(".answer").count() == 2  # with the answer before
+    await visitor.press("Previous version")
+    await visitor.sees("From Anthropic.")
+    assert await visitor.find("#words").input_value() == ""
+
+
+async def test_a_new_conversation_begins_with_a_comparison_of_which_one_model_fails(
+    visitor: Visitor, site: Site
+) -> None:
+    visitor.expected.append("429")
+    await visitor.open()
+    site.fakes["anthropic"].say("I am here.")
+    site.fakes["gemini"].fail(429, "slow down")
+    await visitor.write("Anybody?")
+    await visitor.press("Ask several models")
+    await choose(visitor, "claude-sonnet-5-5", "blind")
+    await visitor.sees("I am here.")
+    await visitor.find(".column .banner.bad").wait_for()
+    await visitor.page.get_by_role("button", name="Keep the answer from claude-sonnet-5-5").click()
+    await visitor.find(".versions", "1/2").wait_for()
