@@ -51,7 +51,7 @@ test-agents: $(STAMP) $(PAGE) ## Install four coding agents and run them through
 faults: $(STAMP) ## Run the long fault-injection tests: about half an hour, best as root on Linux
 	DRAGOMAN_FAULTS=long $(BIN)/pytest $(PYTEST_PARALLEL) tests/store/faults tests/turn tests/server tests/mail $(PYTEST_ARGS)
 
-front-ends: $(STAMP) $(PAGE) ## Run the front ends of docs/front-ends.md in a browser
+front-ends: $(STAMP) $(PAGE) ## Run the front ends of docs/front-ends.md in a browser, and 200 clients while workers are killed
 	DRAGOMAN_TESTS=front-ends $(BIN)/pytest tests/server/front_ends --timeout 1800 $(PYTEST_ARGS)
 
 fuzz: $(STAMP) ## Fuzz every dialect and format for about half an hour (DRAGOMAN_FUZZ_COUNT=… of each, DRAGOMAN_FUZZ_SEED=…)

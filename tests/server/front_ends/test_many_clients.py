@@ -1,0 +1,157 @@
+"""Two hundred clients of all kinds hold conversations with a tool while workers are killed; nothing they saw is lost."""
+
+from __future__ import annotations
+
+import asyncio
+import collections
+import json
+import os
+import shutil
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from dragoman.message import MessageStatus, Role
+from dragoman.repair import repair
+from dragoman.rules import check
+from dragoman.store import Store, open_store
+from tests.server.front_ends.conftest import (
+    JUDGES,
+    KINDS,
+    ask,
+    needs_front_ends,
+    open_page,
+    run_weather_server,
+)
+from tests.server.runs.conftest import install_client, install_packages, run_node
+from tests.server.runs.test_worker_death import worker_of
+from tests.server.ui_messages.conftest import JUDGES as CHAT_JUDGES
+
+if TYPE_CHECKING:
+    from playwright.async_api import Page
+
+QUESTIONS = 2
+KILLS = 2
+IN_BROWSER = dict.fromkeys(KINDS, 10)
+AGENTS = {"ag-ui-client": 60, "ag-ui-client-before-1": 60}
+CHATS = {"ai-5": 10, "ai-6": 10, "ai": 20}
+TIME_S = 900
+
+
+def names_of(counts: dict[str, int]) -> list[str]:
+    return [f"{kind}-{number}" for kind, count in counts.items() for number in range(1, count + 1)]
+
+
+ALL = names_of({**IN_BROWSER, **AGENTS, **CHATS})
+
+
+async def run_clients(folder: Path, script: Path, *arguments: str) -> list[str]:
+    """The problems after which clients asked again."""
+    status, printed = await run_node(folder, script, *arguments, timeout_s=TIME_S)
+    assert status == 0, printed
+    again: list[str] = json.loads(printed.splitlines()[-1])["again"]
+    return again
+
+
+async def run_agents(address: str) -> list[str]:
+    runs = [
+        run_clients(
+            install_client(kind), JUDGES / "agents.mjs", f"{address}/api/v1/agent", kind, str(count), str(QUESTIONS)
+        )
+        for kind, count in AGENTS.items()
+    ]
+    return [problem for problems in await asyncio.gather(*runs) for problem in problems]
+
+
+async def run_chats(address: str) -> list[str]:
+    folder = install_packages("ai-sdk", CHAT_JUDGES / "ai-sdk")
+    shutil.copy(CHAT_JUDGES / "chat.mjs", folder)
+    api = f"{address}/api/v1/agent/chat"
+    runs = [
+        run_clients(folder, JUDGES / "chats.mjs", kind, api, kind, str(count), str(QUESTIONS))
+        for kind, count in CHATS.items()
+    ]
+    return [problem for problems in await asyncio.gather(*runs) for problem in problems]
+
+
+async def ask_until_answered(page: Page, name: str, keyboard: asyncio.Lock) -> list[str]:
+    """Ask each question until it is answered."""
+    again: list[str] = []
+    for _ in range(QUESTIONS):
+        while True:
+            try:
+                await ask(page, name, keyboard, timeout_s=60)
+                break
+            except TimeoutError:
+                again.append("the page showed no answer")
+                assert len(again) < 10, f"{name} got no answer"
+    return again
+
+
+async def kill_workers(store: Store) -> int:
+    """Kill the worker of an active run, as often as wanted; how many runs were active."""
+    active = 0
+    for number in range(KILLS):
+        while True:
+            runs = [run for name in ALL if (run := await store.runs.latest(name)) is not None]
+            running = [run for run in runs if run.is_running and not run.is_expired]
+            if len(runs) > (number + 1) * len(ALL) // (KILLS + 2) and running:
+                break
+            await asyncio.sleep(0.05)
+        active += len(running)
+        os.kill(worker_of(running[0].owner), signal.SIGKILL)
+    return active
+
+
+@needs_front_ends
+@pytest.mark.slow
+@pytest.mark.timeout(TIME_S + 300)
+async def test_two_hundred_clients_lose_nothing_while_workers_are_killed(
+    program: Callable[[str, str], str], tmp_path: Path, count: Callable[[str], None]
+) -> None:
+    chromium = program("chromium", "chromium")
+    query = "&".join(f"{kind}={number}" for kind, number in IN_BROWSER.items())
+    options = ("--port", "0", "--workers", "2", "--max-pending-runs", "1000")
+    async with (
+        run_weather_server(tmp_path, *options) as address,
+        open_page(chromium, address, query) as page,
+        open_store(f"sqlite:///{tmp_path / 'chats.db'}") as store,
+        asyncio.timeout(TIME_S),
+    ):
+        keyboard = asyncio.Lock()
+        async with asyncio.TaskGroup() as group:
+            killing = group.create_task(kill_workers(store))
+            talks = [run_agents(address), run_chats(address)]
+            talks += [ask_until_answered(page, name, keyboard) for name in names_of(IN_BROWSER)]
+            tasks = [group.create_task(talk) for talk in talks]
+        active, ends = killing.result(), await check_threads(store)
+    again = [problem for task in tasks for problem in task.result()]
+    kinds = dict(collections.Counter(problem[:40] for problem in again).most_common(8))
+    count(
+        f"{len(ALL)} clients, {KILLS} workers killed with {active} runs active, {ends['error']} answers interrupted,"
+        f" {ends['complete']} complete, {len(again)} questions repeated, lost 0, doubled 0; {kinds}"
+    )
+
+
+async def check_threads(store: Store) -> collections.Counter[str]:
+    """Every thread is valid, and has as many complete answers as its client asked for; the ends of answers."""
+    ends: collections.Counter[str] = collections.Counter()
+    for name in ALL:
+        messages = [row.message for row in await store.read(name)]
+        assert not check(repair(messages).messages), name  # abandoned calls have no result
+        ids = [message.metadata.message_id or message.id for message in messages]
+        assert len(set(ids)) == len(ids), f"{name} has a message twice"
+        answers = [message for message in messages if message.role is Role.ASSISTANT]
+        ends.update(
+            "complete" if answer.metadata.status in (None, MessageStatus.COMPLETE) else "error" for answer in answers
+        )
+        complete = [
+            answer
+            for answer in answers
+            if "21 degrees" in answer.text and answer.metadata.status is not MessageStatus.ERROR
+        ]
+        assert len(complete) >= QUESTIONS, name
+    return ends
