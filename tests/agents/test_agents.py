@@ -126,14 +126,19 @@ async def check_recording(server: ServerFixture) -> None:
     assert "Read note.txt" in (title or "")
 
 
+def encode_sorted(value: Any) -> bytes:
+    """JSON with sorted keys: their order differs from run to run in Codex."""
+    return msgspec.json.encode(value, order="sorted")
+
+
 def compare_golden(name: str, run: Run, bodies: list[Any]) -> None:
     """The shapes of all requests are those of the golden file. ``make test-agents GOLDEN=write`` writes it."""
     requests = [shape_request(one.method, one.path, one.headers, one.json) for one in run.requests]
     actual = {
-        "requests": sorted(requests, key=msgspec.json.encode),
-        "upstream": sorted((shape(body) for body in bodies), key=msgspec.json.encode),
+        "requests": sorted(requests, key=encode_sorted),
+        "upstream": sorted((shape(body) for body in bodies), key=encode_sorted),
     }
-    text = msgspec.json.format(msgspec.json.encode(actual), indent=1).decode() + "\n"
+    text = msgspec.json.format(encode_sorted(actual), indent=1).decode() + "\n"
     file = GOLDEN / f"{name}.json"
     if os.environ.get("DRAGOMAN_GOLDEN") == "write":
         GOLDEN.mkdir(exist_ok=True)
