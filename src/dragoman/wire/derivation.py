@@ -24,7 +24,7 @@ from dragoman.jsontext import accepts_json_text, describe_unexpected, log_unexpe
 from dragoman.message import ProviderRaw
 from dragoman.wire.faults import HEAD_BYTES, early_end, stream_error
 from dragoman.wire.frames import Frame, FramingError, json_line, make_splitter, sse_frame
-from dragoman.wire.residue import apply_diff, diff, get_notes
+from dragoman.wire.residue import apply_diff, diff, foreign_field_losses, get_notes
 from dragoman.wire.support import Support, drop_unsupported, reply_losses, report_shared_fields
 from dragoman.wire.tool_definitions import MAX_BRACKETS
 
@@ -100,13 +100,16 @@ class DerivedDialect:
         if self._support is not None:
             losses.extend(report_shared_fields(request, self.name, self._support))
             request = drop_unsupported(request, self._support)
+        fields: list[Loss] = []
         if self._prepare is not None:
+            fields = list(foreign_field_losses(request.messages, self.base.NAME))  # of what it removes, too
             request = self._prepare(request, losses)
         outer = get_notes(request.provider_raw, self.name).get(_OUTER)
         request = request.replace(provider_raw=self.to_base_raw(request.provider_raw))
         written = self.base.write_request(request, quirks, model, fit=fit)
         wire = apply_diff(self._request.from_base(written.wire), outer)
-        return Written(wire, self._own_losses((*losses, *written.losses, *written.notes)))
+        others = [loss for loss in (*written.losses, *written.notes) if loss not in fields]
+        return Written(wire, self._own_losses((*losses, *fields, *others)))
 
     def _read_reply(self, body: Wire) -> Reply:
         reply: Reply = self.base.read_reply(self._reply.to_base(body))
