@@ -82,5 +82,4 @@ async def open_gateway(
         store = await stack.enter_async_context(open_store("memory:"))
         agent = await stack.enter_async_context(Agent(store, settings=loaded))
         gateway = make_gateway(agent.services, "off")
-        stack.push_async_callback(gateway.close)
         yield OpenGateway(gateway, upstream)

@@ -71,9 +71,18 @@ class ProxyTransport:
         await self._session.close()
 
     async def post(
-        self, address: str, headers: dict[str, str], body: bytes, proxy: str, connect_s: float
+        self, address: str, headers: dict[str, str], body: bytes, proxy: str, *, connect_s: float, head_s: float
     ) -> ProxyResponse:
         """Send a request and return its response when the headers have arrived."""
+        try:
+            async with asyncio.timeout(head_s):
+                return await self._post(address, headers, body, proxy, connect_s)
+        except TimeoutError as error:
+            raise NetworkError(_to_fault(error, URL(address, encoded=True))) from error
+
+    async def _post(
+        self, address: str, headers: dict[str, str], body: bytes, proxy: str, connect_s: float
+    ) -> ProxyResponse:
         url, timeout = URL(address, encoded=True), aiohttp.ClientTimeout(total=None, sock_connect=connect_s)
         while True:
             reused: list[bool] = []

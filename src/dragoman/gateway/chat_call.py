@@ -243,7 +243,7 @@ class ChatCall:
 
     async def _attempt(self, attempt: Attempt, *, has_more: bool) -> GatewayResponse | Failure:
         try:
-            response = await open_response(self._gateway.upstream, attempt.request, self._gateway.timeouts)
+            response = await open_response(self._gateway.client, attempt.request, self._gateway.timeouts)
         except NetworkError as error:
             return Failure(error.fault, attempt.target)
         is_open = False

@@ -145,7 +145,7 @@ async def _ask_provider(gateway: Gateway, client_request: ClientRequest, target:
     )
     request = msgspec.structs.replace(request, url=request.url.replace(*_PATHS, 1))
     try:
-        response = await open_response(gateway.upstream, request, gateway.timeouts)
+        response = await open_response(gateway.client, request, gateway.timeouts)
     except NetworkError as error:
         raise GatewayError(error.fault) from None
     try:

@@ -51,7 +51,7 @@ async def embed(gateway: Gateway, client_request: ClientRequest) -> GatewayRespo
     )
     upstream = msgspec.structs.replace(upstream, url=_embedding_url(upstream, target, request))
     try:
-        response = await open_response(gateway.upstream, upstream, gateway.timeouts)
+        response = await open_response(gateway.client, upstream, gateway.timeouts)
     except NetworkError as error:
         raise GatewayError(error.fault) from None
     try:

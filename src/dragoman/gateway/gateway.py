@@ -29,7 +29,7 @@ from dragoman.gateway.recorder import Recorder
 from dragoman.gateway.response_state import resolve_state
 from dragoman.gateway.token_counts import count_tokens
 from dragoman.gateway.types import GatewayError, GatewayRequest, GatewayResponse
-from dragoman.gateway.upstream import Target, Upstream
+from dragoman.gateway.upstream import Target
 from dragoman.offload import run_off_loop
 from dragoman.turn.services import AgentServices
 
@@ -67,7 +67,7 @@ class Gateway:
         self.hooks = hooks
         self.timeouts = timeouts
         self.names = ModelNames(services.registry, config)
-        self.upstream = Upstream(services.client)
+        self.client = services.client
         self._operations: dict[str, Callable[[Match, GatewayRequest], Awaitable[GatewayResponse]]] = {
             "chat": self._chat,
             "compact": self._compact,
@@ -83,10 +83,6 @@ class Gateway:
             "model_info": self._model_info,
         }
         self.without_counter: set[str] = set()  # providers that do not answer their counting endpoint
-
-    async def close(self) -> None:
-        """Close the connections to providers."""
-        await self.upstream.close()
 
     def reload_models(self) -> None:
         """Use the models of the services as they are now."""

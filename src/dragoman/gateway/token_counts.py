@@ -90,7 +90,7 @@ async def _ask_provider(
     )
     request = msgspec.structs.replace(request, url=request.url.replace(path, counter_path, 1))
     try:
-        response = await open_response(gateway.upstream, request, gateway.timeouts)
+        response = await open_response(gateway.client, request, gateway.timeouts)
     except NetworkError:
         return None
     try:

@@ -1,7 +1,7 @@
 """Calls of providers: one request, its status and headers, and its body in chunks.
 
     request = build_request(target, body, stream=…, caller_headers=…, query=…)
-    response = await open_response(upstream, request, timeouts)     status and headers; then read() and close()
+    response = await open_response(client, request, timeouts)     status and headers; then read() and close()
 
 Every failure of the connection is raised as ``NetworkError`` with its fault. Invariant: an API key is sent only to the
 origin of its endpoint, and the caller's key never is.
@@ -18,9 +18,8 @@ import msgspec
 
 from dragoman.catalog import Model, Provider
 from dragoman.client import Client, Timeouts
-from dragoman.client.call import REDIRECTS, NetworkError, build_headers, build_url, get_http_endpoint, network_fault
+from dragoman.client.call import NetworkError, build_headers, build_url, get_http_endpoint, network_fault
 from dragoman.exchange import ErrorClass, Fault
-from dragoman.gateway.upstream_pool import UpstreamPool
 from dragoman.settings import Endpoint
 
 _MAX_ERROR_BYTES: Final = 256 * 1024
@@ -173,35 +172,11 @@ class UpstreamResponse:
         self._response.__exit__(None, None, None)
 
 
-class Upstream:
-    """The connections to providers: a pool of its own, and the client's transport for proxies and redirects."""
-
-    def __init__(self, client: Client) -> None:
-        self._client = client
-        self._pool = UpstreamPool()
-
-    async def close(self) -> None:
-        """Close the connections of the pool."""
-        await self._pool.close()
-
-    async def post(self, request: UpstreamRequest, timeouts: Timeouts) -> Any:
-        """Send a request and return its response when the headers have arrived."""
-        head_s = timeouts.first_byte_s if request.stream else timeouts.whole_s
-        transport = self._client.transport()
-        if not transport.needs_proxy(request.url):
-            response = await self._pool.post(
-                request.url, request.headers, request.body, connect_s=timeouts.connect_s, head_s=head_s
-            )
-            if response.status not in REDIRECTS:
-                return response
-            response.close()
-        return await transport.post(
-            request.url, request.headers, request.body, connect_s=timeouts.connect_s, head_s=head_s
-        )
-
-
-async def open_response(upstream: Upstream, request: UpstreamRequest, timeouts: Timeouts) -> UpstreamResponse:
+async def open_response(client: Client, request: UpstreamRequest, timeouts: Timeouts) -> UpstreamResponse:
     """Send a request and return its response when the headers have arrived."""
     started_at = time.monotonic()
-    response = await upstream.post(request, timeouts)
+    head_s = timeouts.first_byte_s if request.stream else timeouts.whole_s
+    response = await client.transport().post(
+        request.url, request.headers, request.body, connect_s=timeouts.connect_s, head_s=head_s
+    )
     return UpstreamResponse(response, timeouts, stream=request.stream, started_at=started_at)

@@ -122,7 +122,6 @@ async def open_app_state(
         agent = await stack.enter_async_context(Agent(store, settings=effective, **agent_fields))
         await asyncio.to_thread(load_libraries, agent)
         state = AppState(store, agent, attachments, config, base_url=base_url, find_user=find_user)
-        stack.push_async_callback(state.gateway.close)
         if config.nats:
             state.mail = await stack.enter_async_context(_open_nats_mail(store, config))
         state.letter_runs = letter_runs
@@ -266,7 +265,7 @@ async def run_server(
 
 def load_libraries(agent: Agent) -> None:
     """Import the libraries that the first run needs. On the event loop the imports would block it for about 200 ms."""
-    from dragoman.client.connection import tls_context  # noqa: PLC0415  the command line needs it for its first call
+    from dragoman.client.connections import tls_context  # noqa: PLC0415  the command line needs it for its first call
 
     tls_context()
     agent.services.price_table.has_price("openai:gpt-4o")

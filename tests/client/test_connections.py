@@ -11,22 +11,22 @@ from pathlib import Path
 
 import pytest
 
+from dragoman.client import connections
 from dragoman.client.call import NetworkError
-from dragoman.gateway import upstream_pool
-from dragoman.gateway.upstream_pool import PoolResponse, UpstreamPool
+from dragoman.client.connections import ConnectionPool, PoolResponse
 from tests.mail.certificates import Certificates
 from tests.servers.faulty_server import CLOSE, RESET, SILENCE, Answer, FaultyServer, make_answer, make_head, make_stream
 
 
 @contextlib.asynccontextmanager
-async def open_pool(*answers: Answer) -> AsyncIterator[tuple[UpstreamPool, FaultyServer]]:
+async def open_pool(*answers: Answer) -> AsyncIterator[tuple[ConnectionPool, FaultyServer]]:
     async with FaultyServer(answers) as server:
-        pool = UpstreamPool()
+        pool = ConnectionPool()
         yield pool, server
         await pool.close()
 
 
-async def post(pool: UpstreamPool, server: FaultyServer, body: bytes = b"{}", head_s: float = 20) -> PoolResponse:
+async def post(pool: ConnectionPool, server: FaultyServer, body: bytes = b"{}", head_s: float = 20) -> PoolResponse:
     return await pool.post(f"{server.address}/v1/x?y=1", {"a": "b"}, body, connect_s=20, head_s=head_s)
 
 
@@ -173,7 +173,7 @@ async def test_silence_before_and_in_a_response_times_out() -> None:
 
 
 async def test_an_idle_connection_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(upstream_pool, "_IDLE_S", 0.05)
+    monkeypatch.setattr(connections, "_IDLE_S", 0.05)
     async with open_pool(make_answer(b"1")) as (pool, server):
         await read_all(await post(pool, server))
         async with asyncio.timeout(20):
@@ -239,7 +239,7 @@ async def test_a_header_with_a_line_break_is_not_sent(name: str) -> None:
 @pytest.mark.parametrize("url", ["http://127.0.0.1:99999/", "http:///x", "ftp://127.0.0.1/", "http://127.0.0.1:1/"])
 async def test_an_address_that_nobody_serves_is_unreachable(url: str) -> None:
     with pytest.raises(NetworkError) as caught:
-        await UpstreamPool().post(url, {}, b"", connect_s=20, head_s=20)
+        await ConnectionPool().post(url, {}, b"", connect_s=20, head_s=20)
     assert caught.value.fault.code == "unreachable"
 
 
@@ -257,19 +257,19 @@ async def test_tls_needs_a_certificate_of_the_host(tmp_path: Path, monkeypatch: 
 
     server = await asyncio.start_server(serve, "127.0.0.1", 0, ssl=context)
     port = server.sockets[0].getsockname()[1]
-    upstream_pool._tls_context.cache_clear()
-    pool = UpstreamPool()
+    connections.tls_context.cache_clear()
+    pool = ConnectionPool()
     try:
         with pytest.raises(NetworkError) as caught:
             await pool.post(f"https://127.0.0.1:{port}/", {}, b"", connect_s=20, head_s=20)
         assert not caught.value.fault.retryable
         monkeypatch.setenv("SSL_CERT_FILE", str(files.ca))
-        upstream_pool._tls_context.cache_clear()
+        connections.tls_context.cache_clear()
         assert await read_all(await pool.post(f"https://127.0.0.1:{port}/", {}, b"", connect_s=20, head_s=20)) == b"ok"
         with pytest.raises(NetworkError):
             await pool.post(f"https://localhost:{port}/", {}, b"", connect_s=20, head_s=20)
     finally:
-        upstream_pool._tls_context.cache_clear()
+        connections.tls_context.cache_clear()
         await pool.close()
         server.close()
         await server.wait_closed()

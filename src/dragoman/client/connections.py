@@ -1,6 +1,6 @@
-"""Connections to providers: HTTP/1.1 with keep-alive, on protocols of the event loop.
+"""Direct connections to providers: HTTP/1.1 with keep-alive, on protocols of the event loop.
 
-    pool = UpstreamPool()
+    pool = ConnectionPool()
     response = await pool.post(url, headers, body, connect_s=…, head_s=…)     when the headers have arrived
     await response.read_chunk(timeout_s)                                      the next bytes; empty at the end
     response.close()
@@ -9,19 +9,21 @@ A connection returns to the pool as soon as the body is complete. A pooled conne
 replaced by a new one if no byte of a response has arrived. A body that nobody reads pauses its connection.
 
 Invariants: every wait has a time-out. A response whose connection breaks is never complete. The pool follows no
-redirect and uses no proxy; ``client.transport`` does both.
+redirect and uses no proxy; ``transport`` does both.
 """
 
 from __future__ import annotations
 
 import asyncio
+import base64
 import functools
 import os
+import re
 import socket
 import ssl
 import zlib
 from typing import Any, Final
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit
 
 import aiohappyeyeballs
 import httptools
@@ -33,8 +35,10 @@ _MAX_HEAD_BYTES: Final = 256 * 1024
 _MAX_UNREAD_BYTES: Final = 256 * 1024  # of a body, before the connection is paused
 _INFLATE_BYTES: Final = 1024 * 1024  # at most per step, so that a small body cannot expand to a huge one
 _IDLE_S: Final = 60.0
+_IS_URL: Final = re.compile(r"[^\s\x00-\x1f\x7f]+").fullmatch
 _NEXT_ADDRESS_S: Final = 0.25  # before the next address of a host is tried as well
-_GZIP: Final = 16 + zlib.MAX_WBITS
+_ENCODINGS: Final = ("gzip", "x-gzip", "deflate")
+_ANY_HEADER: Final = zlib.MAX_WBITS | 32  # that of gzip or of zlib
 
 
 class Origin(msgspec.Struct, frozen=True):
@@ -58,8 +62,8 @@ class PoolResponse:
 
     __slots__ = ("_chunks", "_connection", "_decoder", "_is_complete", "_size", "error", "headers", "status")
 
-    def __init__(self, connection: UpstreamConnection) -> None:
-        self._connection: UpstreamConnection | None = connection
+    def __init__(self, connection: Connection) -> None:
+        self._connection: Connection | None = connection
         self._chunks: list[bytes] = []
         self._size = 0
         self._is_complete = False
@@ -95,11 +99,18 @@ class PoolResponse:
                 raise self.error
             if self._connection is None:
                 raise _connection_error("the response was closed")
+            self._connection.unpause()
             await self._connection.wait(timeout_s)
         chunks, self._chunks, self._size = self._chunks, [], 0
         if self._connection is not None:
             self._connection.unpause()
         return chunks[0] if len(chunks) == 1 else b"".join(chunks)
+
+    async def pause(self, seconds: float) -> None:
+        """Receive nothing for a time, so that more arrives with the next read."""
+        if self._connection is not None:
+            self._connection.pause()
+        await asyncio.sleep(seconds)
 
     @property
     def is_complete(self) -> bool:
@@ -114,8 +125,9 @@ class PoolResponse:
     def set_head(self, status: int, headers: dict[str, str]) -> None:
         """Store the status and the headers."""
         self.status, self.headers = status, headers
-        if headers.get("content-encoding", "").lower() in ("gzip", "x-gzip"):
-            self._decoder = _Decoder()
+        encoding = headers.get("content-encoding", "identity").lower()
+        if encoding not in ("", "identity"):
+            self._decoder = _Decoder(encoding)
 
     def add(self, data: bytes) -> bool:
         """Store bytes of the body; whether the connection must pause."""
@@ -137,10 +149,13 @@ class PoolResponse:
 class _Decoder:
     """Decompresses a body step by step."""
 
-    def __init__(self) -> None:
-        self._inflator: Any = zlib.decompressobj(_GZIP)
+    def __init__(self, encoding: str) -> None:
+        self._encoding = encoding
+        self._inflator: Any = zlib.decompressobj(_ANY_HEADER)
 
     async def read(self, response: PoolResponse, timeout_s: float | None) -> bytes:
+        if self._encoding not in _ENCODINGS:
+            raise _connection_error(f"the response has the unknown encoding {self._encoding[:40]}")
         while True:
             data = self._inflator.unconsumed_tail or await response.read_encoded(timeout_s)
             if not data:
@@ -155,10 +170,10 @@ class _Decoder:
                 return text
 
 
-class UpstreamConnection(asyncio.Protocol):
+class Connection(asyncio.Protocol):
     """One connection. It has at most one request at a time."""
 
-    def __init__(self, pool: UpstreamPool, origin: Origin, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, pool: ConnectionPool, origin: Origin, loop: asyncio.AbstractEventLoop) -> None:
         self._pool = pool
         self._origin = origin
         self._loop = loop
@@ -229,6 +244,12 @@ class UpstreamConnection(asyncio.Protocol):
     def origin(self) -> Origin:
         """The server at the other end."""
         return self._origin
+
+    def pause(self) -> None:
+        """Read nothing until ``unpause``."""
+        if not self._is_paused and not self._transport.is_closing():
+            self._is_paused = True
+            self._transport.pause_reading()
 
     def unpause(self) -> None:
         """Read on after a pause."""
@@ -331,9 +352,8 @@ class UpstreamConnection(asyncio.Protocol):
     def on_body(self, body: bytes) -> None:
         response = self._response
         if response is not None:
-            if response.add(body) and not self._is_paused:
-                self._is_paused = True
-                self._transport.pause_reading()
+            if response.add(body):
+                self.pause()
             self._wake()
 
     def on_message_complete(self) -> None:
@@ -357,19 +377,19 @@ class UpstreamConnection(asyncio.Protocol):
             self._pool.release(self)
 
 
-class UpstreamPool:
+class ConnectionPool:
     """The connections of one event loop."""
 
     def __init__(self) -> None:
-        self._idle: dict[Origin, list[UpstreamConnection]] = {}
-        self._all: set[UpstreamConnection] = set()
+        self._idle: dict[Origin, list[Connection]] = {}
+        self._all: set[Connection] = set()
 
     async def post(
         self, url: str, headers: dict[str, str], body: bytes, *, connect_s: float, head_s: float
     ) -> PoolResponse:
         """Send a request and return its response when the headers have arrived."""
-        origin, target = split_url(url)
-        head = b"%bcontent-length: %d\r\n\r\n" % (_encode_head(origin, target, tuple(headers.items())), len(body))
+        origin = split_url(url)[0]
+        head = b"%bcontent-length: %d\r\n\r\n" % (_encode_head(url, tuple(headers.items())), len(body))
         while (connection := self._take(origin)) is not None:
             try:
                 return await _send(connection, head, body, head_s)
@@ -386,11 +406,11 @@ class UpstreamPool:
         """Number of connections."""
         return len(self._all)
 
-    def release(self, connection: UpstreamConnection) -> None:
+    def release(self, connection: Connection) -> None:
         """Keep a connection for the next request."""
         self._idle.setdefault(connection.origin, []).append(connection)
 
-    def discard(self, connection: UpstreamConnection) -> None:
+    def discard(self, connection: Connection) -> None:
         """Forget a connection."""
         self._all.discard(connection)
         idle = self._idle.get(connection.origin)
@@ -403,7 +423,7 @@ class UpstreamPool:
             connection.abort()
         await asyncio.sleep(0)  # lets the event loop close the sockets
 
-    def _take(self, origin: Origin) -> UpstreamConnection | None:
+    def _take(self, origin: Origin) -> Connection | None:
         """Return the idle connection that was used last."""
         idle = self._idle.get(origin)
         while idle:
@@ -412,7 +432,7 @@ class UpstreamPool:
                 return connection
         return None
 
-    async def _connect(self, origin: Origin, timeout_s: float) -> UpstreamConnection:
+    async def _connect(self, origin: Origin, timeout_s: float) -> Connection:
         loop = asyncio.get_running_loop()
         where = f"{origin.host}:{origin.port}"
         try:
@@ -423,9 +443,9 @@ class UpstreamPool:
                 )
                 sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
                 _, connection = await loop.create_connection(
-                    lambda: UpstreamConnection(self, origin, loop),
+                    lambda: Connection(self, origin, loop),
                     sock=sock,
-                    ssl=_tls_context() if origin.is_secure else None,
+                    ssl=tls_context() if origin.is_secure else None,
                     server_hostname=origin.host if origin.is_secure else None,
                 )
         except TimeoutError:
@@ -440,7 +460,7 @@ class UpstreamPool:
         return connection
 
 
-async def _send(connection: UpstreamConnection, head: bytes, body: bytes, timeout_s: float) -> PoolResponse:
+async def _send(connection: Connection, head: bytes, body: bytes, timeout_s: float) -> PoolResponse:
     try:
         return await connection.send(head, body, timeout_s)
     except TimeoutError:
@@ -451,25 +471,25 @@ async def _send(connection: UpstreamConnection, head: bytes, body: bytes, timeou
 @functools.lru_cache(maxsize=1024)
 def split_url(url: str) -> tuple[Origin, str]:
     """Return the server of a URL, and the target of a request to it."""
-    parts = urlsplit(url)
-    is_secure = parts.scheme == "https"
     try:
+        parts = urlsplit(url)
+        is_secure = parts.scheme == "https"
         port = parts.port or (443 if is_secure else 80)
-    except ValueError:
-        port = 0
-    if not parts.hostname or not port or parts.scheme not in ("http", "https"):
-        raise NetworkError(network_fault("unreachable", f"{parts.hostname} is not a valid address", retryable=False))
+        host = (parts.hostname or "").encode("ascii" if url.isascii() else "idna").decode()
+    except ValueError:  # also of an encoding
+        host, port = "", 0
+    if not host or not port or parts.scheme not in ("http", "https") or not _IS_URL(url):
+        raise NetworkError(network_fault("unreachable", "the address is not a valid URL", retryable=False))
     target = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
-    return Origin(parts.hostname, port, is_secure), target
+    return Origin(host, port, is_secure), target
 
 
 @functools.lru_cache(maxsize=256)
-def _encode_head(origin: Origin, target: str, headers: tuple[tuple[str, str], ...]) -> bytes:
+def _encode_head(url: str, headers: tuple[tuple[str, str], ...]) -> bytes:
     """Return the head of a request up to the length of its body."""
-    lines = [f"POST {target} HTTP/1.1\r\n", f"host: {_host(origin)}\r\n"]
-    lines += [f"{name}: {value}\r\n" for name, value in headers]
-    if not any(name == "accept-encoding" for name, _ in headers):
-        lines.append("accept-encoding: gzip\r\n")
+    origin, target = split_url(url)
+    fields = {"host": _host(origin), "accept-encoding": "gzip, deflate", **_basic_authorization(url), **dict(headers)}
+    lines = [f"POST {target} HTTP/1.1\r\n", *(f"{name}: {value}\r\n" for name, value in fields.items())]
     text = "".join(lines)
     if text.count("\n") != len(lines) or text.count("\r") != len(lines) or "\0" in text:
         raise NetworkError(network_fault("unreachable", "a configured header contains a line break", retryable=False))
@@ -479,13 +499,23 @@ def _encode_head(origin: Origin, target: str, headers: tuple[tuple[str, str], ..
         return text.encode()
 
 
+def _basic_authorization(url: str) -> dict[str, str]:
+    """Return the header for a name and a password in a URL."""
+    parts = urlsplit(url)
+    if parts.username is None:
+        return {}
+    secret = f"{unquote(parts.username)}:{unquote(parts.password or '')}"
+    return {"authorization": f"Basic {base64.b64encode(secret.encode()).decode()}"}
+
+
 def _host(origin: Origin) -> str:
     host = f"[{origin.host}]" if ":" in origin.host else origin.host
     return host if origin.port == (443 if origin.is_secure else 80) else f"{host}:{origin.port}"
 
 
 @functools.cache
-def _tls_context() -> ssl.SSLContext:
+def tls_context() -> ssl.SSLContext:
+    """The TLS settings of all connections: the certificate authorities of the system."""
     context = ssl.create_default_context()
     context.set_alpn_protocols(["http/1.1"])
     return context
