@@ -41,7 +41,7 @@ needs_front_ends = pytest.mark.skipif(
 JUDGES = Path(__file__).parent / "judges"
 KINDS = ("use-chat", "copilotkit", "assistant-ui", "assistant-ui-ag-ui")
 QUESTION = "What is the weather in Berlin?"
-ANSWER = "21 degrees"
+ANSWER = "21 degrees in Berlin at this hour."  # the end of the sentence: less of it is an answer that was cut
 _SETTINGS = """
 default_model = "fake:model"
 [providers.fake]
@@ -75,7 +75,7 @@ def answer_weather(request: ReceivedRequest) -> Answer:
         call = {"function": {"name": "get_weather", "arguments": {"city": "Berlin"}}}
         pieces: list[Any] = [_line(tool_calls=[call])]
     else:
-        words = f"I looked it up, as you asked, and it is {ANSWER} in Berlin at this hour.".split(" ")
+        words = f"I looked it up, as you asked, and it is {ANSWER}".split(" ")
         pieces = [piece for word in words for piece in (_line(content=f"{word} "), _WORD_S)]
     head = make_head(200, **{"content-type": "application/x-ndjson", "transfer-encoding": "chunked"})
     return [head, *pieces, _line(is_done=True), encode_chunk(b"")]
