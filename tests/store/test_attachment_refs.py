@@ -135,7 +135,7 @@ async def taken_back(place: Place) -> None:
             " ALTER TABLE runs DROP COLUMN alive_us; ALTER TABLE inbox DROP COLUMN wait_us; DROP TABLE lease_clock;"
             " ALTER TABLE usage DROP COLUMN unpriced; ALTER TABLE past_usage DROP COLUMN unpriced;"
             " ALTER TABLE evaluations DROP COLUMN metrics_json; DROP TABLE gateway_transcripts;"
-            " DROP TABLE gateway_objects; PRAGMA user_version = 5"
+            " DROP TABLE gateway_objects; DROP TABLE preferences; DROP TABLE shares; PRAGMA user_version = 5"
         ).fetchall()
         connection.close()
         return
@@ -157,7 +157,7 @@ async def taken_back(place: Place) -> None:
             "ALTER TABLE usage DROP COLUMN unpriced",
             "ALTER TABLE past_usage DROP COLUMN unpriced",
             "ALTER TABLE evaluations DROP COLUMN metrics_json",
-            "DROP TABLE gateway_transcripts, gateway_objects",
+            "DROP TABLE gateway_transcripts, gateway_objects, preferences, shares",
             "DELETE FROM dragoman_steps WHERE number >= 6",
         ):
             await store._write(rows_of(sql))

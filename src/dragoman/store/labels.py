@@ -4,6 +4,7 @@
     await store.labels.sessions(owners, tag="work")         the last changed first
     await store.labels.tags(owners)                          every tag with the number of its sessions
     await store.labels.set_share(session_id, share)          a read-only page; none revokes it
+    await store.labels.find_shared(hash)                     the session of a link
 
 A label is not a change of the conversation: it does not move the session in the list. Exports and backups contain
 labels, because they are metadata. Invariant: a fork has neither labels nor shares.
@@ -16,7 +17,7 @@ from typing import Any, Final
 import msgspec
 
 from dragoman.store.operation import Facet, Steps, operation
-from dragoman.store.sessions import merge_metadata, select_sessions
+from dragoman.store.sessions import get_session, merge_metadata, select_sessions
 from dragoman.store.types import Owners, Session
 
 LABELS: Final = "labels"  # keys in the metadata of a session
@@ -77,7 +78,11 @@ class LabelStore(Facet):
 
     async def set_share(self, session_id: str, share: dict[str, Any] | None) -> Session:
         """Store how a session is shared; none revokes the share."""
-        return await self._store._write(merge_metadata(session_id, {SHARE: share}))
+        return await self._store._write(_change_share(session_id, share))
+
+    async def find_shared(self, secret_hash: str) -> Session | None:
+        """Return the session that is shared with this hash of a secret."""
+        return await self._store._read(_find_shared(secret_hash))
 
 
 @operation
@@ -106,3 +111,18 @@ def _count_tags(engine: str, owners: Owners) -> Steps[list[tuple[str, int]]]:
     owner_sql, arguments = owners.condition("sessions")
     rows = yield f"{_TAGS[engine]} WHERE {owner_sql} GROUP BY 1 ORDER BY 1", arguments
     return [(str(tag), int(count)) for tag, count in rows]
+
+
+@operation
+def _change_share(session_id: str, share: dict[str, Any] | None) -> Steps[Session]:
+    session = yield from merge_metadata(session_id, {SHARE: share})
+    yield "DELETE FROM shares WHERE session_id = ?", (session_id,)
+    if share is not None:
+        yield "INSERT INTO shares (hash, session_id) VALUES (?, ?)", (share["hash"], session_id)
+    return session
+
+
+@operation
+def _find_shared(secret_hash: str) -> Steps[Session | None]:
+    rows = yield "SELECT session_id FROM shares WHERE hash = ?", (secret_hash,)
+    return (yield from get_session(str(rows[0][0]))) if rows else None

@@ -6,17 +6,14 @@
 
 A page has the messages up to the newest one at the time of sharing. It has texts of users and models only; the owner
 may add tool calls with their results, attachments, thinking and system prompts. It has no cost and no name of a user.
-Only a hash of the secret is stored, so a link is shown once. Invariants: a thread is shared only after its owner asks
-for it, and a revoked, unknown or damaged link gets the same 404.
+The token is a secret. Only its hash is stored, so a link is shown once. Invariants: a thread is shared only after its
+owner asks for it, and a revoked, unknown or damaged link gets the same 404.
 """
 
 from __future__ import annotations
 
 import asyncio
-import base64
-import binascii
 import hashlib
-import hmac
 import secrets
 from collections.abc import Iterator, Sequence
 from datetime import datetime
@@ -28,7 +25,6 @@ from starlette.responses import Response
 
 from dragoman import renderers
 from dragoman.attachments import is_attachment_text
-from dragoman.errors import FormatError
 from dragoman.humanize import format_count
 from dragoman.message import (
     CallBlock,
@@ -60,7 +56,6 @@ _HEADERS: Final = {
     "referrer-policy": "no-referrer",
     "x-robots-tag": "noindex, nofollow",
 }
-_MAX_TOKEN: Final = 400
 
 
 class ShareRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -109,7 +104,7 @@ async def share_thread(request: Request) -> Response:
     include = tuple(dict.fromkeys(wanted.include))
     share = Share(hash=_digest(secret), last_seq=session.last_seq, include=include, created_at=state.store.clock())
     await state.store.labels.set_share(session.id, msgspec.to_builtins(share))
-    url = f"{request_base_url(request)}/share/{_make_token(session.id, secret)}"
+    url = f"{request_base_url(request)}/share/{secret}"
     body = ShareResponse(url=url, last_seq=share.last_seq, include=include, created_at=share.created_at)
     return json_response(body, 201)
 
@@ -125,21 +120,6 @@ def _digest(secret: str) -> str:
     return hashlib.sha256(secret.encode()).hexdigest()
 
 
-def _make_token(session_id: str, secret: str) -> str:
-    return f"{base64.urlsafe_b64encode(session_id.encode()).decode().rstrip('=')}.{secret}"
-
-
-def _parse_token(token: str) -> tuple[str, str] | None:
-    """The session id and the secret of a token."""
-    place, dot, secret = token.partition(".")
-    if not dot or len(token) > _MAX_TOKEN:
-        return None
-    try:
-        return base64.urlsafe_b64decode(place + "=" * (-len(place) % 4)).decode(), secret
-    except (ValueError, binascii.Error):
-        return None
-
-
 # --- the page --------------------------------------------------------------------------------------------------------
 
 
@@ -152,17 +132,10 @@ async def get_shared_page(request: Request) -> Response:
     return Response(html, media_type="text/html; charset=utf-8", headers=_HEADERS)
 
 
-async def _find_shared(store: Store, token: str) -> tuple[Session, Share]:
-    parsed = _parse_token(token)
-    if parsed is None:
-        raise not_found_error()
-    try:
-        session = await store.find_session(parsed[0])
-    except FormatError:  # not a possible id
-        session = None
+async def _find_shared(store: Store, secret: str) -> tuple[Session, Share]:
+    session = await store.labels.find_shared(_digest(secret))
     share = None if session is None else get_share(session)
-    expected = "" if share is None else share.hash
-    if not hmac.compare_digest(_digest(parsed[1]), expected) or session is None or share is None:
+    if session is None or share is None:
         raise not_found_error()
     return session, share
 

@@ -129,6 +129,7 @@ _SESSION_TABLES: Final = (
     "runs",
     "gateway_transcripts",
     "gateway_objects",
+    "shares",
 )
 
 
