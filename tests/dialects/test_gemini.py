@@ -87,12 +87,19 @@ def test_schema_name_and_user_are_reported_as_losses() -> None:
 
 
 @pytest.mark.parametrize(
-    ("tier", "said"), [("flex", "flex"), ("PRIORITY", "priority"), ("default", "standard"), ("auto", None)]
+    ("tier", "written_tier", "lost"),
+    [
+        ("flex", "flex", []),
+        ("PRIORITY", "priority", []),
+        ("default", "standard", []),
+        ("auto", None, []),  # the provider chooses, as it does without a tier
+        ("reserved", None, ["service_tier"]),
+    ],
 )
-def test_service_tier_is_mapped_or_reported_as_a_loss(tier: str, said: str | None) -> None:
+def test_service_tier_is_mapped_or_reported_as_a_loss(tier: str, written_tier: str | None, lost: list[str]) -> None:
     written = gemini.write_request(REQUEST.replace(options=Options(service_tier=tier)))
-    assert written.wire.get("serviceTier") == said
-    assert [loss.block_type for loss in written.losses] == ["service_tier"] * (said is None)
+    assert written.wire.get("serviceTier") == written_tier
+    assert [loss.block_type for loss in written.losses] == lost
 
 
 def test_only_the_name_of_a_document_is_lost() -> None:

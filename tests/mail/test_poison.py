@@ -186,4 +186,4 @@ async def test_letter_rejected_by_the_store_does_not_block_others() -> None:
 async def test_invalid_recipient_is_never_a_subject(recipient: str) -> None:
     transport = NatsTransport("nats://127.0.0.1:1")
     await transport.subscribe(recipient, "")
-    assert transport._mailboxes == set()
+    assert transport._pull_tasks == {}

@@ -38,7 +38,7 @@ async def test_a_signal_wakes_a_task_of_the_same_store(place: Place) -> None:
             store.signals.publish(MAIL, "/CA")
             await receive(changes)
             store.signals.publish(MAIL, "/CB")
-            if not store.signals.is_shared:
+            if not place.url.startswith("postgres"):  # there, the start of the listener wakes every task once
                 assert not await changes.wait(0.01)
 
 

@@ -57,6 +57,7 @@ TABLE: Final = LimitTable(
     ),
     (
         ("alternate_roles", {"alternates": True, "system_place": "first"}),
+        ("own_service_tiers", {"service_tiers": None}),
         ("no_prefill", {"ends_with_user": True}),
         ("reasoning_object", {"budget": (1, 1_000_000), "has_switch": True}),
         ("thinking_object", {"budget": (1, 1_000_000), "has_switch": True}),  # reported when it is written

@@ -305,6 +305,8 @@ class PostgresStore(Store):
         idempotency_key: str | None,
     ) -> MessageRange | None:
         """Append with one statement where this process appended last, with two where another one did."""
+        if idempotency_key is not None and not idempotency_key.isascii():
+            return None  # it may contain what the general operation rejects
         fields: dict[str, Any] = {"now": now, "expected_seq": expected_seq, "key": idempotency_key}
         end = self._ends.get(session_id)
         places = None if end is None else await self._append_at(session_id, drafts, end, **fields)
