@@ -28,6 +28,7 @@ from tests.web.site import Site, site
 
 MAX_BYTES = 150_000
 _BATCH = 500
+_MAX_LONG = 5_000  # messages; a longer conversation has short ones, so that it fits the context window
 _WORDS = "A **lantern** is a lamp in a case, with `glass` on its sides. "
 _READY = (
     "document.activeElement?.id === 'words' && !/…/.test(document.querySelector('.model-button')?.textContent ?? '…')"
@@ -89,17 +90,18 @@ async def make_thread(server: Site, length: int) -> str:
     store = server.doors.store
     session = await store.create_session(user_id=LOCAL_USER, title=f"{length} messages")
     for start in range(0, length, _BATCH):
-        messages = [_message(number) for number in range(start, min(start + _BATCH, length))]
+        stop = min(start + _BATCH, length)
+        messages = [_message(number, is_short=length > _MAX_LONG) for number in range(start, stop)]
         await store.append(session.id, messages)
     return session.id
 
 
-def _message(number: int) -> Message:
+def _message(number: int, *, is_short: bool) -> Message:
     role = Role.ASSISTANT if number % 2 else Role.USER
     metadata = MessageMetadata(
         message_id=f"m-{number + 1}", model="anthropic:claude-sonnet-5-5" if number % 2 else None
     )
-    text = f"Message {number + 1}. " + _WORDS * (1 + number % 7)
+    text = f"Message {number + 1}. " + ("" if is_short else _WORDS * (1 + number % 7))
     return Message("", "", role, (TextBlock(text),), metadata, datetime(2026, 3, 13, tzinfo=UTC))
 
 
