@@ -12,8 +12,8 @@ PAGE := src/dragoman/web/static/index.html
 TYPED := src/dragoman $(if $(wildcard scripts/*.py),scripts)
 
 PYTEST_ARGS ?=
-# One worker more than cores, because many tests wait; at most four, because some start servers and browsers.
-WORKERS := $(shell cores=$$(getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2); echo $$((cores < 3 ? cores + 1 : 4)))
+# Two workers more than cores, because many tests wait; at most six, because some start servers and browsers.
+WORKERS := $(shell cores=$$(getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2); echo $$((cores < 4 ? cores + 2 : 6)))
 PYTEST_PARALLEL ?= -n $(WORKERS) --dist worksteal
 RUN_ARGS ?=
 BENCH ?= peers format dialect fidelity store postgres convert turn server mail loop page
