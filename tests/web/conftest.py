@@ -13,7 +13,7 @@ import asyncio
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -114,18 +114,23 @@ class Visitor:
         await self.page.get_by_role("button", name=label, exact=True).last.click()
 
 
+async def open_visitor(browser: Browser, site: web_site.Site, **options: Any) -> Visitor:
+    """A page in a browser context of its own. Listeners are added in a running event loop, which playwright needs."""
+    context = await browser.new_context(locale="en", **options)
+    context.set_default_timeout(WAIT_MS)
+    return Visitor(context, await context.new_page(), site)
+
+
 @pytest.fixture
 def visitor(runner: asyncio.Runner, browser: Browser, site: web_site.Site) -> Iterator[Visitor]:
     """Somebody new, at a desk."""
-    context = runner.run(browser.new_context(viewport={"width": 1280, "height": 860}, locale="en"))
-    context.set_default_timeout(WAIT_MS)
-    made = Visitor(context, runner.run(context.new_page()), site)
+    made = runner.run(open_visitor(browser, site, viewport={"width": 1280, "height": 860}))
     for name, fake in site.fakes.items():
         fake.forget()
         site.paces[name].release()
     (site.folder / "work" / "README.md").write_text(web_site.README, "utf-8")
     yield made
-    runner.run(context.close())
+    runner.run(made.context.close())
     left = [said for said in made.complaints if not any(re.search(one, said) for one in made.expected)]
     assert left == []
 

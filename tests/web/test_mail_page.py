@@ -266,7 +266,7 @@ async def test_every_page_fits_a_phone_with_the_longest_names_too(visitor: Visit
 
 
 async def test_a_server_that_goes_away_is_said_and_comes_back(visitor: Visitor, site: Site, worked: str) -> None:
-    visitor.expected.append("ERR_|Failed to load")
+    visitor.expected.append("ERR_|Failed to load|fetching the script")
     await visitor.open("#/mail")
     await visitor.find(".boxes tbody tr").first.wait_for()
     await site.wire.cut()

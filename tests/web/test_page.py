@@ -128,7 +128,7 @@ async def test_an_answer_is_stopped(visitor: Visitor, site: Site) -> None:
 
 
 async def test_a_failure_says_what_to_do_and_nothing_written_is_lost(visitor: Visitor, site: Site) -> None:
-    visitor.expected.append("ERR_CONNECTION|ERR_EMPTY|422")
+    visitor.expected.append("ERR_CONNECTION|ERR_EMPTY|422|fetching the script")
     await visitor.open()
     await visitor.ask("@nobody-knows-this-model hello")
     await visitor.find(".banner.bad").wait_for()
@@ -572,7 +572,7 @@ async def test_costs_are_drawn_by_day_and_listed_by_model(visitor: Visitor, site
 
 
 async def test_a_lost_connection_is_told_and_what_was_missed_comes_once(visitor: Visitor, site: Site) -> None:
-    visitor.expected.append("ERR_CONNECTION|ERR_EMPTY|ERR_INCOMPLETE|ERR_SOCKET")
+    visitor.expected.append("ERR_CONNECTION|ERR_EMPTY|ERR_INCOMPLETE|ERR_SOCKET|fetching the script")
     text = " ".join(f"word{number}" for number in range(80))
     site.fakes["anthropic"].say(text)
     pace = site.paces["anthropic"]
@@ -592,7 +592,7 @@ async def test_a_lost_connection_is_told_and_what_was_missed_comes_once(visitor:
 
 
 async def test_after_the_server_was_restarted_the_page_goes_on(visitor: Visitor, site: Site) -> None:
-    visitor.expected.append("ERR_CONNECTION|ERR_EMPTY|ERR_INCOMPLETE|ERR_SOCKET")
+    visitor.expected.append("ERR_CONNECTION|ERR_EMPTY|ERR_INCOMPLETE|ERR_SOCKET|fetching the script")
     site.fakes["anthropic"].say(" ".join(f"word{number}" for number in range(80)))
     pace = site.paces["anthropic"]
     pace.hold(15)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.web import site as web_site
-from tests.web.conftest import WAIT_MS, Visitor
+from tests.web.conftest import Visitor, open_visitor
 
 if TYPE_CHECKING:
     from playwright.async_api import Browser
@@ -19,18 +19,13 @@ if TYPE_CHECKING:
 @pytest.fixture
 def phone(runner: asyncio.Runner, browser: Browser, site: web_site.Site) -> Iterator[Visitor]:
     """Somebody new, with a phone."""
-    context = runner.run(
-        browser.new_context(
-            viewport={"width": 390, "height": 780}, has_touch=True, is_mobile=True, locale="en", color_scheme="dark"
-        )
-    )
-    context.set_default_timeout(WAIT_MS)
-    made = Visitor(context, runner.run(context.new_page()), site)
+    size = {"width": 390, "height": 780}
+    made = runner.run(open_visitor(browser, site, viewport=size, has_touch=True, is_mobile=True, color_scheme="dark"))
     for name, fake in site.fakes.items():
         fake.forget()
         site.paces[name].release()
     yield made
-    runner.run(context.close())
+    runner.run(made.context.close())
     assert made.complaints == []
 
 

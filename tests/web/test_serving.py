@@ -47,7 +47,7 @@ async def test_what_the_page_is_made_of_is_kept_for_ever_and_its_names_say_its_c
             parts = re.findall(r'(?:src|href)="(static/[^"]+)"', await answer.text())
         assert len(parts) >= 3
         for part in parts:
-            assert re.search(r"-[A-Z0-9]{8}\.(js|css|svg)$", part)
+            assert re.search(r"-[A-Z0-9]{8}\.(js|css|svg|webmanifest)$", part)
             async with client.get(f"/{part}", headers={"Accept-Encoding": "gzip"}) as packed:
                 data = await packed.read()
             async with client.get(f"/{part}", headers={"Accept-Encoding": "identity"}) as plain:
