@@ -128,9 +128,9 @@ def test_a_crash_at_any_system_call_while_a_store_is_made_leaves_one_that_opens(
 
 
 def _assert_killed(crashes: Crashes, points: list[tuple[str, int]]) -> None:
-    """Not every run makes as many calls: the index follows when it finds time, and whoever closes last tidies up."""
+    """Not every run makes as many calls: writes are grouped, and the index follows when it finds time."""
     assert crashes.ends.keys() <= {-9, 0}
-    assert crashes.ends[-9] >= len(points) * 0.7
+    assert crashes.ends[-9] >= len(points) / 3
 
 
 def test_after_a_sync_that_failed_asking_again_stores_it_once(strace: str, tmp_path: Path, count: Count) -> None:
