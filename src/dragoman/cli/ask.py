@@ -278,6 +278,6 @@ _ADVICE: Final = {
 
 
 def _advise(model: str, code: str) -> str | None:
-    """What a user can do about a fault of a provider."""
+    """Return advice about a fault of a provider."""
     advice = _ADVICE.get(code)
     return None if advice is None else advice.format(model=model, provider=model.partition(":")[0])

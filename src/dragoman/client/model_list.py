@@ -9,10 +9,9 @@ they have a session of their own. Invariant: a redirect is not followed, since t
 from __future__ import annotations
 
 import asyncio
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
 
-import aiohttp
 import msgspec
 
 from dragoman import dialects
@@ -21,6 +20,9 @@ from dragoman.errors import DragomanError, FormatError, RemoteFaultError
 from dragoman.exchange import ErrorClass, Fault
 from dragoman.redaction import redact
 from dragoman.settings import Endpoint
+
+if TYPE_CHECKING:
+    import aiohttp
 
 _PATHS: Final = {
     "anthropic": "/v1/models?limit=1000",
@@ -56,6 +58,8 @@ class RemoteModel(msgspec.Struct, frozen=True):
 
 async def list_models(endpoint: Endpoint) -> list[RemoteModel]:
     """Return the models of a provider, in the order of its list."""
+    import aiohttp  # noqa: PLC0415  it is slow to import, and most servers never need it
+
     dialect = endpoint.provider.dialect
     if dialect not in _PATHS:
         raise FormatError("this provider has no list of models", where=endpoint.provider.title)
@@ -80,6 +84,8 @@ def _url(endpoint: Endpoint, path: str) -> str:
 
 async def _fetch(session: aiohttp.ClientSession, endpoint: Endpoint, url: str, body: bytes | None = None) -> Any:
     """The JSON value at a URL, with POST if there is a body."""
+    import aiohttp  # noqa: PLC0415
+
     headers = build_headers(endpoint, stream=False)
     method = "GET" if body is None else "POST"
     try:
@@ -109,6 +115,8 @@ async def _read(response: aiohttp.ClientResponse) -> bytes:
 
 def _network_fault(endpoint: Endpoint, url: str, error: Exception) -> Fault:
     """The fault of a connection, without the text of the library, which may quote the request."""
+    import aiohttp  # noqa: PLC0415
+
     parts = urlsplit(url)
     where = f"{parts.hostname}:{parts.port or (443 if parts.scheme == 'https' else 80)}"
     if isinstance(error, TimeoutError):

@@ -30,7 +30,7 @@ _MAX_CHAIN: Final = 10_000
 
 
 class ResponseState(msgspec.Struct, frozen=True, kw_only=True):
-    """What a request adds to earlier items, and where its response belongs."""
+    """The items that a request adds to earlier ones, and the place of its response."""
 
     input: list[Any]  # its own items
     previous_response_id: str | None = None

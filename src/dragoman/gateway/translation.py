@@ -73,20 +73,12 @@ _MAX_ID_LENGTH: Final = 64
 _STREAM_END: Final = b"data: [DONE]\n\n"  # Open Responses demands it; clients of OpenAI ignore it
 
 
-class ProviderRequest(msgspec.Struct, frozen=True):
-    """A request for a provider."""
-
-    wire: Any
-    losses: tuple[Loss, ...]
-    request: Request  # as the caller's dialect reads it
-
-
 # --- requests --------------------------------------------------------------------------------------------------------
 
 
 def translate_request(
     request: Request, dialect: str, model: Model, provider: Provider, *, stream: bool, with_caching: bool = False
-) -> ProviderRequest:
+) -> Written:
     """Write a request that was read in ``dialect`` for a provider."""
     names = _Names(ToolIds(), ToolForms(request.tools), is_same=provider.dialect == dialect)
     messages = tuple(_prepare_message(message, provider, names) for message in request.messages)
@@ -98,7 +90,7 @@ def translate_request(
         messages, tools = place_cache_hints(messages, tools, model, provider)
     target = request.replace(model=model.name, messages=messages, options=options, tools=tools)
     written: Written = dialects.load(provider.dialect).write_request(target, provider.quirks, model)
-    return ProviderRequest(written.wire, written.losses, request)
+    return written
 
 
 class _Names(msgspec.Struct, frozen=True):
@@ -161,7 +153,7 @@ def read_reply(dialect: str, body: bytes) -> Reply:
 
 
 class CallerForm(msgspec.Struct, frozen=True):
-    """What a reply to a caller of another dialect depends on."""
+    """The facts about a call that its reply depends on, if the caller has another dialect."""
 
     dialect: str
     identity: dict[str, Any]  # top-level fields of the reply

@@ -62,7 +62,7 @@ def build_request(
 
 
 class _Template(msgspec.Struct, frozen=True):
-    """What requests to a model have in common."""
+    """The parts that all requests to a model share."""
 
     endpoint: Endpoint
     url: str

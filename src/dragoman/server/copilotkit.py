@@ -44,7 +44,7 @@ class RuntimeAgent(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class RuntimeInfo(msgspec.Struct, frozen=True, rename="camel"):
-    """What a runtime supports."""
+    """The agents and the features of a runtime."""
 
     version: str
     agents: dict[str, RuntimeAgent]

@@ -227,7 +227,7 @@ class StreamWriter(BaseStreamWriter):
 
     @property
     def _seed(self) -> str:
-        """What makes the ids of items unique: the id of the response."""
+        """The id of the response, which makes the ids of its items unique."""
         return str(self.identity.get("id", "")).partition("_")[2] or SEED
 
     def _name(self, wire: dict[str, Any]) -> dict[str, Any]:

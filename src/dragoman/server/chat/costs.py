@@ -225,7 +225,7 @@ async def _thread_totals(request: Request, totals: Sequence[Totals]) -> list[Thr
 
 
 def _cache_savings(state: AppState, by_model: Sequence[Totals]) -> Decimal | None:
-    """What prompt caches saved in all calls of models with a price."""
+    """Return the savings by prompt caches in all calls of models with a price."""
     amounts, services = [], state.agent.services
     for total in by_model:
         read, written = total.cached_input_tokens, total.cache_creation_input_tokens

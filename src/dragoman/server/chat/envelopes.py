@@ -128,7 +128,7 @@ def _normalize(wire: list[dict[str, Any]]) -> list[Envelope]:
 
 
 def _identity(envelope: Envelope) -> tuple[Any, ...]:
-    """What makes two envelopes of a conversation the same."""
+    """Return a key that is equal for two envelopes of the same message."""
     return envelope["type"], envelope["role"], envelope["content"], envelope["payload"]
 
 

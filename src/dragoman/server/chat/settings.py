@@ -79,7 +79,7 @@ class DefaultSettingsUpdate(msgspec.Struct, frozen=True, kw_only=True, forbid_un
 
 
 class ContextUse(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """How the next question uses the context window of a model. All counts are estimates."""
+    """The use of a model's context window by the next question. All counts are estimates."""
 
     model: str
     context_tokens: int  # size of the window

@@ -59,7 +59,7 @@ _HEADERS: Final = {
 
 
 class ShareRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What a shared page has beside the texts."""
+    """The parts that a shared page has beside the texts."""
 
     include: tuple[Part, ...] = ()
 

@@ -104,7 +104,7 @@ class WireExchange(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 class ProjectionResponse(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """What became of the history for the model."""
+    """The history as the model received it."""
 
     kept: int
     blocks: tuple[BlockPlan, ...]

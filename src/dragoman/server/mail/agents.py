@@ -439,7 +439,7 @@ def describe(letter: Letter) -> str:
 
 
 def make_context(agent: MailAgent, letter: Letter) -> str:
-    """What the model is told about a letter."""
+    """Return the text about a letter that the model receives."""
     return (
         f"You are the agent {agent.name}. The last message is a letter of the agent {letter.sender_id} about the task"
         f" {letter.task_id}. Your answer is sent back as a letter."

@@ -46,7 +46,7 @@ class RunLostError(Exception):
 
 
 class SessionChange(msgspec.Struct, frozen=True):
-    """What the transaction of the question changes in the thread."""
+    """The changes of the thread that are stored with the question."""
 
     new_session: Session | None = None  # created
     fields: dict[str, Any] = {}  # of the thread that exists

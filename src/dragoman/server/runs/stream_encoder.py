@@ -47,7 +47,7 @@ class StreamEncoder(Protocol):
 
 
 class _AguiEncoder:
-    """What both encodings of AG-UI share."""
+    """The part that both encodings of AG-UI share."""
 
     headers: Mapping[str, str] = STREAM_HEADERS
 

@@ -229,7 +229,7 @@ class UiMessageEncoder:
 
 
 def _own(event: Mapping[str, Any]) -> Mapping[str, Any]:
-    """What the server adds to an event of the protocol."""
+    """The fields that the server adds to an event of the protocol."""
     details: Mapping[str, Any] = event.get("metadata", {}).get(KEY, {})
     return details
 
