@@ -247,14 +247,22 @@ class Redactor:
 
 def _collect(value: Any, texts: list[str]) -> bool:
     """Collect every text of a JSON value. Return false if a name indicates a secret."""
-    match value:
-        case str():
-            texts.append(value)
-        case dict():
-            texts.extend(value)
-            return not any(map(_kind_of_name, value)) and all(_collect(inner, texts) for inner in value.values())
-        case list():
-            return all(_collect(inner, texts) for inner in value)
+    kind = type(value)
+    if kind is str:
+        texts.append(value)
+        return True
+    if kind is dict:
+        texts.extend(value)
+        if any(map(_kind_of_name, value)):
+            return False
+    elif kind is not list:
+        return True
+    for inner in value.values() if kind is dict else value:
+        kind = type(inner)
+        if kind is str:
+            texts.append(inner)
+        elif (kind is dict or kind is list) and not _collect(inner, texts):
+            return False
     return True
 
 

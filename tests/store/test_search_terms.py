@@ -6,7 +6,7 @@ from __future__ import annotations
 import unicodedata
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from dragoman.store.search import tokenizer
@@ -211,3 +211,11 @@ def test_a_text_that_repeats_a_word_very_often_is_compared_at_its_first_places_o
     text = "word " * 5_000 + "text"
     assert len(tokenizer._find_places(text, terms)) <= 2 * tokenizer._MAX_PLACES
     assert excerpt(text, terms).highlights[0] == (0, 4)
+
+
+@given(st.text(st.characters(codec="ascii")))
+@example("readFile HTTPServer x" + "y" * 200 + "Z9 ABC a1B2")
+def test_a_text_in_ascii_has_the_words_that_it_has_among_others(text: str) -> None:
+    alone, among_others = analyze(text), analyze(f"é {text}")  # the second one takes the general path
+    assert ["e", *alone.words] == among_others.words
+    assert alone.parts == among_others.parts

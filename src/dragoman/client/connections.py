@@ -177,6 +177,8 @@ class Connection(asyncio.Protocol):
         self._pool = pool
         self._origin = origin
         self._loop = loop
+        self._body_parts: list[bytes] = []  # of the data that is being parsed
+        self.on_body = self._body_parts.append  # of the parser, for each chunk: no function of Python is called
         self._parser = httptools.HttpResponseParser(self)
         self._transport: Any = None
         self._response: PoolResponse | None = None
@@ -302,6 +304,8 @@ class Connection(asyncio.Protocol):
         else:
             if self._in_head and self._head_bytes > _MAX_HEAD_BYTES:
                 self._fail("the head of the response is too large")
+            elif self._body_parts:
+                self._add_body()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._is_lost = True
@@ -349,18 +353,22 @@ class Connection(asyncio.Protocol):
         self._response.set_head(status, headers)
         self._wake()
 
-    def on_body(self, body: bytes) -> None:
-        response = self._response
-        if response is not None:
-            if response.add(body):
-                self.pause()
-            self._wake()
-
     def on_message_complete(self) -> None:
         if not self._in_head:  # else it was an interim response
             self._end_body()
 
+    def _add_body(self) -> None:
+        """Hand over the parts of the body that were parsed."""
+        parts, response = self._body_parts, self._response
+        if response is not None:
+            if response.add(parts[0] if len(parts) == 1 else b"".join(parts)):
+                self.pause()
+            self._wake()
+        parts.clear()
+
     def _end_body(self) -> None:
+        if self._body_parts:
+            self._add_body()
         response, self._response = self._response, None
         if response is None:
             return

@@ -13,6 +13,7 @@ import time
 from collections.abc import Iterable, MutableMapping
 from typing import Any, Final
 
+from starlette._utils import get_route_path
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
@@ -46,7 +47,7 @@ from dragoman.server.chat import (
 from dragoman.server.config import base_path
 from dragoman.server.gateway_middleware import GatewayMiddleware
 from dragoman.server.http.cors import cors_headers, find_allowed_origin, is_preflight, preflight_headers
-from dragoman.server.http.endpoint import Endpoint
+from dragoman.server.http.endpoint import Endpoint, Handler
 from dragoman.server.http.http_errors import ApiError, error_response, not_found_error
 from dragoman.server.http.requests import app_state
 from dragoman.server.http.responses import compress
@@ -117,11 +118,16 @@ def make_app(state: AppState, extra_endpoints: tuple[Endpoint, ...] = ()) -> ASG
     state.counters.name_routes((*((endpoint.method, endpoint.path) for endpoint in all_endpoints), *gateway_routes))
     first_segments = frozenset(endpoint.path.split("/")[1] for endpoint in all_endpoints)
     with_gateway = GatewayMiddleware(app, state)
-    with_base_path = BasePathMiddleware(with_gateway, base_path(state.config), first_segments)
+    with_fixed_paths = FixedPathMiddleware(with_gateway, app, filter(_has_fixed_path, all_endpoints))
+    with_base_path = BasePathMiddleware(with_fixed_paths, base_path(state.config), first_segments)
     return RequestMiddleware(with_base_path, state.config.allow_origin, state.counters)
 
 
 def _route(endpoint: Endpoint) -> Route:
+    return Route(endpoint.path, _handler(endpoint), methods=[endpoint.method], name=endpoint.name)
+
+
+def _handler(endpoint: Endpoint) -> Handler:
     async def handle(request: Request) -> Response:
         request.scope["dragoman.route"] = endpoint.path
         try:
@@ -132,7 +138,7 @@ def _route(endpoint: Endpoint) -> Route:
         except Exception as error:
             return error_response(request, error)
 
-    return Route(endpoint.path, handle, methods=[endpoint.method], name=endpoint.name)
+    return handle
 
 
 async def _authenticate(request: Request) -> Principal:
@@ -165,6 +171,32 @@ async def _handle_http_exception(request: Request, error: Exception) -> Response
 async def _handle_exception(request: Request, error: Exception) -> Response:
     """Respond to an exception that was raised before the response started."""
     return error_response(request, error)
+
+
+class FixedPathMiddleware:
+    """Fast path: answers requests to paths without parameters, without a search through the routes of the application.
+
+    All other requests are handed on. Invariant: the handler of an endpoint turns every exception into a response.
+    """
+
+    def __init__(self, app: ASGIApp, starlette: Starlette, fixed: Iterable[Endpoint]) -> None:
+        self.app = app
+        self._starlette = starlette
+        self._handlers = {(endpoint.method, endpoint.path): _handler(endpoint) for endpoint in fixed}
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        is_http = scope["type"] == "http"
+        handle = self._handlers.get((scope["method"], get_route_path(scope))) if is_http else None
+        if handle is None:
+            await self.app(scope, receive, send)
+            return
+        scope["app"] = self._starlette
+        response = await handle(Request(scope, receive))
+        await response(scope, receive, send)
+
+
+def _has_fixed_path(endpoint: Endpoint) -> bool:
+    return "{" not in endpoint.path and not gateway_endpoints.has_path(endpoint.path)
 
 
 class BasePathMiddleware:

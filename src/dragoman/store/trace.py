@@ -43,6 +43,7 @@ AUDIT_TYPES: Final = (  # never deleted because of their age
 )
 
 _COLUMNS: Final = "id, timestamp_us, session_id, turn_id, parent_event_id, type, actor, sensitivity, payload_json, hash"
+_encode_row: Final = json.JSONEncoder(default=str).encode
 _INSERT_BATCH: Final = 50
 _PAGE: Final = 500
 
@@ -159,7 +160,7 @@ def import_row(event: TraceEvent, session_id: str) -> tuple[Any, ...]:
 
 def json_hash(row: Sequence[Any]) -> bytes:
     """Return the SHA-256 of a row as JSON, which can encode any value of a damaged row."""
-    return hashlib.sha256(json.dumps(row, default=str).encode()).digest()
+    return hashlib.sha256(_encode_row(row).encode()).digest()
 
 
 def _event_from_row(row: tuple[Any, ...]) -> TraceEvent:

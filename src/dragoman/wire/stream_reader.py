@@ -21,7 +21,6 @@ Invariants: any split of the bytes yields the same events. A damaged stream neve
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterable
 from typing import Any, ClassVar, Final
 
@@ -139,22 +138,23 @@ class BaseStreamReader:
 
     def _read_events(self, data: bytes, events: list[StreamEvent]) -> None:
         """Append the events of these bytes: deltas that fit the template all at once, the first others one by one."""
-        template, wires, at = self._template, data.split(_EVENT_END), 0
+        template = self._template
         for _ in range(_MAX_STEPS):
-            if texts := template.read_texts(wires, at):
+            texts, data = template.read_texts(data)
+            if texts:
                 joined = ["".join(texts)] if self.joins_deltas else texts
                 events.extend(map(self.repeat_delta, joined))
-                at += len(texts)
-            if at >= len(wires) - 1:
+            wire, end, rest = data.partition(_EVENT_END)
+            if not end:
                 break
-            wire = wires[at] + _EVENT_END
+            wire += end
             if self._read_single(wire, events):
                 template.learn(wire, events[-1])
             else:
                 self._read_rest(wire, events)
-            at += 1
-        if rest := _EVENT_END.join(wires[at:]):
-            self._read_rest(rest, events)
+            data = rest
+        if data:
+            self._read_rest(data, events)
 
     def _read_single(self, data: bytes, events: list[StreamEvent]) -> bool:
         """Append the event of bytes that are one plain delta; ``False`` if they are anything else."""
@@ -344,23 +344,29 @@ class DeltaTemplate:
         """Whether deltas fit a template, or may do so later."""
         return self._tries > 0
 
-    def read_texts(self, wires: list[bytes], start: int) -> list[str]:
-        """Return the texts of the deltas from ``start`` on that fit the template. The last item is no whole event."""
-        prefix, suffix = self.prefix, self._suffix[: -len(_EVENT_END)]
-        if not prefix:
-            return []
-        before, after, texts = len(prefix), -len(suffix), list[bytes]()
-        for wire in itertools.islice(wires, start, len(wires) - 1):
-            if wire[:before] != prefix or wire[after:] != suffix:
-                break
-            texts.append(wire[before:after])
-        if not texts:
-            return []
+    def read_texts(self, data: bytes) -> tuple[list[str], bytes]:
+        """Return the texts of the deltas that the data starts with and that fit the template, and the rest of the data.
+
+        JSON texts have no line breaks, so one between two fitting deltas belongs to an event of another kind.
+        """
+        prefix, suffix, separator = self.prefix, self._suffix, self._suffix + self.prefix
+        if not prefix or not data.startswith(prefix):
+            return [], data
+        pieces = data[len(prefix) :].split(separator)
+        count = len(pieces) - 1
+        if b"\n" in b"".join(pieces[:count]):
+            count = next(at for at, piece in enumerate(pieces) if b"\n" in piece)
+        text, end, rest = separator.join(pieces[count:]).partition(suffix)
+        texts = pieces[:count]
+        if end:
+            texts.append(text)
+        else:
+            rest = prefix + text
         try:
-            result = _decode_texts(b'["%b"]' % b'","'.join(texts))
+            result = _decode_texts(b'["%b"]' % b'","'.join(texts)) if texts else []
         except _DECODE_ERRORS:
-            return []
-        return result if len(result) == len(texts) and all(result) else []
+            return [], data
+        return (result, rest) if len(result) == len(texts) and all(result) else ([], data)
 
     def learn(self, data: bytes, event: StreamEvent) -> None:
         """Compare the bytes of a delta with those of the delta before it."""

@@ -9,7 +9,7 @@ import asyncio
 import contextlib
 import errno
 import queue
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from decimal import InvalidOperation
 from typing import Any, Final
 
@@ -81,17 +81,25 @@ def set_results(results: Iterable[tuple[asyncio.Future[Any], Any]]) -> None:
             future.set_result(outcome)
 
 
-@contextlib.contextmanager
-def transaction(connection: apsw.Connection, kind: str = "IMMEDIATE") -> Iterator[None]:
+class transaction:  # noqa: N801  a context manager, read as a function
     """Commit the statements of a block, or roll them back if it raises."""
-    connection.execute(f"BEGIN {kind}")
-    try:
-        yield
-        connection.execute("COMMIT")
-    except BaseException:
-        if connection.in_transaction:
-            connection.execute("ROLLBACK")
-        raise
+
+    __slots__ = ("_connection", "_kind")
+
+    def __init__(self, connection: apsw.Connection, kind: str = "IMMEDIATE") -> None:
+        self._connection = connection
+        self._kind = kind
+
+    def __enter__(self) -> None:
+        self._connection.execute(f"BEGIN {self._kind}")
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        try:
+            if kind is None:
+                self._connection.execute("COMMIT")
+        finally:
+            if self._connection.in_transaction:
+                self._connection.execute("ROLLBACK")
 
 
 def run_operation(connection: apsw.Connection, operation: AnyOperation[Any]) -> Any:

@@ -42,6 +42,7 @@ _EMOJI: Final = "\u2600-\u27bf\U0001f000-\U0001f3fa\U0001f400-\U0001faff"
 _IS_SPACELESS: Final = re.compile(f"[{_NEAR}]|[{_FAR}]")
 _IS_APART: Final = re.compile(f"[{_NEAR}]|[{_FAR}{_EMOJI}]")
 _ASCII_RUN: Final = re.compile("[A-Za-z0-9]+")
+_ASCII_INNER_CAPITAL: Final = re.compile("(?<![A-Za-z0-9])[A-Za-z0-9]+[A-Z][A-Za-z0-9]*")  # may be in camel case
 _COARSE: Final = re.compile(r"[^\x00-/:-@\[-`{-\x7f]+")  # most of these are words; the others are split again
 _SEPARATOR: Final = re.compile(r"[\x00-/:-@\[-`{-\x7f]")  # not part of any word
 _PIECE_LENGTH: Final = 64 * 1024  # characters
@@ -115,15 +116,30 @@ def _size(analysis: Analysis) -> int:
 def _analyze(text: str) -> Analysis:
     words: list[str] = []
     parts: list[str] = []
-    for run in itertools.chain.from_iterable(map(_find_runs, _split_text(text))):
-        if run[0] >= "\u0e00" and _IS_SPACELESS.match(run):
-            row = fold(run)
-            words.extend(row)
-            parts.extend(map(operator.add, row, row[1:]))
-        elif word := _word(run):
-            words.append(word.folded)
-            parts.extend(word.parts)
+    for piece in _split_text(text):
+        if piece.isascii():
+            _add_ascii_words(piece, words, parts)
+            continue
+        for run in _find_runs(piece):
+            if run[0] >= "\u0e00" and _IS_SPACELESS.match(run):
+                row = fold(run)
+                words.extend(row)
+                parts.extend(map(operator.add, row, row[1:]))
+            elif word := _word(run):
+                words.append(word.folded)
+                parts.extend(word.parts)
     return Analysis(words, parts)
+
+
+def _add_ascii_words(text: str, words: list[str], parts: list[str]) -> None:
+    """Fast path: the words are the runs in lower case, and only a word with a capital inside can have parts."""
+    lower = text.lower()
+    runs = _ASCII_RUN.findall(lower)
+    words.extend(runs if max(map(len, runs), default=0) <= MAX_WORD_LENGTH else [run[:MAX_WORD_LENGTH] for run in runs])
+    if lower != text:
+        for run in _ASCII_INNER_CAPITAL.findall(text):
+            word = _word(run)
+            parts.extend(word.parts if word is not None else ())
 
 
 def _split_text(text: str) -> Iterator[str]:
