@@ -1,10 +1,13 @@
-"""Location of recorded data and temporary files, sampling of exhaustive tests, and hypothesis profiles.
+"""Location of recorded data and temporary files, selection and order of the tests, and hypothesis profiles.
 
 The default run samples what is exhaustive; ``make test-full`` (``DRAGOMAN_TESTS=full``) runs all of it.
 """
 
 from __future__ import annotations
 
+import contextlib
+import gc
+import importlib
 import os
 import signal
 import tempfile
@@ -17,7 +20,7 @@ from hypothesis import HealthCheck, settings
 
 from dragoman.local import find_weights
 from dragoman.local.weights import VARIABLE as WEIGHTS_VARIABLE
-from tests import cli_runner
+from tests import cli_runner, order
 from tests.servers.fixtures import (  # noqa: F401  one of each for a process, whatever folder its tests are in
     aimock_server,
     llama_server,
@@ -30,6 +33,7 @@ from tests.servers.fixtures import (  # noqa: F401  one of each for a process, w
 ROOT = Path(__file__).resolve().parent.parent
 CORPUS = Path(os.environ.get("DRAGOMAN_CORPUS", ROOT.parent / "shared" / "corpus"))
 IS_LONG = os.environ.get("DRAGOMAN_FAULTS") == "long"
+WORKERS = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
 IS_FULL = IS_LONG or os.environ.get("DRAGOMAN_TESTS") == "full"
 
 MEMORY = Path("/dev/shm")
@@ -70,17 +74,39 @@ settings.register_profile("long", settings.get_profile("default"), max_examples=
 settings.load_profile(os.environ.get("DRAGOMAN_HYPOTHESIS", "default"))
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection(session: pytest.Session) -> None:
+    """Import a share of the modules first, so that no two workers of a new checkout compile the same ones."""
+    gc.disable()  # modules are not garbage
+    config = session.config
+    if WORKERS > 1 and config.args_source is pytest.Config.ArgsSource.TESTPATHS:
+        worker = int(os.environ["PYTEST_XDIST_WORKER"].removeprefix("gw"))
+        for path in sorted(ROOT.glob("tests/**/test_*.py"))[worker % WORKERS :: WORKERS]:
+            with contextlib.suppress(Exception, pytest.skip.Exception):  # the collection reports it
+                importlib.import_module(".".join(path.relative_to(ROOT).with_suffix("").parts))
+
+
+@pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Deselect all but one of every ``n`` cases of tests marked ``sampled(n)``, by the hash of their id."""
-    if IS_FULL:
-        return
+    """Deselect all but one of every ``n`` cases of tests marked ``sampled(n)``, and order the tests of workers."""
     dropped = [item for item in items if not _is_selected(item)]
     if dropped:
         config.hook.pytest_deselected(items=dropped)
         items[:] = [item for item in items if _is_selected(item)]
+    if WORKERS > 1:
+        items[:] = order.spread(items, WORKERS)
+
+
+def pytest_collection_finish() -> None:
+    """Collect garbage as usual, but not among the modules and the tests."""
+    gc.freeze()
+    gc.enable()
 
 
 def _is_selected(item: pytest.Item) -> bool:
+    """Whether the default run contains a test: the hash of its id decides."""
+    if IS_FULL:
+        return True
     mark = item.get_closest_marker("sampled")
     return mark is None or zlib.crc32(item.nodeid.encode()) % mark.args[0] == 0
 
