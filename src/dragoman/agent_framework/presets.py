@@ -6,12 +6,7 @@ import os
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from dragoman.agent_framework.memories import (
-    BaseMemory,
-    HierarchicalSharedMemory,
-    InMemoryMemory,
-    SharedInMemoryMemory,
-)
+from dragoman.agent_framework.memories import BaseMemory, HierarchicalSharedMemory, InMemoryMemory, SharedInMemoryMemory
 
 Context = Mapping[str, Any]
 

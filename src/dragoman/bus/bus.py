@@ -27,11 +27,7 @@ from typing import Any, Final, Self
 from weakref import WeakValueDictionary
 
 from dragoman.bus.event_types import EVENT_TYPES
-from dragoman.bus.event_types.system_events import (
-    BusGapDetected,
-    BusSubscriberRegistered,
-    BusSubscriberUnregistered,
-)
+from dragoman.bus.event_types.system_events import BusGapDetected, BusSubscriberRegistered, BusSubscriberUnregistered
 from dragoman.bus.types import (
     ALIASES,
     SUBJECT_TYPES,

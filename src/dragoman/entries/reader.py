@@ -22,15 +22,7 @@ from dragoman.entries.types import Entry
 from dragoman.entries.validation import is_timestamp, validate_entry
 from dragoman.exchange import Loss
 from dragoman.ids import TOOL_ID, derive_ulid
-from dragoman.message import (
-    ContentBlock,
-    Message,
-    MessageMetadata,
-    Role,
-    TextBlock,
-    ToolResultBlock,
-    ToolUseBlock,
-)
+from dragoman.message import ContentBlock, Message, MessageMetadata, Role, TextBlock, ToolResultBlock, ToolUseBlock
 from dragoman.repair import repair
 
 UNKNOWN_TIME: Final = datetime(1970, 1, 1, tzinfo=UTC)

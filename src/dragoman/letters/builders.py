@@ -15,14 +15,7 @@ from datetime import UTC, datetime
 from typing import Any, Required, TypedDict, Unpack
 
 from dragoman.letters.codec import letter_from
-from dragoman.letters.types import (
-    PROTOCOL_VERSION,
-    ErrorLetter,
-    Letter,
-    NeedsInputLetter,
-    TaskResultLetter,
-    letter_id,
-)
+from dragoman.letters.types import PROTOCOL_VERSION, ErrorLetter, Letter, NeedsInputLetter, TaskResultLetter, letter_id
 
 
 class LetterFields(TypedDict, total=False):

@@ -27,13 +27,7 @@ from dragoman.ids import UlidSource
 from dragoman.message import Message, Role
 from dragoman.offload import estimate_size, run_off_loop
 from dragoman.signals import Signals
-from dragoman.store import (
-    high_water,
-    message_reader,
-    message_writer,
-    sessions,
-    tool_call_rows,
-)
+from dragoman.store import high_water, message_reader, message_writer, sessions, tool_call_rows
 from dragoman.store.api_keys import KeyStore
 from dragoman.store.archive import exporter, importer, verification
 from dragoman.store.blobs import Blobs, FolderBlobs

@@ -13,14 +13,7 @@ import msgspec
 
 from dragoman.errors import CorruptDataError
 from dragoman.message import InvalidToolUseBlock, Message, ToolResultBlock, ToolUseBlock
-from dragoman.store.operation import (
-    Steps,
-    column_text,
-    from_micros,
-    operation,
-    optional_column_text,
-    to_micros,
-)
+from dragoman.store.operation import Steps, column_text, from_micros, operation, optional_column_text, to_micros
 from dragoman.store.row_hash import CALL_FIELDS, call_hash, check_row, rehash_sql, row_hash
 from dragoman.store.sessions import Segment, lineage, lock_session
 from dragoman.store.types import ToolCall

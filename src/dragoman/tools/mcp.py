@@ -26,15 +26,7 @@ import msgspec
 
 from dragoman.errors import SchemaSizeError, ToolFailedError, ToolSourceError
 from dragoman.exchange import SideEffects, ToolDefinition
-from dragoman.message import (
-    AudioBlock,
-    ContentBlock,
-    DocumentBlock,
-    ImageBlock,
-    ImageSource,
-    TextBlock,
-    VideoBlock,
-)
+from dragoman.message import AudioBlock, ContentBlock, DocumentBlock, ImageBlock, ImageSource, TextBlock, VideoBlock
 from dragoman.tools.process_output import ProcessOutput
 from dragoman.tools.schema_compat import to_portable_schema
 from dragoman.tools.tool import Tool, ToolContext, ToolOutput, truncate_middle

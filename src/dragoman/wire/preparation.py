@@ -1,7 +1,7 @@
 """Prepare a request for writing: the steps that every dialect takes before it writes.
 
-    prepare_request(request, table, losses, carries, …) -> Preparation   drops failed turns, fits limits, fills ids
-    is_plain_history(messages, dialect)                                  whether messages need none of these steps
+    prepare_request(request, table, carries, …) -> Preparation   drops failed turns, fits limits, fills ids
+    is_plain_history(messages, dialect)                          whether messages need none of these steps
 
 One pass over the messages decides whether any step on messages is necessary. Most histories are plain: texts, and
 calls with their results. Invariant: preparing the messages of a plain history one step at a time changes and reports
@@ -28,6 +28,7 @@ class Preparation(NamedTuple):
     """A request that can be written."""
 
     request: Request
+    losses: list[Loss]  # the dialect appends its own
     adjustments: list[Loss]
     is_plain: bool  # whether its messages are a plain history
 
@@ -35,32 +36,26 @@ class Preparation(NamedTuple):
 def prepare_request(
     request: Request,
     table: LimitTable,
-    losses: list[Loss],
     carries: Carries,
+    model: Model | None,
+    quirks: Collection[str],
     *,
-    model: Model | None = None,
-    quirks: Collection[str] = (),
-    fit: bool = True,
-    has_result_ids: bool = True,
-    may_end_in_reasoning: bool = False,
+    fit: bool,
 ) -> Preparation:
-    """Return the request that a dialect writes. Losses are added to ``losses``.
-
-    ``has_result_ids`` is whether results name their calls by an id, ``may_end_in_reasoning`` whether the API accepts
-    reasoning without an answer.
-    """
+    """Return the request that a dialect writes, with the losses so far."""
     dialect = table.dialect
+    losses: list[Loss] = []
     is_plain = is_plain_history(request.messages, dialect)
     if not is_plain:
-        request = drop_failed_turns(request, dialect, losses, may_end_in_reasoning=may_end_in_reasoning)
+        request = drop_failed_turns(request, dialect, losses, may_end_in_reasoning=table.may_end_in_reasoning)
     adjustments: list[Loss] = []
     if fit:
         request, adjustments = fit_request(
             request, table, losses, carries, model=model, quirks=quirks, is_plain=is_plain
         )
-    if has_result_ids and not is_plain:
+    if table.has_result_ids and not is_plain:
         request = fill_result_ids(request, dialect)
-    return Preparation(request, adjustments, is_plain)
+    return Preparation(request, losses, adjustments, is_plain)
 
 
 def is_plain_history(messages: Iterable[Message], dialect: str) -> bool:

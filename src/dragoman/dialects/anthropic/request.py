@@ -27,18 +27,10 @@ from dragoman.exchange import (
     ToolDefinition,
     Written,
 )
-from dragoman.jsontext import (
-    accepts_json_text,
-    expect_list,
-    expect_object,
-    flag_or_none,
-    integer_or_none,
-    number_or_none,
-    text_or_none,
-    text_tuple,
-)
+from dragoman.jsontext import accepts_json_text, expect_list, expect_object, flag_or_none, integer_or_none, text_or_none
 from dragoman.message import ContentBlock, Message, ProviderRaw, Role, TextBlock
 from dragoman.wire.message_builder import MessageBuilder
+from dragoman.wire.option_fields import OptionFields
 from dragoman.wire.preparation import prepare_request
 from dragoman.wire.residue import apply_diff, get_notes, make_notes
 from dragoman.wire.support import request_losses
@@ -50,6 +42,14 @@ if TYPE_CHECKING:
 _CHOICES: Final = {"auto": "auto", "any": "required", "tool": "tool", "none": "none"}
 _CHOICE_TYPES: Final = {ours: theirs for theirs, ours in _CHOICES.items()}
 _TOOL, _SYSTEM = Role.TOOL, Role.SYSTEM
+_FIELDS: Final = OptionFields(
+    max_output_tokens="max_tokens",
+    temperature="temperature",
+    top_p="top_p",
+    top_k="top_k",
+    stop_sequences="stop_sequences",
+    stream="stream",
+)
 _NO_NOTES: Final[Mapping[str, Any]] = {}
 _TIERS: Final = ("auto", "standard_only")
 _EFFORTS: Final = ("low", "medium", "high", "xhigh", "max")
@@ -90,10 +90,7 @@ def write_request(
     request: Request, quirks: Collection[str] = (), model: Model | None = None, *, fit: bool = True
 ) -> Written:
     """Write a request of the Messages API, with losses."""
-    losses: list[Loss] = []
-    request, adjustments, is_plain = prepare_request(
-        request, TABLE, losses, _carries, model=model, quirks=quirks, fit=fit
-    )
+    request, losses, adjustments, is_plain = prepare_request(request, TABLE, _carries, model, quirks, fit=fit)
     notes = get_notes(request.provider_raw, NAME)
     if not notes:
         losses.extend(_option_losses(request.options))  # what this API itself said comes back as residue
@@ -327,18 +324,13 @@ def _read_options(body: dict[str, Any]) -> Options:
     no_parallel = choice.get("disable_parallel_tool_use")
     metadata = body.get("metadata")
     return Options(
-        max_output_tokens=integer_or_none(body.get("max_tokens")),
-        temperature=number_or_none(body.get("temperature")),
-        top_p=number_or_none(body.get("top_p")),
-        top_k=integer_or_none(body.get("top_k")),
-        stop_sequences=text_tuple(body.get("stop_sequences")),
+        **_FIELDS.read(body),
         tool_choice=ToolChoice(mode, text_or_none(choice.get("name"))) if mode else None,  # type: ignore[arg-type]
         parallel_tool_calls=not no_parallel if isinstance(no_parallel, bool) else None,
         response_format=_read_format(body),
         reasoning=_read_reasoning(body),
         service_tier=text_or_none(body.get("service_tier")),
         user=text_or_none(metadata.get("user_id")) if isinstance(metadata, dict) else None,
-        stream=body["stream"] if isinstance(body.get("stream"), bool) else None,
         cache_hint=read_cache_hint(body.get("cache_control")),
     )
 
@@ -381,18 +373,10 @@ def _read_reasoning(body: dict[str, Any]) -> Reasoning | None:
 def _write_options(request: Request, form: str | None = None) -> dict[str, Any]:
     options = request.options
     wire: dict[str, Any] = {"model": request.model} if request.model is not None else {}
+    wire.update(_FIELDS.write(options))
     wire["max_tokens"] = options.max_output_tokens or _DEFAULT_MAX_TOKENS
-    for key, value in (
-        ("temperature", options.temperature),
-        ("top_p", options.top_p),
-        ("top_k", options.top_k),
-        ("service_tier", options.service_tier if options.service_tier in _TIERS else None),
-        ("stream", options.stream),
-    ):
-        if value is not None:
-            wire[key] = value
-    if options.stop_sequences:
-        wire["stop_sequences"] = list(options.stop_sequences)
+    if options.service_tier in _TIERS:
+        wire["service_tier"] = options.service_tier
     user = options.user if options.user is not None else options.safety_identifier
     if user is not None:
         wire["metadata"] = {"user_id": user}

@@ -73,10 +73,7 @@ def write_request(
     request: Request, quirks: Collection[str] = (), model: Model | None = None, *, fit: bool = True
 ) -> Written:
     """Write a request of Converse and report losses. The model belongs in the URL."""
-    losses: list[Loss] = []
-    request, adjustments, is_plain = prepare_request(
-        request, TABLE, losses, _carries, model=model, quirks=quirks, fit=fit
-    )
+    request, losses, adjustments, is_plain = prepare_request(request, TABLE, _carries, model, quirks, fit=fit)
     notes = get_notes(request.provider_raw, NAME)
     top = apply_diff(default_top(request, notes), notes.get("residue"))
     system = [block for message in request.messages for block in _write_system(message, losses)]

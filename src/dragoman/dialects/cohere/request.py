@@ -21,30 +21,13 @@ from dragoman.dialects.cohere.blocks import (
 from dragoman.dialects.cohere.limits import TABLE
 from dragoman.dialects.cohere.support import SUPPORT
 from dragoman.errors import FormatError
-from dragoman.exchange import (
-    Loss,
-    Options,
-    Reasoning,
-    Request,
-    ResponseFormat,
-    ToolChoice,
-    ToolDefinition,
-    Written,
-)
+from dragoman.exchange import Loss, Options, Reasoning, Request, ResponseFormat, ToolChoice, ToolDefinition, Written
 from dragoman.ids import DEFAULT_ID_FORMAT, format_id
-from dragoman.jsontext import (
-    accepts_json_text,
-    expect_list,
-    expect_object,
-    flag_or_none,
-    integer_or_none,
-    number_or_none,
-    text_or_none,
-    text_tuple,
-)
+from dragoman.jsontext import accepts_json_text, expect_list, expect_object, integer_or_none, text_or_none
 from dragoman.message import ContentBlock, Message, Role, TextBlock, ToolResultBlock
 from dragoman.wire.losses import error_flag_losses, option_losses, supported_blocks
 from dragoman.wire.message_builder import MessageBuilder
+from dragoman.wire.option_fields import OptionFields
 from dragoman.wire.preparation import prepare_request
 from dragoman.wire.residue import apply_diff, get_notes, make_notes
 from dragoman.wire.support import request_losses
@@ -55,6 +38,18 @@ if TYPE_CHECKING:
 
 _CHOICES: Final = {"REQUIRED": "required", "NONE": "none"}
 _CHOICE_NAMES: Final = {"required": "REQUIRED", "tool": "REQUIRED", "none": "NONE"}
+_FIELDS: Final = OptionFields(
+    max_output_tokens="max_tokens",
+    temperature="temperature",
+    top_p="p",
+    top_k="k",
+    stop_sequences="stop_sequences",
+    seed="seed",
+    presence_penalty="presence_penalty",
+    frequency_penalty="frequency_penalty",
+    stream="stream",
+    logprobs="logprobs",
+)
 _SEPARATE_FIELDS: Final = ("messages", "tools")  # fields that are read separately
 
 
@@ -84,10 +79,7 @@ def write_request(
     request: Request, quirks: Collection[str] = (), model: Model | None = None, *, fit: bool = True
 ) -> Written:
     """Write a request of ``/v2/chat`` and report losses."""
-    losses: list[Loss] = []
-    request, adjustments, is_plain = prepare_request(
-        request, TABLE, losses, _carries, model=model, quirks=quirks, fit=fit
-    )
+    request, losses, adjustments, is_plain = prepare_request(request, TABLE, _carries, model, quirks, fit=fit)
     losses.extend(_option_losses(request.options))
     notes = get_notes(request.provider_raw, NAME)
     top = apply_diff(_write_options(request), notes.get("residue"))
@@ -177,19 +169,10 @@ def _write_result(result: ToolResultBlock, message: Message, losses: list[Loss])
 def _read_options(body: dict[str, Any]) -> Options:
     mode = _CHOICES.get(str(body.get("tool_choice")))
     return Options(
-        max_output_tokens=integer_or_none(body.get("max_tokens")),
-        temperature=number_or_none(body.get("temperature")),
-        top_p=number_or_none(body.get("p")),
-        top_k=integer_or_none(body.get("k")),
-        stop_sequences=text_tuple(body.get("stop_sequences")),
-        seed=integer_or_none(body.get("seed")),
-        presence_penalty=number_or_none(body.get("presence_penalty")),
-        frequency_penalty=number_or_none(body.get("frequency_penalty")),
+        **_FIELDS.read(body),
         tool_choice=ToolChoice(mode) if mode else None,  # type: ignore[arg-type]
         response_format=_read_format(body.get("response_format")),
         reasoning=_read_reasoning(body.get("thinking")),
-        stream=body["stream"] if isinstance(body.get("stream"), bool) else None,
-        logprobs=flag_or_none(body.get("logprobs")),
     )
 
 
@@ -214,25 +197,11 @@ def _read_reasoning(thinking: Any) -> Reasoning | None:
 
 def _write_options(request: Request) -> dict[str, Any]:
     options = request.options
-    wire: dict[str, Any] = {
-        key: value
-        for key, value in (
-            ("model", request.model),
-            ("max_tokens", options.max_output_tokens),
-            ("temperature", options.temperature),
-            ("p", options.top_p),
-            ("k", options.top_k),
-            ("stop_sequences", list(options.stop_sequences) or None),
-            ("seed", options.seed),
-            ("presence_penalty", options.presence_penalty),
-            ("frequency_penalty", options.frequency_penalty),
-            ("thinking", _write_thinking(options.reasoning)),
-            ("stream", options.stream),
-            ("logprobs", options.logprobs),
-            ("strict_tools", _write_strict(request)),
-        )
-        if value is not None
-    }
+    wire: dict[str, Any] = {"model": request.model} if request.model is not None else {}
+    wire.update(_FIELDS.write(options))
+    for key, value in (("thinking", _write_thinking(options.reasoning)), ("strict_tools", _write_strict(request))):
+        if value is not None:
+            wire[key] = value
     if options.tool_choice is not None and options.tool_choice.mode != "auto":
         wire["tool_choice"] = _CHOICE_NAMES[options.tool_choice.mode]
     match options.response_format:

@@ -12,14 +12,7 @@ from typing import Any, Final, Literal
 
 import msgspec
 
-from dragoman.dialects.cohere.blocks import (
-    NAME,
-    TOOL_PLAN_NOTES,
-    call_from,
-    content_form,
-    read_call,
-    read_part,
-)
+from dragoman.dialects.cohere.blocks import NAME, TOOL_PLAN_NOTES, call_from, content_form, read_call, read_part
 from dragoman.dialects.cohere.error import read_error
 from dragoman.dialects.cohere.reply import default_start, is_cited_text, reply_from
 from dragoman.errors import FormatError
@@ -37,11 +30,7 @@ from dragoman.event import (
     UsageUpdate,
 )
 from dragoman.jsontext import expect_list, expect_object
-from dragoman.message import (
-    ProviderRaw,
-    TextBlock,
-    ThinkingBlock,
-)
+from dragoman.message import ProviderRaw, TextBlock, ThinkingBlock
 from dragoman.wire.faults import stream_error
 from dragoman.wire.message_builder import MessageBuilder
 from dragoman.wire.residue import make_notes

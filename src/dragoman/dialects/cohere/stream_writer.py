@@ -6,12 +6,7 @@ from typing import Any, Final
 
 import msgspec
 
-from dragoman.dialects.cohere.blocks import (
-    NAME,
-    unsupported_reason,
-    write_call,
-    write_part,
-)
+from dragoman.dialects.cohere.blocks import NAME, unsupported_reason, write_call, write_part
 from dragoman.dialects.cohere.citations import write_citations
 from dragoman.dialects.cohere.reply import DETAILS, default_reply, default_start
 from dragoman.dialects.cohere.support import SUPPORT

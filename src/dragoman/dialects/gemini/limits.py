@@ -38,4 +38,6 @@ TABLE: Final = LimitTable(
         (r"gemini-(?:2\.5|3(?:\.\d)?)-pro", {"budget": (128, 32_768), "can_disable": False}),
         (r"gemini-3(?:\.\d)?-pro", {"efforts": ("low", "high")}),
     ),
+    has_result_ids=False,
+    may_end_in_reasoning=True,
 )

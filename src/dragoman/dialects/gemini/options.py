@@ -11,29 +11,33 @@ from typing import Any, Final
 from dragoman.dialects.gemini.key_case import NAME
 from dragoman.dialects.gemini.tool_definitions import from_json_schema, to_json_schema, to_plain_schema
 from dragoman.exchange import Loss, Options, Reasoning, ResponseFormat, ToolChoice
-from dragoman.jsontext import flag_or_none, integer_or_none, number_or_none, text_or_none, text_tuple
+from dragoman.jsontext import integer_or_none, text_or_none, text_tuple
+from dragoman.wire.option_fields import OptionFields
 
 _CHOICES: Final = {"AUTO": "auto", "ANY": "required", "NONE": "none", "VALIDATED": "auto"}
 _MODES: Final = {"auto": "AUTO", "required": "ANY", "none": "NONE", "tool": "ANY"}
+_FIELDS: Final = OptionFields(
+    temperature="temperature",
+    top_p="topP",
+    top_k="topK",
+    max_output_tokens="maxOutputTokens",
+    stop_sequences="stopSequences",
+    seed="seed",
+    presence_penalty="presencePenalty",
+    frequency_penalty="frequencyPenalty",
+    n="candidateCount",
+    logprobs="responseLogprobs",
+    top_logprobs="logprobs",
+)
 
 
 def read_options(config: dict[str, Any], choice: dict[str, Any], body: dict[str, Any]) -> Options:
     return Options(
-        max_output_tokens=integer_or_none(config.get("maxOutputTokens")),
-        temperature=number_or_none(config.get("temperature")),
-        top_p=number_or_none(config.get("topP")),
-        top_k=integer_or_none(config.get("topK")),
-        stop_sequences=text_tuple(config.get("stopSequences")),
-        seed=integer_or_none(config.get("seed")),
-        presence_penalty=number_or_none(config.get("presencePenalty")),
-        frequency_penalty=number_or_none(config.get("frequencyPenalty")),
+        **_FIELDS.read(config),
         tool_choice=_read_choice(choice),
         response_format=_read_format(config),
         reasoning=_read_reasoning(config.get("thinkingConfig")),
         service_tier=text_or_none(body.get("serviceTier")),
-        n=integer_or_none(config.get("candidateCount")),
-        logprobs=flag_or_none(config.get("responseLogprobs")),
-        top_logprobs=integer_or_none(config.get("logprobs")),
         modalities=tuple(word.lower() for word in text_tuple(config.get("responseModalities"))),
     )
 
@@ -129,23 +133,9 @@ def _default_thinking(reasoning: Reasoning) -> dict[str, Any]:
 
 
 def default_config(options: Options, notes: Mapping[str, Any]) -> dict[str, Any]:
-    wire: dict[str, Any] = {}
-    for key, value in (
-        ("temperature", options.temperature),
-        ("topP", options.top_p),
-        ("topK", options.top_k),
-        ("maxOutputTokens", options.max_output_tokens),
-        ("stopSequences", list(options.stop_sequences) or None),
-        ("seed", options.seed),
-        ("presencePenalty", options.presence_penalty),
-        ("frequencyPenalty", options.frequency_penalty),
-        ("candidateCount", options.n),
-        ("responseLogprobs", options.logprobs),
-        ("logprobs", options.top_logprobs),
-        ("responseModalities", [word.upper() for word in options.modalities] or None),
-    ):
-        if value is not None:
-            wire[key] = value
+    wire = _FIELDS.write(options)
+    if options.modalities:
+        wire["responseModalities"] = [word.upper() for word in options.modalities]
     if options.response_format is not None:
         wire.update(_default_format(options.response_format, notes))
     thinking = _default_thinking(options.reasoning) if options.reasoning is not None else {}

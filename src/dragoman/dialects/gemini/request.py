@@ -19,13 +19,7 @@ from dragoman.dialects.gemini.blocks import (
 )
 from dragoman.dialects.gemini.key_case import NAME, as_list, restore_case, to_camel
 from dragoman.dialects.gemini.limits import TABLE
-from dragoman.dialects.gemini.options import (
-    default_choice,
-    default_config,
-    option_losses,
-    read_options,
-    service_tier,
-)
+from dragoman.dialects.gemini.options import default_choice, default_config, option_losses, read_options, service_tier
 from dragoman.dialects.gemini.support import SUPPORT
 from dragoman.dialects.gemini.tool_definitions import read_tools, write_tools
 from dragoman.errors import FormatError
@@ -85,18 +79,7 @@ def write_request(
     request: Request, quirks: Collection[str] = (), model: Model | None = None, *, fit: bool = True
 ) -> Written:
     """Write a request to generateContent and report losses. The model belongs in the URL."""
-    losses: list[Loss] = []
-    request, adjustments, is_plain = prepare_request(
-        request,
-        TABLE,
-        losses,
-        _carries,
-        model=model,
-        quirks=quirks,
-        fit=fit,
-        may_end_in_reasoning=True,
-        has_result_ids=False,
-    )
+    request, losses, adjustments, is_plain = prepare_request(request, TABLE, _carries, model, quirks, fit=fit)
     notes = get_notes(request.provider_raw, NAME)
     wire: dict[str, Any] = {"contents": _write_contents(request.messages, losses)}
     if not notes and _requires_signatures(request.model):

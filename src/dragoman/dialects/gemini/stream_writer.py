@@ -40,14 +40,7 @@ from dragoman.event import (
 )
 from dragoman.exchange import Fault, Reply, StopReason
 from dragoman.jsontext import join_surrogates
-from dragoman.message import (
-    Alternative,
-    ContentBlock,
-    InvalidToolUseBlock,
-    TextBlock,
-    ThinkingBlock,
-    TokenUsage,
-)
+from dragoman.message import Alternative, ContentBlock, InvalidToolUseBlock, TextBlock, ThinkingBlock, TokenUsage
 from dragoman.wire.frames import json_line, sse_frame
 from dragoman.wire.residue import apply_diff, get_notes
 from dragoman.wire.stream_writer import BaseStreamWriter

@@ -36,16 +36,7 @@ from dragoman.exchange import (
     ToolDefinition,
     Written,
 )
-from dragoman.jsontext import (
-    accepts_json_text,
-    expect_list,
-    expect_object,
-    flag_or_none,
-    integer_or_none,
-    number_or_none,
-    text_or_none,
-    text_tuple,
-)
+from dragoman.jsontext import accepts_json_text, expect_list, expect_object, text_or_none, text_tuple
 from dragoman.message import (
     ContentBlock,
     DocumentBlock,
@@ -58,6 +49,7 @@ from dragoman.message import (
 )
 from dragoman.wire.losses import option_losses, supported_blocks
 from dragoman.wire.message_builder import MessageBuilder
+from dragoman.wire.option_fields import OptionFields
 from dragoman.wire.preparation import prepare_request
 from dragoman.wire.residue import apply_diff, get_notes, make_notes
 from dragoman.wire.support import request_losses
@@ -69,6 +61,14 @@ if TYPE_CHECKING:
 _ITEMS: Final = ("text", "image", "audio", "video", "document")
 _CHOICES: Final = {"auto": "auto", "any": "required", "none": "none", "validated": "auto"}
 _CHOICE_WORDS: Final = {"auto": "auto", "required": "any", "none": "none"}
+_CONFIG_FIELDS: Final = OptionFields(
+    max_output_tokens="max_output_tokens",
+    temperature="temperature",
+    top_p="top_p",
+    stop_sequences="stop_sequences",
+    seed="seed",
+)
+_FIELDS: Final = OptionFields(service_tier="service_tier", stream="stream", store="store")
 _LEVELS: Final = ("minimal", "low", "medium", "high")
 _JSON: Final = "application/json"
 
@@ -95,10 +95,7 @@ def write_request(
     request: Request, quirks: Collection[str] = (), model: Model | None = None, *, fit: bool = True
 ) -> Written:
     """Write a request of ``/interactions`` and report losses."""
-    losses: list[Loss] = []
-    request, adjustments, is_plain = prepare_request(
-        request, TABLE, losses, _carries, model=model, quirks=quirks, fit=fit
-    )
+    request, losses, adjustments, is_plain = prepare_request(request, TABLE, _carries, model, quirks, fit=fit)
     losses.extend(_option_losses(request.options))
     wire = apply_diff(_default_request(request, losses), get_notes(request.provider_raw, NAME).get("residue"))
     losses.extend(request_losses(request, NAME, SUPPORT, is_plain=is_plain))
@@ -248,17 +245,11 @@ def _read_options(body: Wire) -> Options:
     config = config if isinstance(config, dict) else {}
     level = text_or_none(config.get("thinking_level"))
     return Options(
-        max_output_tokens=integer_or_none(config.get("max_output_tokens")),
-        temperature=number_or_none(config.get("temperature")),
-        top_p=number_or_none(config.get("top_p")),
-        stop_sequences=text_tuple(config.get("stop_sequences")),
-        seed=integer_or_none(config.get("seed")),
+        **_CONFIG_FIELDS.read(config),
+        **_FIELDS.read(body),
         tool_choice=_read_choice(config.get("tool_choice")),
         response_format=_read_format(body.get("response_format"), body.get("response_mime_type")),
         reasoning=Reasoning(effort=level) if level is not None else None,
-        service_tier=text_or_none(body.get("service_tier")),
-        stream=flag_or_none(body.get("stream")),
-        store=flag_or_none(body.get("store")),
     )
 
 
@@ -291,27 +282,17 @@ def _read_format(value: Any, media_type: Any) -> ResponseFormat | None:
 
 def _write_options(options: Options) -> Wire:
     reasoning = options.reasoning or Reasoning()
-    config = {
-        key: value
-        for key, value in (
-            ("max_output_tokens", options.max_output_tokens),
-            ("temperature", options.temperature),
-            ("top_p", options.top_p),
-            ("stop_sequences", list(options.stop_sequences) or None),
-            ("seed", options.seed),
-            ("tool_choice", _write_choice(options.tool_choice)),
-            ("thinking_level", reasoning.effort if reasoning.effort in _LEVELS else None),
-        )
-        if value is not None
-    }
+    config = _CONFIG_FIELDS.write(options)
+    if (choice := _write_choice(options.tool_choice)) is not None:
+        config["tool_choice"] = choice
+    if reasoning.effort in _LEVELS:
+        config["thinking_level"] = reasoning.effort
     wire: Wire = {"generation_config": config} if config else {}
     if options.response_format is not None and options.response_format.kind != "text":
         schema = options.response_format.json_schema
         format_wire: Wire = {"type": "text", "mime_type": _JSON}
         wire["response_format"] = {**format_wire, "schema": schema} if schema is not None else format_wire
-    wire.update({"service_tier": options.service_tier} if options.service_tier is not None else {})
-    wire.update({"stream": options.stream} if options.stream is not None else {})
-    wire.update({"store": options.store} if options.store is not None else {})
+    wire.update(_FIELDS.write(options))
     return wire
 
 

@@ -18,4 +18,5 @@ TABLE: Final = LimitTable(
         allows_empty_text=False,
         media_types={"image": ("image/jpeg", "image/png", "image/gif", "image/webp")},
     ),
+    has_result_ids=False,
 )

@@ -21,14 +21,7 @@ from dragoman.dialects.ollama.support import SUPPORT
 from dragoman.event import mark_unusable
 from dragoman.exchange import Loss, Reply, StopReason, Written
 from dragoman.jsontext import accepts_json_text, expect_object, text_or_none
-from dragoman.message import (
-    ContentBlock,
-    InvalidToolUseBlock,
-    TextBlock,
-    TokenLogprob,
-    TokenUsage,
-    ToolUseBlock,
-)
+from dragoman.message import ContentBlock, InvalidToolUseBlock, TextBlock, TokenLogprob, TokenUsage, ToolUseBlock
 from dragoman.wire.counts import Counts
 from dragoman.wire.faults import stream_error
 from dragoman.wire.logprobs import read_logprobs, write_logprobs

@@ -20,28 +20,13 @@ from dragoman.dialects.ollama.blocks import (
 from dragoman.dialects.ollama.limits import TABLE
 from dragoman.dialects.ollama.support import SUPPORT
 from dragoman.errors import FormatError
-from dragoman.exchange import (
-    Loss,
-    Options,
-    Reasoning,
-    Request,
-    ResponseFormat,
-    Written,
-)
+from dragoman.exchange import Loss, Options, Reasoning, Request, ResponseFormat, Written
 from dragoman.ids import DEFAULT_ID_FORMAT, format_id
-from dragoman.jsontext import (
-    accepts_json_text,
-    expect_list,
-    expect_object,
-    flag_or_none,
-    integer_or_none,
-    number_or_none,
-    text_or_none,
-    text_tuple,
-)
+from dragoman.jsontext import accepts_json_text, expect_list, expect_object, integer_or_none, text_or_none, text_tuple
 from dragoman.message import ContentBlock, InvalidToolUseBlock, Message, Role, TextBlock, ToolResultBlock, ToolUseBlock
 from dragoman.wire.losses import error_flag_losses, option_losses, supported_blocks
 from dragoman.wire.message_builder import MessageBuilder
+from dragoman.wire.option_fields import OptionFields
 from dragoman.wire.preparation import prepare_request
 from dragoman.wire.residue import apply_diff, get_notes, make_notes
 from dragoman.wire.support import request_losses
@@ -51,6 +36,15 @@ if TYPE_CHECKING:
     from dragoman.catalog import Model
 
 _SEPARATE_FIELDS: Final = ("messages", "tools")  # fields that are read separately
+_INNER_FIELDS: Final = OptionFields(
+    temperature="temperature",
+    top_p="top_p",
+    top_k="top_k",
+    seed="seed",
+    presence_penalty="presence_penalty",
+    frequency_penalty="frequency_penalty",
+)
+_FIELDS: Final = OptionFields(logprobs="logprobs", top_logprobs="top_logprobs")
 _LEVELS: Final = ("low", "medium", "high")  # for models with more than on and off
 
 
@@ -82,10 +76,7 @@ def write_request(
     request: Request, quirks: Collection[str] = (), model: Model | None = None, *, fit: bool = True
 ) -> Written:
     """Write a request of ``/api/chat`` and report losses."""
-    losses: list[Loss] = []
-    request, adjustments, is_plain = prepare_request(
-        request, TABLE, losses, _carries, model=model, quirks=quirks, fit=fit, has_result_ids=False
-    )
+    request, losses, adjustments, is_plain = prepare_request(request, TABLE, _carries, model, quirks, fit=fit)
     losses.extend(_option_losses(request.options))
     notes = get_notes(request.provider_raw, NAME)
     top = apply_diff(_write_options(request, notes.get("form")), notes.get("residue"))
@@ -209,18 +200,12 @@ def _read_options(body: dict[str, Any]) -> Options:
     limit, stop = integer_or_none(options.get("num_predict")), options.get("stop")
     return Options(
         max_output_tokens=limit if limit is not None and limit > 0 else None,  # -1: no limit, -2: fill the context
-        temperature=number_or_none(options.get("temperature")),
-        top_p=number_or_none(options.get("top_p")),
-        top_k=integer_or_none(options.get("top_k")),
         stop_sequences=text_tuple([stop] if isinstance(stop, str) else stop),
-        seed=integer_or_none(options.get("seed")),
-        presence_penalty=number_or_none(options.get("presence_penalty")),
-        frequency_penalty=number_or_none(options.get("frequency_penalty")),
+        **_INNER_FIELDS.read(options),
+        **_FIELDS.read(body),
         response_format=_read_format(body.get("format")),
         reasoning=_read_reasoning(body.get("think")),
         stream=body.get("stream") is not False,  # the API streams by default
-        logprobs=flag_or_none(body.get("logprobs")),
-        top_logprobs=integer_or_none(body.get("top_logprobs")),
     )
 
 
@@ -239,20 +224,11 @@ def _read_reasoning(think: Any) -> Reasoning | None:
 def _write_options(request: Request, form: str | None) -> dict[str, Any]:
     options = request.options
     wire: dict[str, Any] = {"model": request.model} if request.model is not None else {}
-    inner: dict[str, Any] = {
-        key: value
-        for key, value in (
-            ("num_predict", options.max_output_tokens),
-            ("temperature", options.temperature),
-            ("top_p", options.top_p),
-            ("top_k", options.top_k),
-            ("stop", list(options.stop_sequences) or None),
-            ("seed", options.seed),
-            ("presence_penalty", options.presence_penalty),
-            ("frequency_penalty", options.frequency_penalty),
-        )
-        if value is not None
-    }
+    inner = _INNER_FIELDS.write(options)
+    if options.max_output_tokens is not None:
+        inner["num_predict"] = options.max_output_tokens
+    if options.stop_sequences:
+        inner["stop"] = list(options.stop_sequences)
     if inner:
         wire["options"] = inner
     if options.response_format is not None and options.response_format.kind != "text":
@@ -260,10 +236,7 @@ def _write_options(request: Request, form: str | None) -> dict[str, Any]:
     think = _write_think(options.reasoning)
     if think is not None:
         wire["think"] = think
-    if options.logprobs is not None:
-        wire["logprobs"] = options.logprobs
-    if options.top_logprobs is not None:
-        wire["top_logprobs"] = options.top_logprobs
+    wire.update(_FIELDS.write(options))
     if form != "implicit" or options.stream is not True:
         wire["stream"] = options.stream is True
     return wire

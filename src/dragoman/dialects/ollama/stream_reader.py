@@ -10,15 +10,7 @@ from typing import Any, Final, Literal
 
 import msgspec
 
-from dragoman.dialects.ollama.blocks import (
-    NAME,
-    NATIVE,
-    arguments_text,
-    content_form,
-    read_blocks,
-    read_call,
-    text_at,
-)
+from dragoman.dialects.ollama.blocks import NAME, NATIVE, arguments_text, content_form, read_blocks, read_call, text_at
 from dragoman.dialects.ollama.error import read_error
 from dragoman.dialects.ollama.reply import REPEATED_FIELDS, default_start, reply_from
 from dragoman.errors import JsonError

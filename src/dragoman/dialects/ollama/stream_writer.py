@@ -4,20 +4,9 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from dragoman.dialects.ollama.blocks import (
-    NAME,
-    is_native,
-    unsupported_reply_reason,
-    write_call,
-)
+from dragoman.dialects.ollama.blocks import NAME, is_native, unsupported_reply_reason, write_call
 from dragoman.dialects.ollama.error import write_error
-from dragoman.dialects.ollama.reply import (
-    DETAILS,
-    PLACEHOLDER_TIME,
-    REPEATED_FIELDS,
-    default_reply,
-    default_start,
-)
+from dragoman.dialects.ollama.reply import DETAILS, PLACEHOLDER_TIME, REPEATED_FIELDS, default_reply, default_start
 from dragoman.dialects.ollama.support import SUPPORT
 from dragoman.event import (
     MessageComplete,

@@ -27,14 +27,7 @@ from dragoman.dialects.openai_chat.usage import read_usage, write_usage
 from dragoman.event import mark_unusable
 from dragoman.exchange import ErrorClass, Fault, Loss, Reply, StopReason, Written
 from dragoman.jsontext import accepts_json_text, expect_list, expect_object, text_or_none
-from dragoman.message import (
-    Alternative,
-    ContentBlock,
-    InvalidToolUseBlock,
-    Role,
-    TextBlock,
-    ToolUseBlock,
-)
+from dragoman.message import Alternative, ContentBlock, InvalidToolUseBlock, Role, TextBlock, ToolUseBlock
 from dragoman.wire.logprobs import read_logprobs, write_logprobs
 from dragoman.wire.losses import SupportedDetails, detail_losses, supported_blocks
 from dragoman.wire.message_builder import MessageBuilder

@@ -50,8 +50,6 @@ from dragoman.jsontext import (
     expect_object,
     flag_or_none,
     integer_or_none,
-    number_or_none,
-    text_map_or_none,
     text_or_none,
     text_tuple,
     validate_item,
@@ -68,6 +66,7 @@ from dragoman.message import (
 )
 from dragoman.wire.losses import error_flag_losses, supported_blocks
 from dragoman.wire.message_builder import MessageBuilder
+from dragoman.wire.option_fields import OptionFields
 from dragoman.wire.preparation import prepare_request
 from dragoman.wire.residue import apply_diff, get_notes, make_notes
 from dragoman.wire.support import request_losses
@@ -78,6 +77,23 @@ if TYPE_CHECKING:
 
 _CHOICES: Final = {"auto": "auto", "none": "none", "required": "required", "any": "required"}
 _ROLES: Final = {"system": Role.SYSTEM, "developer": Role.SYSTEM, "user": Role.USER, "assistant": Role.ASSISTANT}
+_FIELDS: Final = OptionFields(
+    temperature="temperature",
+    top_p="top_p",
+    presence_penalty="presence_penalty",
+    frequency_penalty="frequency_penalty",
+    parallel_tool_calls="parallel_tool_calls",
+    user="user",
+    stream="stream",
+    n="n",
+    logprobs="logprobs",
+    top_logprobs="top_logprobs",
+    verbosity="verbosity",
+    store="store",
+    metadata="metadata",
+    safety_identifier="safety_identifier",
+    prompt_cache_key="prompt_cache_key",
+)
 _MODALITIES: Final = frozenset({"text", "audio"})
 _FORMATS: Final = {"text": "text", "json_object": "json"}
 _SEPARATE_KEYS: Final = ("messages", "tools", "functions")  # parts of a request that are read one by one
@@ -114,10 +130,7 @@ def write_request(
     request: Request, quirks: Collection[str] = (), model: Model | None = None, *, fit: bool = True
 ) -> Written:
     """Write a request for a provider with these quirks, with losses."""
-    losses: list[Loss] = []
-    request, adjustments, is_plain = prepare_request(
-        request, TABLE, losses, _carries, model=model, quirks=quirks, fit=fit
-    )
+    request, losses, adjustments, is_plain = prepare_request(request, TABLE, _carries, model, quirks, fit=fit)
     notes = get_notes(request.provider_raw, NAME)
     option_keys = notes.get("spelled", {})
     provider_fields: dict[str, Any] = {}
@@ -297,28 +310,14 @@ def _read_options(body: dict[str, Any], option_keys: Mapping[str, str]) -> Optio
     stop, modalities = body.get("stop"), text_tuple(body.get("modalities"))
     return Options(
         max_output_tokens=integer_or_none(body.get(option_keys.get("max_output_tokens", "max_completion_tokens"))),
-        temperature=number_or_none(body.get("temperature")),
-        top_p=number_or_none(body.get("top_p")),
+        **_FIELDS.read(body),
         top_k=integer_or_none(body.get("top_k")),
         stop_sequences=(stop,) if isinstance(stop, str) else text_tuple(stop),
         seed=integer_or_none(body.get(option_keys.get("seed", "seed"))),
-        presence_penalty=number_or_none(body.get("presence_penalty")),
-        frequency_penalty=number_or_none(body.get("frequency_penalty")),
         tool_choice=_read_choice(body.get(option_keys.get("tool_choice", "tool_choice"))),
-        parallel_tool_calls=flag_or_none(body.get("parallel_tool_calls")),
         response_format=_read_format(body.get("response_format")),
         reasoning=_read_reasoning(body.get(option_keys.get("reasoning", "reasoning_effort"))),
         service_tier=text_or_none(body.get("service_tier")),
-        user=text_or_none(body.get("user")),
-        stream=flag_or_none(body.get("stream")),
-        n=integer_or_none(body.get("n")),
-        logprobs=flag_or_none(body.get("logprobs")),
-        top_logprobs=integer_or_none(body.get("top_logprobs")),
-        verbosity=text_or_none(body.get("verbosity")),
-        store=flag_or_none(body.get("store")),
-        metadata=text_map_or_none(body.get("metadata")),
-        safety_identifier=text_or_none(body.get("safety_identifier")),
-        prompt_cache_key=text_or_none(body.get("prompt_cache_key")),
         modalities=modalities if set(modalities) <= _MODALITIES else (),
     )
 
@@ -377,31 +376,19 @@ def _write_options(request: Request, option_keys: Mapping[str, str]) -> dict[str
     wire = {
         "model": request.model,
         option_keys.get("max_output_tokens", "max_completion_tokens"): options.max_output_tokens,
-        "temperature": options.temperature,
-        "top_p": options.top_p,
         option_keys.get("top_k", ""): options.top_k,
         "stop": (stop[0] if len(stop) == 1 and "stop_sequences" in option_keys else stop) or None,
         option_keys.get("seed", "seed"): options.seed,
-        "presence_penalty": options.presence_penalty,
-        "frequency_penalty": options.frequency_penalty,
         option_keys.get("tool_choice", "tool_choice"): _write_choice(request, option_keys),
-        "parallel_tool_calls": options.parallel_tool_calls,
         "response_format": _write_format(options.response_format),
         option_keys.get("reasoning", "reasoning_effort"): _write_reasoning(options.reasoning, option_keys),
         option_keys.get("service_tier", "service_tier" if options.service_tier in TIERS else ""): options.service_tier,
-        "user": options.user,
-        "stream": options.stream,
-        "n": options.n,
-        "logprobs": options.logprobs,
-        "top_logprobs": options.top_logprobs,
-        "verbosity": options.verbosity,
-        "store": options.store,
-        "metadata": options.metadata,
-        "safety_identifier": options.safety_identifier,
-        "prompt_cache_key": options.prompt_cache_key,
         "modalities": [word for word in options.modalities if word in _MODALITIES] or None,
     }
-    return {key: value for key, value in wire.items() if key and value is not None}
+    return {
+        **{key: value for key, value in wire.items() if key and value is not None},
+        **_FIELDS.write(options),
+    }
 
 
 def _write_choice(request: Request, option_keys: Mapping[str, str]) -> Any:

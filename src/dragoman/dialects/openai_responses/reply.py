@@ -20,24 +20,9 @@ from dragoman.dialects.openai_responses.blocks import (
 from dragoman.dialects.openai_responses.error import provider_code, read_error
 from dragoman.dialects.openai_responses.support import SUPPORT
 from dragoman.event import mark_unusable
-from dragoman.exchange import (
-    ErrorClass,
-    Fault,
-    Loss,
-    Reply,
-    StopReason,
-    Written,
-)
+from dragoman.exchange import ErrorClass, Fault, Loss, Reply, StopReason, Written
 from dragoman.jsontext import accepts_json_text, count_or_zero, expect_list, expect_object, text_or_none
-from dragoman.message import (
-    ContentBlock,
-    InvalidToolUseBlock,
-    OpaqueBlock,
-    Role,
-    TextBlock,
-    TokenUsage,
-    ToolUseBlock,
-)
+from dragoman.message import ContentBlock, InvalidToolUseBlock, OpaqueBlock, Role, TextBlock, TokenUsage, ToolUseBlock
 from dragoman.wire.counts import Counts
 from dragoman.wire.losses import SupportedDetails, detail_losses
 from dragoman.wire.message_builder import MessageBuilder

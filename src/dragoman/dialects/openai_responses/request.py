@@ -45,21 +45,14 @@ from dragoman.jsontext import (
     expect_list,
     expect_object,
     flag_or_none,
-    integer_or_none,
     list_or_empty,
     number_or_none,
-    text_map_or_none,
     text_or_none,
 )
-from dragoman.message import (
-    ContentBlock,
-    Message,
-    OpaqueBlock,
-    Role,
-    TextBlock,
-)
+from dragoman.message import ContentBlock, Message, OpaqueBlock, Role, TextBlock
 from dragoman.wire.losses import REFUSALS, drop_refused_options
 from dragoman.wire.message_builder import MessageBuilder
+from dragoman.wire.option_fields import OptionFields
 from dragoman.wire.preparation import prepare_request
 from dragoman.wire.residue import apply_diff, diff, get_notes, make_notes
 from dragoman.wire.support import request_losses
@@ -74,6 +67,19 @@ _ROLES: Final = {
     "system": Role.SYSTEM,
     "developer": Role.SYSTEM,
 }
+_FIELDS: Final = OptionFields(
+    max_output_tokens="max_output_tokens",
+    temperature="temperature",
+    top_p="top_p",
+    parallel_tool_calls="parallel_tool_calls",
+    user="user",
+    stream="stream",
+    top_logprobs="top_logprobs",
+    store="store",
+    metadata="metadata",
+    safety_identifier="safety_identifier",
+    prompt_cache_key="prompt_cache_key",
+)
 _LOGPROBS: Final = "message.output_text.logprobs"  # requests token probabilities
 _SUMMARIES: Final = ("auto", "concise", "detailed")
 _EFFORTS: Final = frozenset({"none", "minimal", "low", "medium", "high", "xhigh", "max"})
@@ -112,10 +118,7 @@ def write_request(
     request: Request, quirks: Collection[str] = (), model: Model | None = None, *, fit: bool = True
 ) -> Written:
     """Write a request for a provider with these quirks, with losses."""
-    losses: list[Loss] = []
-    request, adjustments, is_plain = prepare_request(
-        request, TABLE, losses, _carries, model=model, quirks=quirks, fit=fit
-    )
+    request, losses, adjustments, is_plain = prepare_request(request, TABLE, _carries, model, quirks, fit=fit)
     request = mark_free_form_results(request)
     if quirks:
         request = request.replace(options=drop_refused_options(request.options, quirks, NAME, losses))
@@ -328,25 +331,15 @@ def _default_tool(tool: ToolDefinition) -> dict[str, Any]:
 
 def _read_options(body: dict[str, Any]) -> Options:
     return Options(
-        max_output_tokens=integer_or_none(body.get("max_output_tokens")),
-        temperature=number_or_none(body.get("temperature")),
-        top_p=number_or_none(body.get("top_p")),
+        **_FIELDS.read(body),
         presence_penalty=number_or_none(body.get("presence_penalty")),
         frequency_penalty=number_or_none(body.get("frequency_penalty")),
         tool_choice=_read_choice(body.get("tool_choice")),
-        parallel_tool_calls=flag_or_none(body.get("parallel_tool_calls")),
         response_format=_read_format(body.get("text")),
         reasoning=_read_effort(body.get("reasoning")),
         service_tier=text_or_none(body.get("service_tier")),
-        user=text_or_none(body.get("user")),
-        stream=flag_or_none(body.get("stream")),
         logprobs=True if _LOGPROBS in list_or_empty(body.get("include")) else None,
-        top_logprobs=integer_or_none(body.get("top_logprobs")),
         verbosity=text_or_none(text.get("verbosity")) if isinstance(text := body.get("text"), dict) else None,
-        store=flag_or_none(body.get("store")),
-        metadata=text_map_or_none(body.get("metadata")),
-        safety_identifier=text_or_none(body.get("safety_identifier")),
-        prompt_cache_key=text_or_none(body.get("prompt_cache_key")),
     )
 
 
@@ -388,24 +381,15 @@ def _read_effort(reasoning: Any) -> Reasoning | None:
 
 def _write_options(request: Request) -> dict[str, Any]:
     options = request.options
-    fields = {
-        "model": request.model,
-        "max_output_tokens": options.max_output_tokens,
-        "temperature": options.temperature,
-        "top_p": options.top_p,
-        "tool_choice": _write_choice(request),
-        "parallel_tool_calls": options.parallel_tool_calls,
-        "service_tier": supported_tier(options.service_tier),
-        "user": options.user,
-        "stream": options.stream,
-        "include": [_LOGPROBS] if options.logprobs else None,
-        "top_logprobs": options.top_logprobs,
-        "store": options.store,
-        "metadata": options.metadata,
-        "safety_identifier": options.safety_identifier,
-        "prompt_cache_key": options.prompt_cache_key,
-    }
-    wire = {key: value for key, value in fields.items() if value is not None}
+    wire: dict[str, Any] = {"model": request.model} if request.model is not None else {}
+    wire.update(_FIELDS.write(options))
+    for key, value in (
+        ("tool_choice", _write_choice(request)),
+        ("service_tier", supported_tier(options.service_tier)),
+        ("include", [_LOGPROBS] if options.logprobs else None),
+    ):
+        if value is not None:
+            wire[key] = value
     text: dict[str, Any] = {"verbosity": options.verbosity} if options.verbosity is not None else {}
     if options.response_format is not None:
         text["format"] = _write_format(options.response_format)

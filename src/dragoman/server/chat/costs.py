@@ -25,11 +25,7 @@ from dragoman.ids import name_from_id
 from dragoman.pricing import ReceiptLine, cache_savings, receipt
 from dragoman.server.auth.principal import Principal, find_session, get_owned_session, get_principal
 from dragoman.server.auth.scopes import ADMIN
-from dragoman.server.chat.history import (
-    day_param,
-    seq_param,
-    usage_to_json,
-)
+from dragoman.server.chat.history import day_param, seq_param, usage_to_json
 from dragoman.server.http.endpoint import Endpoint, Media, Query
 from dragoman.server.http.http_errors import ApiError
 from dragoman.server.http.requests import app_state, int_param, text_param

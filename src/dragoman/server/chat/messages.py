@@ -29,13 +29,7 @@ from dragoman.message import (
     VideoBlock,
 )
 from dragoman.server.auth.principal import get_owned_session
-from dragoman.server.chat.history import (
-    MAX_PAGE_SIZE,
-    PAGE_SIZE,
-    client_message_id,
-    page_params,
-    read_page_rows,
-)
+from dragoman.server.chat.history import MAX_PAGE_SIZE, PAGE_SIZE, client_message_id, page_params, read_page_rows
 from dragoman.server.http.endpoint import Endpoint
 from dragoman.server.http.http_errors import ApiError
 from dragoman.server.http.requests import app_state, int_param

@@ -18,9 +18,7 @@ from starlette.responses import Response
 from dragoman.bus.event_types.system_events import FeedbackImplicit
 from dragoman.handoff import BlockPlan, Policy, SwapPlan, plan_swap
 from dragoman.ids import ToolIds, name_from_id
-from dragoman.message import (
-    Message,
-)
+from dragoman.message import Message
 from dragoman.server.auth.principal import get_owned_session, get_principal
 from dragoman.server.auth.scopes import TOOLS
 from dragoman.server.http.endpoint import Endpoint, Query

@@ -30,14 +30,7 @@ from dragoman.server.http.endpoint import Endpoint, Media, Query
 from dragoman.server.http.http_errors import not_found_error, to_api_error
 from dragoman.server.http.requests import app_state, int_param, text_param
 from dragoman.server.http.responses import json_response, large_json_response
-from dragoman.server.mail.access import (
-    SCOPE,
-    key_agents,
-    linked_session,
-    read_letter_body,
-    require_sender,
-    team_mail,
-)
+from dragoman.server.mail.access import SCOPE, key_agents, linked_session, read_letter_body, require_sender, team_mail
 from dragoman.server.mail.evaluations import EvaluationResponse, to_evaluation_response
 from dragoman.server.mail.types import (
     DeadLetterDetail,

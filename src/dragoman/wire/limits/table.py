@@ -78,6 +78,8 @@ class LimitTable(msgspec.Struct, frozen=True):
     base: Limits
     families: tuple[tuple[str, dict[str, Any]], ...] = ()
     quirks: tuple[tuple[str, dict[str, Any]], ...] = ()  # by the quirk of a provider
+    has_result_ids: bool = True  # results name their calls by an id
+    may_end_in_reasoning: bool = False  # the API accepts reasoning without an answer
 
     def __hash__(self) -> int:
         return hash(self.dialect)
