@@ -43,7 +43,8 @@ class OptionFields:
 
     __slots__ = ("_get_values", "_keys", "_readers")
 
-    def __init__(self, **keys: str) -> None:
+    def __init__(self, *same: str, **others: str) -> None:
+        keys = {**{name: name for name in same}, **others}
         self._readers = tuple((name, key, _READERS[name]) for name, key in keys.items())
         self._keys = tuple(keys.values())
         self._get_values = attrgetter(*keys)

@@ -43,12 +43,7 @@ _CHOICES: Final = {"auto": "auto", "any": "required", "tool": "tool", "none": "n
 _CHOICE_TYPES: Final = {ours: theirs for theirs, ours in _CHOICES.items()}
 _TOOL, _SYSTEM = Role.TOOL, Role.SYSTEM
 _FIELDS: Final = OptionFields(
-    max_output_tokens="max_tokens",
-    temperature="temperature",
-    top_p="top_p",
-    top_k="top_k",
-    stop_sequences="stop_sequences",
-    stream="stream",
+    "temperature", "top_p", "top_k", "stop_sequences", "stream", max_output_tokens="max_tokens"
 )
 _NO_NOTES: Final[Mapping[str, Any]] = {}
 _TIERS: Final = ("auto", "standard_only")

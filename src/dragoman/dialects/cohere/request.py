@@ -39,16 +39,16 @@ if TYPE_CHECKING:
 _CHOICES: Final = {"REQUIRED": "required", "NONE": "none"}
 _CHOICE_NAMES: Final = {"required": "REQUIRED", "tool": "REQUIRED", "none": "NONE"}
 _FIELDS: Final = OptionFields(
+    "temperature",
+    "stop_sequences",
+    "seed",
+    "presence_penalty",
+    "frequency_penalty",
+    "stream",
+    "logprobs",
     max_output_tokens="max_tokens",
-    temperature="temperature",
     top_p="p",
     top_k="k",
-    stop_sequences="stop_sequences",
-    seed="seed",
-    presence_penalty="presence_penalty",
-    frequency_penalty="frequency_penalty",
-    stream="stream",
-    logprobs="logprobs",
 )
 _SEPARATE_FIELDS: Final = ("messages", "tools")  # fields that are read separately
 

@@ -17,12 +17,12 @@ from dragoman.wire.option_fields import OptionFields
 _CHOICES: Final = {"AUTO": "auto", "ANY": "required", "NONE": "none", "VALIDATED": "auto"}
 _MODES: Final = {"auto": "AUTO", "required": "ANY", "none": "NONE", "tool": "ANY"}
 _FIELDS: Final = OptionFields(
-    temperature="temperature",
+    "temperature",
+    "seed",
     top_p="topP",
     top_k="topK",
     max_output_tokens="maxOutputTokens",
     stop_sequences="stopSequences",
-    seed="seed",
     presence_penalty="presencePenalty",
     frequency_penalty="frequencyPenalty",
     n="candidateCount",

@@ -61,14 +61,8 @@ if TYPE_CHECKING:
 _ITEMS: Final = ("text", "image", "audio", "video", "document")
 _CHOICES: Final = {"auto": "auto", "any": "required", "none": "none", "validated": "auto"}
 _CHOICE_WORDS: Final = {"auto": "auto", "required": "any", "none": "none"}
-_CONFIG_FIELDS: Final = OptionFields(
-    max_output_tokens="max_output_tokens",
-    temperature="temperature",
-    top_p="top_p",
-    stop_sequences="stop_sequences",
-    seed="seed",
-)
-_FIELDS: Final = OptionFields(service_tier="service_tier", stream="stream", store="store")
+_CONFIG_FIELDS: Final = OptionFields("max_output_tokens", "temperature", "top_p", "stop_sequences", "seed")
+_FIELDS: Final = OptionFields("service_tier", "stream", "store")
 _LEVELS: Final = ("minimal", "low", "medium", "high")
 _JSON: Final = "application/json"
 

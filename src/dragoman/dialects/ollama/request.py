@@ -36,15 +36,8 @@ if TYPE_CHECKING:
     from dragoman.catalog import Model
 
 _SEPARATE_FIELDS: Final = ("messages", "tools")  # fields that are read separately
-_INNER_FIELDS: Final = OptionFields(
-    temperature="temperature",
-    top_p="top_p",
-    top_k="top_k",
-    seed="seed",
-    presence_penalty="presence_penalty",
-    frequency_penalty="frequency_penalty",
-)
-_FIELDS: Final = OptionFields(logprobs="logprobs", top_logprobs="top_logprobs")
+_INNER_FIELDS: Final = OptionFields("temperature", "top_p", "top_k", "seed", "presence_penalty", "frequency_penalty")
+_FIELDS: Final = OptionFields("logprobs", "top_logprobs")
 _LEVELS: Final = ("low", "medium", "high")  # for models with more than on and off
 
 

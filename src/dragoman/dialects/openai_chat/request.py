@@ -78,21 +78,21 @@ if TYPE_CHECKING:
 _CHOICES: Final = {"auto": "auto", "none": "none", "required": "required", "any": "required"}
 _ROLES: Final = {"system": Role.SYSTEM, "developer": Role.SYSTEM, "user": Role.USER, "assistant": Role.ASSISTANT}
 _FIELDS: Final = OptionFields(
-    temperature="temperature",
-    top_p="top_p",
-    presence_penalty="presence_penalty",
-    frequency_penalty="frequency_penalty",
-    parallel_tool_calls="parallel_tool_calls",
-    user="user",
-    stream="stream",
-    n="n",
-    logprobs="logprobs",
-    top_logprobs="top_logprobs",
-    verbosity="verbosity",
-    store="store",
-    metadata="metadata",
-    safety_identifier="safety_identifier",
-    prompt_cache_key="prompt_cache_key",
+    "temperature",
+    "top_p",
+    "presence_penalty",
+    "frequency_penalty",
+    "parallel_tool_calls",
+    "user",
+    "stream",
+    "n",
+    "logprobs",
+    "top_logprobs",
+    "verbosity",
+    "store",
+    "metadata",
+    "safety_identifier",
+    "prompt_cache_key",
 )
 _MODALITIES: Final = frozenset({"text", "audio"})
 _FORMATS: Final = {"text": "text", "json_object": "json"}

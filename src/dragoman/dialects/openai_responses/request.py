@@ -68,17 +68,17 @@ _ROLES: Final = {
     "developer": Role.SYSTEM,
 }
 _FIELDS: Final = OptionFields(
-    max_output_tokens="max_output_tokens",
-    temperature="temperature",
-    top_p="top_p",
-    parallel_tool_calls="parallel_tool_calls",
-    user="user",
-    stream="stream",
-    top_logprobs="top_logprobs",
-    store="store",
-    metadata="metadata",
-    safety_identifier="safety_identifier",
-    prompt_cache_key="prompt_cache_key",
+    "max_output_tokens",
+    "temperature",
+    "top_p",
+    "parallel_tool_calls",
+    "user",
+    "stream",
+    "top_logprobs",
+    "store",
+    "metadata",
+    "safety_identifier",
+    "prompt_cache_key",
 )
 _LOGPROBS: Final = "message.output_text.logprobs"  # requests token probabilities
 _SUMMARIES: Final = ("auto", "concise", "detailed")
