@@ -54,10 +54,13 @@ from dragoman.message import (
     Usage,
 )
 from dragoman.rules import MAX_NAME_LENGTH, to_tool_name
+from dragoman.value import unvalidated
 from dragoman.wire.residue import get_notes
 from dragoman.wire.stream_reader import BaseStreamReader
 
 _SIGNING: Final = ("anthropic", "bedrock_converse", "gemini", "openai_responses")  # dialects that sign reasoning
+_make_message: Final = unvalidated(Message)  # the parts of a reply were validated when it was read
+_make_metadata: Final = unvalidated(MessageMetadata)
 _TIMELESS_PREFIX: Final = "tu_" + ulid(0, 0)[:10]
 
 
@@ -140,20 +143,23 @@ class Adapter:
         self, reply: Reply, context: RequestContext, status: MessageStatus | None = None, **metadata_fields: Any
     ) -> Message:
         """Return a reply, whole or folded from a stream, as a message with further metadata."""
-        metadata = MessageMetadata(
+        make = MessageMetadata if metadata_fields else _make_metadata
+        metadata = make(
             model=self.model.id,
             provider=self.provider.key,
             routing=context.routing,
             usage=context.usage,
             status=status or (MessageStatus.COMPLETE if reply.fault is None else MessageStatus.ERROR),
             provider_raw=_message_notes(reply),
-            alternatives=tuple(_set_alternative_ids(each, context) for each in reply.alternatives),
+            alternatives=tuple([_set_alternative_ids(each, context) for each in reply.alternatives]),
             **metadata_fields,
         )
-        content = tuple(_set_block_id(block, context) for block in reply.content)
+        content = tuple([_set_block_id(block, context) for block in reply.content])
         for block in content:
             self._learn_block(block)
-        return Message(context.message_id, context.session_id, Role.ASSISTANT, content, metadata, context.created_at)
+        return _make_message(
+            context.message_id, context.session_id, Role.ASSISTANT, content, metadata, context.created_at
+        )
 
     async def stream_response(
         self, chunks: AsyncIterable[bytes], context: RequestContext

@@ -418,8 +418,7 @@ def usage_problems(usage: TokenUsage, max_count: int = MAX_TOKENS) -> dict[str, 
     ``max_count`` is the largest possible count.
     """
     problems = {}
-    for name in usage.__struct_fields__:
-        figure = getattr(usage, name)
+    for name, figure in zip(usage.__struct_fields__, msgspec.structs.astuple(usage), strict=True):
         if type(figure) is int and not 0 <= figure <= max_count:
             problems[name] = f"{name}: {_format_figure(figure)} is not between 0 and {max_count}"
         elif isinstance(figure, Decimal) and not is_possible_cost(figure):

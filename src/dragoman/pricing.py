@@ -30,7 +30,7 @@ import msgspec
 
 from dragoman.errors import FormatError, UnknownPriceError
 from dragoman.message import MAX_USD, TokenUsage, Usage, is_possible_cost
-from dragoman.value import Value
+from dragoman.value import Value, unvalidated
 
 MILLION: Final = Decimal(1_000_000)
 THOUSAND: Final = Decimal(1_000)
@@ -150,10 +150,12 @@ class Receipt(Value, frozen=True, kw_only=True):
 
 def receipt(table: PriceTable, model: str, usage: TokenUsage, at: datetime) -> Receipt:
     """Return the receipt for one call of a model at that time."""
-    prompt = usage.input_tokens + usage.cached_input_tokens + usage.cache_creation_input_tokens
-    rates, tier = table.price(model, at, usage.service_tier).rates_for(prompt)
+    rates, tier = _find_rates(table, model, usage, at)
     with localcontext(_EXACT):
-        lines = tuple(_lines(rates, usage, model))
+        lines = tuple(
+            ReceiptLine(bucket, quantity, rate, int(per), _to_shortest(quantity * rate / per))
+            for bucket, quantity, rate, per in _charges(rates, usage, model)
+        )
         total = _to_shortest(sum((line.amount_usd for line in lines), Decimal(0)))
         savings = _to_shortest(sum((_cache_discount(line, rates) for line in lines), Decimal(0)))
     return Receipt(
@@ -165,6 +167,11 @@ def receipt(table: PriceTable, model: str, usage: TokenUsage, at: datetime) -> R
         priced_at=at.astimezone(UTC),
         cache_savings_usd=savings,
     )
+
+
+def _find_rates(table: PriceTable, model: str, usage: TokenUsage, at: datetime) -> tuple[Rates, str]:
+    prompt = usage.input_tokens + usage.cached_input_tokens + usage.cache_creation_input_tokens
+    return table.price(model, at, usage.service_tier).rates_for(prompt)
 
 
 def _cache_discount(line: ReceiptLine, rates: Rates) -> Decimal:
@@ -189,15 +196,26 @@ def cache_savings(table: PriceTable, model: str, read: int, written: int, at: da
 
 def price_usage(table: PriceTable, model: str, usage: TokenUsage, at: datetime, latency_ms: int) -> Usage:
     """Return the usage of a message with its cost. An impossible cost raises ``FormatError``."""
-    bill = receipt(table, model, usage, at)
-    if not is_possible_cost(bill.total_usd):
-        raise FormatError(f"a cost of ${bill.total_usd:.3e} is not between 0 and ${MAX_USD}", where=f"usage of {model}")
+    rates, _ = _find_rates(table, model, usage, at)
+    with localcontext(_EXACT):
+        amounts = (quantity * rate / per for _, quantity, rate, per in _charges(rates, usage, model))
+        total = _to_shortest(sum(amounts, Decimal(0)))
+    if not is_possible_cost(total):
+        raise FormatError(f"a cost of ${total:.3e} is not between 0 and ${MAX_USD}", where=f"usage of {model}")
+    return add_cost(usage, total, table.version, latency_ms)
+
+
+_make_usage: Final = unvalidated(Usage)  # its counts were validated with the usage
+
+
+def add_cost(usage: TokenUsage, cost_usd: Decimal | None, pricing_version: str, latency_ms: int) -> Usage:
+    """Return a usage with a cost; ``None`` if the price is unknown."""
     counts = {name: getattr(usage, name) for name in TokenUsage.__struct_fields__}
-    return Usage(**counts, cost_usd=bill.total_usd, pricing_version=bill.pricing_version, latency_ms=latency_ms)
+    return _make_usage(**counts, cost_usd=cost_usd, pricing_version=pricing_version, latency_ms=latency_ms)
 
 
-def _lines(rates: Rates, usage: TokenUsage, model: str) -> Iterable[ReceiptLine]:
-    """Yield disjoint buckets: tokens with their own line are subtracted from the whole."""
+def _charges(rates: Rates, usage: TokenUsage, model: str) -> Iterable[tuple[str, int, Decimal, Decimal]]:
+    """Yield disjoint buckets with quantity, rate and unit: tokens with their own line are subtracted from the whole."""
     read = rates.cached_read_per_mtok_usd
     write = rates.cache_write_per_mtok_usd
     write_1h = rates.cache_write_1h_per_mtok_usd
@@ -220,10 +238,9 @@ def _lines(rates: Rates, usage: TokenUsage, model: str) -> Iterable[ReceiptLine]
             raise FormatError(f"the {bucket} tokens are negative, or a part is larger than its whole", where="usage")
         if tokens:
             rate = next(candidate for candidate in candidates if candidate is not None)
-            yield ReceiptLine(bucket, tokens, rate, int(MILLION), _to_shortest(tokens * rate / MILLION))
+            yield bucket, tokens, rate, MILLION
     if rates.requests_per_thousand_usd is not None:
-        per_request = rates.requests_per_thousand_usd
-        yield ReceiptLine("request", 1, per_request, int(THOUSAND), _to_shortest(per_request / THOUSAND))
+        yield "request", 1, rates.requests_per_thousand_usd, THOUSAND
     for tool, calls in (usage.server_tool_calls or {}).items():
         if calls == 0:
             continue
@@ -236,7 +253,7 @@ def _lines(rates: Rates, usage: TokenUsage, model: str) -> Iterable[ReceiptLine]
                 where=model,
                 remedy="Add server_tools_per_thousand_usd to the model in a price file; 0 if it is free",
             )
-        yield ReceiptLine(tool, calls, tool_rate, int(THOUSAND), _to_shortest(calls * tool_rate / THOUSAND))
+        yield tool, calls, tool_rate, THOUSAND
 
 
 _EXACT: Final = Context(prec=1_000)  # more digits than any price has, independent of the caller's context

@@ -6,6 +6,7 @@ Invariant: a cancellation is never lost. It is raised when the coroutine is done
 from __future__ import annotations
 
 import asyncio
+import functools
 from collections.abc import Coroutine
 from typing import Any, TypeVar
 
@@ -17,13 +18,17 @@ async def run_to_completion(work: Coroutine[Any, Any, Result]) -> Result:
     task = asyncio.ensure_future(work)
     cancellation: asyncio.CancelledError | None = None
     while not task.done():
+        waiter = task.get_loop().create_future()
+        task.add_done_callback(functools.partial(_wake, waiter))
         try:
-            await asyncio.shield(task)
+            await waiter
         except asyncio.CancelledError as error:
-            if not task.cancelled():
-                cancellation = error
-        except BaseException:  # noqa: BLE001  the error of the coroutine, which is raised below
-            break
+            cancellation = error
     if cancellation is not None:
         raise cancellation from (None if task.cancelled() else task.exception())
     return task.result()
+
+
+def _wake(waiter: asyncio.Future[None], _: asyncio.Future[Any]) -> None:
+    if not waiter.done():
+        waiter.set_result(None)

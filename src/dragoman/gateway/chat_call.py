@@ -127,11 +127,14 @@ class ChatCall:
             call_start = self._describe_start()
             await self._gateway.hooks.start(call_start)
             self._call_start = call_start
+        self._gateway.active_calls += 1
         try:
             return await self._call_models()
         except BaseException:
             await run_to_completion(self._report_end(is_cancelled=True))
             raise
+        finally:
+            self._gateway.active_calls -= 1
 
     async def _call_models(self) -> GatewayResponse:
         failure: Failure | None = None
@@ -359,6 +362,7 @@ class ChatCall:
         stream, is_recorded = pump.stream, False
         final = FinalResponse() if self._state is not None else None
         keep_alive = ping(self._client_request.reply_dialect)
+        self._gateway.active_calls += 1
         try:
             async with contextlib.aclosing(pump.chunks(self._config.ping_s)) as chunks:
                 async for data in chunks:
@@ -376,6 +380,7 @@ class ChatCall:
                         yield data
         finally:
             pump.close()
+            self._gateway.active_calls -= 1
             if not is_recorded:
                 await run_to_completion(
                     self._record(attempt.target, stream.accumulator.reply(), attempt.losses, is_cancelled=True)
@@ -460,7 +465,8 @@ class ChatCall:
             is_cancelled=is_cancelled,
             stored_response=stored,
         )
-        row = await run_to_completion(recorder.record(exchange))  # also if the caller disconnects now
+        active_calls = self._gateway.active_calls
+        row = await run_to_completion(recorder.record(exchange, active_calls))  # also if the caller disconnects now
         self._session_id = row.session_id if row is not None else None
         state = self._state
         if stored is not None and state is not None and state.conversation_id is not None:

@@ -82,6 +82,7 @@ class Gateway:
             "hello": self._hello,
             "model_info": self._model_info,
         }
+        self.active_calls = 0
         self.without_counter: set[str] = set()  # providers that do not answer their counting endpoint
 
     def reload_models(self) -> None:

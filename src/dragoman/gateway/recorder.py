@@ -12,6 +12,7 @@ of the caller's key.
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import logging
 import re
@@ -45,12 +46,15 @@ from dragoman.message import (
 from dragoman.store import Session
 from dragoman.store.gateway_calls import GatewayCall, GatewayRow, NewPlace, TranscriptPlace
 from dragoman.turn.services import AgentServices
+from dragoman.value import unvalidated
 
 if TYPE_CHECKING:
     from dragoman.gateway.chat_call import Exchange
     from dragoman.gateway.client_request import ClientRequest
 
 _MAX_TITLE: Final = 80
+_GATHER_S: Final = 0.003
+_make_message: Final = unvalidated(Message)  # the parts of a request were validated when it was read
 _SIGNING: Final = ("anthropic", "bedrock_converse", "gemini", "openai_responses")  # dialects with signatures
 _HIDDEN: Final = "[redacted]"
 _CONTEXT: Final = re.compile(r"\s*<([a-z_-]+)>.*</\1>\s*", re.DOTALL)
@@ -80,19 +84,27 @@ class Recorder:
     def __init__(self, services: AgentServices) -> None:
         self._services = services
         self._store = services.store
+        self._count = 0  # calls that are being recorded
 
-    async def record(self, exchange: Exchange) -> GatewayRow | None:
-        """Store a call. A failure of the store is logged; the caller has the answer already."""
+    async def record(self, exchange: Exchange, active_calls: int = 0) -> GatewayRow | None:
+        """Store a call. A failure of the store is logged; the caller has the answer already.
+
+        While others of the active calls are not recorded yet, it waits a little for them, so that they share a commit.
+        """
         if exchange.canonical is None or not exchange.reply.content:
             return None
+        self._count += 1
+        gather_s = _GATHER_S if active_calls > self._count else 0.0
         try:
-            return await self._record(exchange, exchange.canonical)
+            return await self._record(exchange, exchange.canonical, gather_s)
         except DragomanError as error:
             request_id = exchange.client_request.request.request_id
             _log.error("a call was not recorded: %s", error, extra={"request_id": request_id})
             return None
+        finally:
+            self._count -= 1
 
-    async def _record(self, exchange: Exchange, canonical: Request) -> GatewayRow:
+    async def _record(self, exchange: Exchange, canonical: Request, gather_s: float) -> GatewayRow:
         caller = exchange.client_request.request.caller
         transcript = read_transcript(exchange.client_request, canonical)
         place = await self._find_place(transcript)
@@ -113,7 +125,7 @@ class Recorder:
             owner=owner_digest(caller.user_id, caller.team_id),
             stored_object=exchange.stored_response,
         )
-        return await self._store.gateway.record(call)
+        return await self._store.gateway.record(call, gather_s)
 
     async def restore_answers(self, client_request: ClientRequest, canonical: Request, dialect: str) -> Request:
         """Return a request whose answers since the last question have the reasoning and signatures of their provider.
@@ -179,11 +191,11 @@ class Recorder:
         new = (*(transcript.system if has_new_system else ()), *transcript.messages[shared:])
         call_ids = _map_calls(transcript.messages[:shared], place)
         now = self._store.clock()
-        return tuple(self._own_message(message, session_id, call_ids, now) for message in new)
+        return tuple([self._own_message(message, session_id, call_ids, now) for message in new])
 
     def _own_message(self, message: Message, session_id: str, call_ids: dict[str, str], now: Any) -> Message:
-        content = tuple(self._own_block(block, call_ids) for block in message.content)
-        return Message(self._store.new_id(), session_id, message.role, content, message.metadata, now)
+        content = tuple([self._own_block(block, call_ids) for block in message.content])
+        return _make_message(self._store.new_id(), session_id, message.role, content, message.metadata, now)
 
     def _own_block(self, block: ContentBlock, call_ids: dict[str, str]) -> ContentBlock:
         """Return a block with an id of a call that is unique in its session."""
@@ -199,13 +211,7 @@ class Recorder:
         services, target, reply = self._services, exchange.target, exchange.reply
         counts = count_usage(canonical, reply, is_cut=exchange.is_cancelled or reply.fault is not None)
         usage = services.price_usage(target.model, counts, exchange.started_at, exchange.latency_ms)
-        mode = RoutingMode.RULE if exchange.reason in ("route", "pattern") else RoutingMode.OVERRIDE
-        routing = RoutingDecisionRecord(
-            mode,
-            target.model.id,
-            f"gateway: {exchange.reason} of {exchange.client_request.model}",
-            rule_name=exchange.client_request.model if mode is RoutingMode.RULE else None,
-        )
+        routing = _describe_choice(exchange.reason, exchange.client_request.model, target.model.id)
         context = RequestContext(
             session_id=session_id,
             message_id=self._store.new_id(),
@@ -217,6 +223,14 @@ class Recorder:
         extra = {"gateway": {"losses": list(exchange.losses)}} if exchange.losses else None
         adapter = Adapter(target.provider, target.model, ToolIds())
         return adapter.make_message(reply, context, status, extra=extra)
+
+
+@functools.lru_cache(maxsize=256)
+def _describe_choice(reason: str, name: str, model_id: str) -> RoutingDecisionRecord:
+    """Return the record of why a name of a caller was resolved to a model."""
+    mode = RoutingMode.RULE if reason in ("route", "pattern") else RoutingMode.OVERRIDE
+    rule_name = name if mode is RoutingMode.RULE else None
+    return RoutingDecisionRecord(mode, model_id, f"gateway: {reason} of {name}", rule_name=rule_name)
 
 
 def read_transcript(client_request: ClientRequest, canonical: Request) -> Transcript:
@@ -285,6 +299,7 @@ def _hide_block(block: ContentBlock) -> ContentBlock:
             return TextBlock(_HIDDEN)
 
 
+@functools.lru_cache(maxsize=1024)
 def owner_digest(user_id: str, team_id: str | None) -> str:
     """Return the owner of stored objects: one text for a user in a team."""
     return hashlib.sha256(msgspec.json.encode((user_id, team_id))).hexdigest()
@@ -300,7 +315,7 @@ def _new_places(
     answer = NewPlace(hash=after, offset=len(messages), system_hash=transcript.system_hash, call_ids=call_ids)
     root = NewPlace(hash=transcript.hashes[0], offset=None)
     has_root = is_new and transcript.key is not None
-    has_question = len(messages) > 1 and bool(transcript.messages)
+    has_question = len(messages) > 1 and bool(transcript.candidates())
     return (*((root,) if has_root else ()), *((question,) if has_question else ()), answer)
 
 
@@ -338,6 +353,6 @@ def _title(messages: Sequence[Message]) -> str | None:
         for message in messages
         if message.role is Role.USER
     ]
-    questions = [[text for text in parts if not _CONTEXT.fullmatch(text)] for parts in texts]
+    questions = [[text for text in parts if not ("</" in text and _CONTEXT.fullmatch(text))] for parts in texts]
     parts = next((parts for parts in (*questions, *texts) if parts), [])
     return " ".join(" ".join(parts).split())[:_MAX_TITLE] or None

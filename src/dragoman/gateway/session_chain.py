@@ -10,6 +10,7 @@ the first message, which clients change from call to call.
 
 from __future__ import annotations
 
+import functools
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
@@ -71,7 +72,11 @@ def _first(headers: Mapping[str, str], names: Iterable[str]) -> str:
 
 def seed_of(caller: Caller, key: SessionKey | None = None) -> bytes:
     """Return the start of the chains of a caller. Chains of different callers have nothing in common."""
-    parts = (caller.user_id, caller.team_id, *((key.session, key.worker) if key is not None else ()))
+    return _hash_seed(caller.user_id, caller.team_id, *((key.session, key.worker) if key is not None else ()))
+
+
+@functools.lru_cache(maxsize=1024)
+def _hash_seed(*parts: str | None) -> bytes:
     return hashlib.sha256(msgspec.json.encode(parts)).digest()
 
 

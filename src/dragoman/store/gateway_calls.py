@@ -20,7 +20,7 @@ import msgspec
 from dragoman.message import Message
 from dragoman.offload import estimate_size, run_off_loop
 from dragoman.store import message_writer, sessions
-from dragoman.store.message_writer import Draft, MessageRange, SessionEnd
+from dragoman.store.message_writer import Draft, MessageRange, SessionEnd, quick_if_small
 from dragoman.store.operation import (
     Facet,
     Steps,
@@ -90,11 +90,13 @@ class GatewayStore(Facet):
         """Return the place of the last of these transcripts that is known."""
         return await self._store._read(_find_place(tuple(hashes)))
 
-    async def record(self, call: GatewayCall) -> GatewayRow:
-        """Store a call."""
+    async def record(self, call: GatewayCall, gather_s: float = 0.0) -> GatewayRow:
+        """Store a call. It may wait ``gather_s`` seconds for other calls, so that one commit serves all of them."""
         store = self._store
         drafts = await run_off_loop(estimate_size(call.messages), message_writer.drafts_from, call.messages)
-        row, places = await store._store_messages(drafts, lambda drafts: _record(call, drafts, store.clock()))
+        row, places = await store._store_messages(
+            drafts, lambda drafts: quick_if_small(_record(call, drafts, store.clock()), drafts, gather_s)
+        )
         if row.session_id == call.session.id:
             store.mark.note_session(row.session_id, row.seq)
         if places.end is not None:
@@ -141,8 +143,12 @@ def _find_place(hashes: tuple[bytes, ...]) -> Steps[TranscriptPlace | None]:
 
 @operation
 def _record(call: GatewayCall, drafts: Sequence[Draft], now: datetime) -> Steps[tuple[GatewayRow, MessageRange]]:
-    session_id, is_fork, end = yield from _open_session(call)
-    places = yield from message_writer.append_messages(session_id, drafts, now=now, end=end)
+    if call.continues is None and call.parent is None:
+        is_fork, session_id = False, call.session.id
+        places = yield from _create_session(call.session, drafts)
+    else:
+        session_id, is_fork, end = yield from _open_session(call)
+        places = yield from message_writer.append_messages(session_id, drafts, now=now, end=end)
     first_seq, last_seq = places.seqs[0], places.seqs[-1]
     rows = [
         (
@@ -165,6 +171,13 @@ def _record(call: GatewayCall, drafts: Sequence[Draft], now: datetime) -> Steps[
         item = msgspec.structs.replace(call.stored_object, session_id=session_id, seq=last_seq)
         yield from _save_object(call.owner, item)
     return GatewayRow(session_id, last_seq, is_fork), places
+
+
+def _create_session(session: Session, drafts: Sequence[Draft]) -> Steps[MessageRange]:
+    """Insert a session and its first messages."""
+    end = len(drafts), drafts[-1].columns.id
+    yield from sessions.create_session(msgspec.structs.replace(session, last_seq=end[0]), end[1])
+    return (yield from message_writer.insert_messages(session.id, 1, drafts, end))
 
 
 def _open_session(call: GatewayCall) -> Steps[tuple[str, bool, SessionEnd | None]]:

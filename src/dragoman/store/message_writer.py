@@ -5,7 +5,9 @@ Invariant: writing the same again changes nothing, and other content under the s
 
 from __future__ import annotations
 
+import functools
 import hashlib
+import itertools
 from collections.abc import Sequence
 from datetime import datetime
 from typing import Any, Final
@@ -22,9 +24,21 @@ from dragoman.message import (
     ToolUseBlock,
     usage_problems,
 )
+from dragoman.offload import LARGE
 from dragoman.store.message_reader import File, unknown_message
 from dragoman.store.message_rows import Columns, columns_from, message_hash
-from dragoman.store.operation import Rows, Statement, Steps, operation, optional_column_text, to_micros
+from dragoman.store.operation import (
+    AnyOp,
+    Rows,
+    Statement,
+    Steps,
+    insert_chunks,
+    operation,
+    optional_column_text,
+    quick,
+    to_micros,
+    values_clause,
+)
 from dragoman.store.row_hash import check_row, row_hash
 from dragoman.store.sessions import TOUCH, lineage, lock_session, touch_arguments
 from dragoman.store.tool_call_rows import REOPEN_CALL, insert_call, record_result
@@ -39,8 +53,9 @@ USAGE_COLUMNS: Final = (
     " cache_creation_input_tokens, reasoning_tokens, cost_usd, unpriced"
 )
 KEY_COLUMNS: Final = "session_id, key, fingerprint, first_seq, last_seq, created_at, hash"
-_INSERT: Final = f"INSERT INTO messages ({MESSAGE_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
 MOVE_END: Final = f"UPDATE sessions SET last_seq = ?, last_message_id = ?, {TOUCH}, is_behind = 1 WHERE id = ?"
+
+_FEW_MESSAGES: Final = 8
 
 SessionEnd = tuple[int, str]  # last seq and greatest message id of a session
 
@@ -65,6 +80,12 @@ def drafts_from(messages: Sequence[Message]) -> list[Draft]:
     for message in messages:
         check_usage(message)
     return [Draft(message, columns_from(message)) for message in messages]
+
+
+def quick_if_small(wanted: AnyOp, drafts: Sequence[Draft], gather_s: float = 0.0) -> AnyOp:
+    """An operation on messages, marked as quick if these are few and short."""
+    size = sum(len(draft.columns.content_json) + len(draft.columns.metadata_json) for draft in drafts)
+    return quick(wanted, gather_s) if size < LARGE and len(drafts) <= _FEW_MESSAGES else wanted
 
 
 def check_usage(message: Message) -> None:
@@ -104,7 +125,7 @@ def append_messages(
             (*new_end, *touch_arguments(now), session_id, *end),
         )
         if rows:
-            return (yield from _insert_messages(session_id, end[0] + 1, drafts, new_end))
+            return (yield from insert_messages(session_id, end[0] + 1, drafts, new_end))
     last_seq, last_message_id = yield from lock_session(session_id)
     digest = b""
     if idempotency_key is not None:
@@ -120,7 +141,7 @@ def append_messages(
         raise ConflictError(what, where=f"session {session_id}", remedy="Read what is new, and try again")
     new_end = last_seq + len(drafts), max(last_message_id, *(draft.columns.id for draft in drafts))
     yield MOVE_END, (*new_end, *touch_arguments(now), session_id)
-    places = yield from _insert_messages(session_id, last_seq + 1, drafts, new_end)
+    places = yield from insert_messages(session_id, last_seq + 1, drafts, new_end)
     if idempotency_key is not None:
         seqs = places.seqs[0], places.seqs[-1]
         yield (
@@ -139,12 +160,19 @@ def are_after(drafts: Sequence[Draft], last_message_id: str) -> bool:
     return True
 
 
-def _insert_messages(session_id: str, first: int, drafts: Sequence[Draft], end: SessionEnd) -> Steps[MessageRange]:
-    """Insert messages at their seqs."""
-    for seq, draft in enumerate(drafts, first):
-        yield _INSERT, message_values(session_id, seq, draft.columns)
-        yield from _insert_related_rows(session_id, seq, draft)
+def insert_messages(session_id: str, first: int, drafts: Sequence[Draft], end: SessionEnd) -> Steps[MessageRange]:
+    """Insert messages at their seqs. The session has this end already."""
+    for chunk in insert_chunks(list(enumerate(drafts, first))):
+        rows = [message_values(session_id, seq, draft.columns) for seq, draft in chunk]
+        yield _insert_sql(len(rows)), tuple(itertools.chain.from_iterable(rows))
+        for seq, draft in chunk:
+            yield from _insert_related_rows(session_id, seq, draft)
     return MessageRange(list(range(first, first + len(drafts))), end)
+
+
+@functools.cache
+def _insert_sql(rows: int) -> str:
+    return f"INSERT INTO messages ({MESSAGE_COLUMNS}) VALUES {values_clause(12, rows)}"
 
 
 def message_values(session_id: str, seq: int, columns: Columns) -> tuple[Any, ...]:

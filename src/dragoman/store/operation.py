@@ -30,7 +30,7 @@ _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 UNKNOWN_TIME: Final = _EPOCH  # of a message without a time
 _MICROSECOND: Final = timedelta(microseconds=1)
 _SIZES: Final = (1, 4, 16, 64, 256)
-_INSERT_SIZES: Final = (64, 16, 4, 1)
+_INSERT_SIZES: Final = (64, 16, 4, 2, 1)
 Item = TypeVar("Item")
 
 
@@ -38,6 +38,7 @@ class Operation(Generic[Result]):
     """An operation that an engine can run, and run again after a rollback: each iteration starts it anew."""
 
     is_quick = False  # a few rows by their keys: SQLite may run it on the event loop, see ``engines/loop_writer``
+    gather_s = 0.0  # how long a quick one may wait for others, so that they share a commit
 
     def __init__(self, start: Callable[[], Steps[Result]]) -> None:
         self._start = start
@@ -86,9 +87,10 @@ def volatile(wanted: Operation[Outcome]) -> VolatileOperation[Outcome]:
 AnyOp = TypeVar("AnyOp", bound=Operation[Any])
 
 
-def quick(wanted: AnyOp) -> AnyOp:
-    """The same operation, marked as one that touches a few rows by their keys."""
+def quick(wanted: AnyOp, gather_s: float = 0.0) -> AnyOp:
+    """The same operation, marked as one that touches a few rows by their keys, and may wait for others."""
     wanted.is_quick = True
+    wanted.gather_s = gather_s
     return wanted
 
 

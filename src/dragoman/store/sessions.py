@@ -11,7 +11,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Final
 
@@ -36,6 +36,11 @@ _SESSION_COLUMNS: Final = (
 
 
 _encode_any: Final = json.JSONEncoder(default=str).encode  # also the values of a damaged row
+_JSON_TEXTS: Final[Mapping[type, Callable[[Any], str]]] = {  # the same for the types of a valid row
+    str: json.encoder.encode_basestring_ascii,
+    int: str,
+    type(None): lambda _: "null",
+}
 _CONTROL: Final = re.compile("[\0-\x1f\x7f-\x9f\u2028\u2029]")
 _BUCKET: Final = 10_000_000  # microseconds
 _NEWEST_FIRST: Final = "listed_at DESC, updated_at DESC, id DESC"  # an index covers the first column
@@ -64,7 +69,11 @@ def list_bucket(updated_at: int) -> int:
 def _session_hash(row: Sequence[Any]) -> bytes:
     """Return the SHA-256 of the columns that no other row repeats, without length and lineage."""
     fields = (*row[:8], row[11], row[13])
-    return hashlib.sha256(_encode_any(fields).encode()).digest()
+    try:
+        text = f"[{', '.join([_JSON_TEXTS[type(field)](field) for field in fields])}]"
+    except KeyError:
+        text = _encode_any(fields)
+    return hashlib.sha256(text.encode()).digest()
 
 
 def _session_from_row(row: tuple[Any, ...]) -> Session:
@@ -102,8 +111,11 @@ def _check_limit(limit: int) -> None:
 
 
 @operation
-def create_session(session: Session) -> Steps[Session]:
-    """Insert a session; ``ConflictError`` if its id exists."""
+def create_session(session: Session, last_message_id: str = "") -> Steps[Session]:
+    """Insert a session; ``ConflictError`` if its id exists.
+
+    ``last_message_id`` is the greatest id of its messages, which may be inserted in the same transaction.
+    """
     _check_id(session.id)
     row = (
         session.id,
@@ -121,10 +133,11 @@ def create_session(session: Session) -> Steps[Session]:
         to_micros(session.updated_at),
         session.schema_version,
     )
+    is_behind = session.last_seq > session.parent_seq
     rows = yield (
-        f"INSERT INTO sessions ({_SESSION_COLUMNS}, last_message_id, indexed_seq, listed_at)"
-        " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, '', ?, ?) ON CONFLICT (id) DO NOTHING RETURNING id",
-        (*row, _session_hash(row), session.last_seq, list_bucket(row[12])),
+        f"INSERT INTO sessions ({_SESSION_COLUMNS}, last_message_id, indexed_seq, listed_at, is_behind)"
+        " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (id) DO NOTHING RETURNING id",
+        (*row, _session_hash(row), last_message_id, session.parent_seq, list_bucket(row[12]), int(is_behind)),
     )
     if not rows:
         raise ConflictError("the session exists already", where=f"session {session.id}", code="session_exists")
@@ -281,8 +294,7 @@ def fork_session(session_id: str, at_seq: int, fork: Session) -> Steps[Session]:
         origin = yield from get_session(origin.parent_session_id)
     _, last_message_id = yield from lock_session(origin.id)  # so that it cannot be deleted meanwhile
     session = msgspec.structs.replace(fork, parent_session_id=origin.id, parent_seq=at_seq, last_seq=at_seq)
-    yield from create_session(session)
-    yield "UPDATE sessions SET last_message_id = ? WHERE id = ?", (last_message_id, session.id)
+    yield from create_session(session, last_message_id)
     return session
 
 

@@ -17,7 +17,7 @@ import time
 from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
 
 import msgspec
 
@@ -68,6 +68,7 @@ if TYPE_CHECKING:
     from dragoman.store.mailbox.mail_store import MailStore
 
 _UNCHANGED: Final[Any] = object()
+Stored = TypeVar("Stored")
 _make_message: Final = value.unvalidated(Message)
 _MAX_ENDS: Final = 4_096
 
@@ -452,20 +453,26 @@ class Store:
         self, drafts: Sequence[Draft], change: Callable[[Sequence[Draft]], AnyOperation[Outcome]]
     ) -> Outcome:
         """Store messages after their blobs."""
-        outcome, synced = await self._commit_messages(drafts, change)
-        await synced
-        return outcome
+        return await self._run_with_blobs(self._write, drafts, change)
 
     async def _commit_messages(
         self, drafts: Sequence[Draft], change: Callable[[Sequence[Draft]], AnyOperation[Outcome]]
     ) -> tuple[Outcome, Awaitable[Any]]:
         """Store messages after their blobs; see ``_commit``."""
+        return await self._run_with_blobs(self._commit, drafts, change)
+
+    async def _run_with_blobs(
+        self,
+        run: Callable[[AnyOperation[Outcome]], Awaitable[Stored]],
+        drafts: Sequence[Draft],
+        change: Callable[[Sequence[Draft]], AnyOperation[Outcome]],
+    ) -> Stored:
         while True:
             for draft in drafts:
                 if draft.columns.blobs:
                     await self._put_blobs(draft)
             try:
-                return await self._commit(change(drafts))
+                return await run(change(drafts))
             except message_writer.BlobCollectedError as error:
                 drafts = await blob_gc.prepare_retry(self, drafts, error)
 

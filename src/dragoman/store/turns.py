@@ -27,14 +27,20 @@ import msgspec
 
 from dragoman.errors import ConflictError, StorageError
 from dragoman.message import Message
-from dragoman.offload import LARGE, estimate_size, run_off_loop
+from dragoman.offload import estimate_size, run_off_loop
 from dragoman.shield import run_to_completion
 from dragoman.store import entries as entry_store
 from dragoman.store.liveness import is_dead, make_owner
 from dragoman.store.message_reader import SMALL_PAGE, MessageCache, MessageRow, read_page_in_segments
-from dragoman.store.message_writer import Draft, SessionEnd, append_messages, drafts_from, update_message
+from dragoman.store.message_writer import (
+    Draft,
+    SessionEnd,
+    append_messages,
+    drafts_from,
+    quick_if_small,
+    update_message,
+)
 from dragoman.store.operation import (
-    AnyOp,
     Facet,
     Operation,
     Part,
@@ -55,7 +61,6 @@ if TYPE_CHECKING:
 
 LEASE_S: Final = 8.0
 IS_HELD: Final = "leases.expires_at > lease_now()"
-_FEW_MESSAGES: Final = 8
 _FEW_ENTRIES: Final = 16
 _LARGE_PAGE: Final = 500  # messages per read after the first page
 _log: Final = logging.getLogger("dragoman.store")
@@ -150,7 +155,7 @@ class TurnStore(Facet):
 
         def make_operation(drafts: Sequence[Draft]) -> Operation[SessionEnd | None]:
             start = _start(session, drafts, lease.acquisition, now=now, end=end, part=part, is_new=is_new)
-            return _quick_if_small(start, drafts)
+            return quick_if_small(start, drafts)
 
         new_end, synced = await store._commit_messages(drafts, make_operation)
         lease.confirm()
@@ -166,7 +171,7 @@ class TurnStore(Facet):
         now = store.clock()
         await store._store_messages(
             drafts_from([message]),
-            lambda drafts: _quick_if_small(volatile(update_message(session_id, drafts[0], now)), drafts),
+            lambda drafts: quick_if_small(volatile(update_message(session_id, drafts[0], now)), drafts),
         )
 
     async def add_placeholder(self, session_id: str, message: Message) -> Row:
@@ -210,7 +215,7 @@ class TurnStore(Facet):
 
         def make_operation(messages: Sequence[Draft]) -> Operation[int]:
             finish = _finish_answer(session_id, messages[0], now, extras)
-            return _quick_if_small(finish, messages) if len(drafts) <= _FEW_ENTRIES else finish
+            return quick_if_small(finish, messages) if len(drafts) <= _FEW_ENTRIES else finish
 
         seq = await store._store_messages(drafts_from([own_message]), make_operation)
         store.search_index.schedule()
@@ -298,12 +303,6 @@ class SessionLease:
             except StorageError as error:  # the next attempt may still be in time
                 _log.warning("the lease of session %s could not be renewed: %s", self.session_id, error)
             await asyncio.sleep(self._seconds / 3)
-
-
-def _quick_if_small(wanted: AnyOp, drafts: Sequence[Draft]) -> AnyOp:
-    """An operation on messages, marked as quick if these are few and short."""
-    size = sum(len(draft.columns.content_json) + len(draft.columns.metadata_json) for draft in drafts)
-    return quick(wanted) if size < LARGE and len(drafts) <= _FEW_MESSAGES else wanted
 
 
 # --- operations ------------------------------------------------------------------------------------------------------

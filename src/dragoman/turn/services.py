@@ -24,7 +24,7 @@ from dragoman.exchange import Fault
 from dragoman.ids import ToolIds
 from dragoman.local import LocalModel, find_weights
 from dragoman.message import UNPRICED, Message, TokenUsage, Usage
-from dragoman.pricing import PriceTable, library_prices, price_usage
+from dragoman.pricing import PriceTable, add_cost, library_prices, price_usage
 from dragoman.routing import Availability, PatternSample, Policy, Registry, read_policy
 from dragoman.settings import Endpoint, Settings
 from dragoman.settings.policy_file import PolicyFile
@@ -192,14 +192,14 @@ class AgentServices:
 
     def price_usage(self, model: Model, usage: TokenUsage, at: datetime, latency_ms: int) -> Usage:
         """The usage of a call with its cost; without a cost if the price is unknown or the counts are inconsistent."""
-        try:
-            return price_usage(self.price_table, model.id, usage, at, latency_ms)
-        except (UnknownPriceError, FormatError) as error:
-            if model.id not in self._unpriced_models:
-                self._unpriced_models.add(model.id)
-                _log.warning("a call of %s is unpriced: %s", model.id, error, extra={"model": model.id})
-        counts = {name: getattr(usage, name) for name in TokenUsage.__struct_fields__}
-        return Usage(**counts, cost_usd=None, pricing_version=UNPRICED, latency_ms=latency_ms)
+        if model.id not in self._unpriced_models or self.price_table.has_price(model.id):
+            try:
+                return price_usage(self.price_table, model.id, usage, at, latency_ms)
+            except (UnknownPriceError, FormatError) as error:
+                if model.id not in self._unpriced_models:
+                    self._unpriced_models.add(model.id)
+                    _log.warning("a call of %s is unpriced: %s", model.id, error, extra={"model": model.id})
+        return add_cost(usage, None, UNPRICED, latency_ms)
 
     # --- endpoints ---------------------------------------------------------------------------------------------------
 

@@ -60,6 +60,8 @@ class LoopWriter:
         self._connection: apsw.Connection | None = None
         self._log: int | None = None  # descriptor of the log
         self._pending: list[Job] = []
+        self._timer: asyncio.TimerHandle | None = None  # of operations that wait for others
+        self._is_commit_due = False
         self._sync_queue: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._unsynced: list[tuple[Job, Any]] = []  # committed, for the next sync
         self._is_sync_due = False
@@ -77,10 +79,23 @@ class LoopWriter:
         return self._connection is not None and asyncio.get_running_loop() is self.loop
 
     def submit(self, job: Job) -> None:
-        """Commit an operation with all others that are submitted before the event loop runs its next callbacks."""
-        if not self._pending:
-            self.loop.call_soon(self._commit_pending)
+        """Commit an operation with all others that are submitted before the event loop runs its next callbacks.
+
+        One that may wait is committed with those that are submitted meanwhile.
+        """
         self._pending.append(job)
+        gather_s = getattr(job.operation, "gather_s", 0.0)
+        if self._is_commit_due:
+            return
+        if gather_s and len(self._pending) < _MAX_GROUP:
+            if self._timer is None:
+                self._timer = self.loop.call_later(gather_s, self._commit_pending)
+        else:
+            self._commit_soon()
+
+    def _commit_soon(self) -> None:
+        self._is_commit_due = True
+        self.loop.call_soon(self._commit_pending)
 
     def read(self, operation: AnyOperation[Any]) -> Any:
         """Run an operation that reads; ``apsw.BusyError`` if a thread has to wait for it."""
@@ -94,9 +109,12 @@ class LoopWriter:
             raise translate_error(error, connection) from error
 
     def _commit_pending(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer, self._is_commit_due = None, False
         jobs, self._pending = self._pending[:_MAX_GROUP], self._pending[_MAX_GROUP:]
         if self._pending:
-            self.loop.call_soon(self._commit_pending)
+            self._commit_soon()
         outcomes = self._commit([job.operation for job in jobs])
         if outcomes is None:
             for job in jobs:

@@ -17,7 +17,7 @@ import apsw
 import msgspec
 
 from dragoman.errors import CorruptDataError, FormatError, StorageError
-from dragoman.store.operation import FOR_KEY_SHARE, FOR_UPDATE, AnyOperation, validate_arguments
+from dragoman.store.operation import FOR_KEY_SHARE, FOR_UPDATE, AnyOperation, Operation, validate_arguments
 
 DISK_FULL_ERRNOS: Final = (errno.ENOSPC, errno.EDQUOT)
 
@@ -115,11 +115,24 @@ def run_operation(connection: apsw.Connection, operation: AnyOperation[Any]) -> 
 
 
 def run_group(connection: apsw.Connection, operations: Sequence[AnyOperation[Any]]) -> list[Any]:
-    """Run operations in one transaction and return their outcomes. One that fails leaves the others."""
+    """Run operations in one transaction and return their outcomes. One that fails leaves the others.
+
+    Few fail: savepoints are set only when the group is run again after a failure.
+    """
+    if len(operations) == 1 or all(isinstance(operation, Operation) for operation in operations):
+        try:
+            with transaction(connection):
+                return [run_operation(connection, operation) for operation in operations]
+        except Exception as error:
+            if len(operations) == 1 or _is_database_failure(error):
+                raise
     with transaction(connection):
-        if len(operations) == 1:
-            return [run_operation(connection, operations[0])]
         return [_run_in_savepoint(connection, operation) for operation in operations]
+
+
+def _is_database_failure(error: Exception) -> bool:
+    """Whether the database failed, and with it the whole group."""
+    return isinstance(error, apsw.Error | OSError) and not isinstance(error, apsw.ConstraintError)
 
 
 def _run_in_savepoint(connection: apsw.Connection, operation: AnyOperation[Any]) -> Any:
@@ -127,8 +140,8 @@ def _run_in_savepoint(connection: apsw.Connection, operation: AnyOperation[Any])
     try:
         outcome = run_operation(connection, operation)
     except Exception as error:
-        if isinstance(error, apsw.Error | OSError) and not isinstance(error, apsw.ConstraintError):
-            raise  # the database failed, and with it the whole group
+        if _is_database_failure(error):
+            raise
         connection.execute("ROLLBACK TO job")
         outcome = Failure(translate_error(error, connection))
     connection.execute("RELEASE job")
