@@ -241,6 +241,7 @@ def _truncate(text: str) -> str:
 _MAX_PROBLEMS: Final = 50
 _MAX_MESSAGE: Final = 300
 _MAX_CHECKS: Final = 200_000  # values of the schema times values of the input, up to which all errors are listed
+_MAX_CACHED_PATTERN: Final = 1000  # characters
 
 
 # Formats of later drafts that providers support.
@@ -301,7 +302,7 @@ def fits_subset(keyword: str, value: Any, pattern_bytes: int = MAX_PATTERN_BYTES
         case "format":
             return value in FORMATS
         case "pattern":
-            return isinstance(value, str) and _is_linear_pattern(value, pattern_bytes)
+            return isinstance(value, str) and _compiles(value, pattern_bytes)
         case "minimum" | "maximum":
             return isinstance(value, int | float) and not isinstance(value, bool)
         case "minLength" | "maxLength" | "minItems" | "maxItems":
@@ -316,7 +317,14 @@ def _is_list_of_names(value: Any) -> bool:
     return isinstance(value, list) and all(isinstance(name, str) for name in value) and len(set(value)) == len(value)
 
 
-def _is_linear_pattern(pattern: str, pattern_bytes: int) -> bool:
+def _compiles(pattern: str, pattern_bytes: int) -> bool:
+    """Whether a pattern takes linear time, and its compiled form has at most this size."""
+    check = _compiles_short if len(pattern) <= _MAX_CACHED_PATTERN else _compiles_short.__wrapped__
+    return check(pattern, pattern_bytes)
+
+
+@functools.lru_cache(maxsize=1024)  # a tool is checked several times, and in every run; one pattern can take 5 ms
+def _compiles_short(pattern: str, pattern_bytes: int) -> bool:
     import jsonschema_rs  # noqa: PLC0415
 
     try:

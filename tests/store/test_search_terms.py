@@ -219,3 +219,14 @@ def test_a_text_in_ascii_has_the_words_that_it_has_among_others(text: str) -> No
     alone, among_others = analyze(text), analyze(f"é {text}")  # the second one takes the general path
     assert ["e", *alone.words] == among_others.words
     assert alone.parts == among_others.parts
+
+
+@pytest.mark.parametrize("letter", ["x", "界", "é"])
+def test_a_very_long_run_is_analyzed_in_pieces(letter: str) -> None:
+    text = f"first {letter * 300_000} last"
+    words = analyze(text).words
+    assert words[0] == "first"
+    assert words[-1] == "last"
+    assert max(map(len, words)) <= MAX_WORD_LENGTH
+    found = excerpt(text, terms_from("last"))
+    assert [found.text[begin:end] for begin, end in found.highlights] == ["last"]

@@ -18,7 +18,6 @@ from typing import Any
 import msgspec
 
 from dragoman.message import Message
-from dragoman.offload import estimate_size, run_off_loop
 from dragoman.store import message_writer, sessions
 from dragoman.store.message_writer import Draft, MessageRange, SessionEnd, quick_if_small
 from dragoman.store.operation import (
@@ -93,7 +92,7 @@ class GatewayStore(Facet):
     async def record(self, call: GatewayCall, gather_s: float = 0.0) -> GatewayRow:
         """Store a call. It may wait ``gather_s`` seconds for other calls, so that one commit serves all of them."""
         store = self._store
-        drafts = await run_off_loop(estimate_size(call.messages), message_writer.drafts_from, call.messages)
+        drafts = await message_writer.make_drafts(call.messages)
         row, places = await store._store_messages(
             drafts, lambda drafts: quick_if_small(_record(call, drafts, store.clock()), drafts, gather_s)
         )

@@ -24,7 +24,7 @@ from dragoman.message import (
     ToolUseBlock,
     usage_problems,
 )
-from dragoman.offload import LARGE
+from dragoman.offload import LARGE, estimate_size, run_off_loop
 from dragoman.store.message_reader import File, unknown_message
 from dragoman.store.message_rows import Columns, columns_from, message_hash
 from dragoman.store.operation import (
@@ -86,6 +86,17 @@ def quick_if_small(wanted: AnyOp, drafts: Sequence[Draft], gather_s: float = 0.0
     """An operation on messages, marked as quick if these are few and short."""
     size = sum(len(draft.columns.content_json) + len(draft.columns.metadata_json) for draft in drafts)
     return quick(wanted, gather_s) if size < LARGE and len(drafts) <= _FEW_MESSAGES else wanted
+
+
+async def make_drafts(messages: Sequence[Message]) -> list[Draft]:
+    """Do the same as ``drafts_from``, in a thread if the messages are large."""
+    return await run_off_loop(_size(messages), drafts_from, messages)
+
+
+def _size(messages: Sequence[Message]) -> int:
+    """Return about how many bytes encoding produces."""
+    texts = (getattr(block, "text", "") for message in messages for block in message.content)
+    return estimate_size(messages) + sum(map(len, texts))
 
 
 def check_usage(message: Message) -> None:

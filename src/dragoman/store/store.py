@@ -25,7 +25,7 @@ from dragoman import value
 from dragoman.errors import DragomanError, FormatError, InputError, UnknownSessionError
 from dragoman.ids import UlidSource
 from dragoman.message import Message, Role
-from dragoman.offload import estimate_size, run_off_loop
+from dragoman.offload import run_off_loop
 from dragoman.signals import Signals
 from dragoman.store import high_water, message_reader, message_writer, sessions, tool_call_rows
 from dragoman.store.api_keys import KeyStore
@@ -323,7 +323,7 @@ class Store:
         own_messages = [self._adopt(session_id, message) for message in items]
         if self.strict if strict is None else strict:
             await reject_violations(self, session_id, own_messages)
-        drafts = await run_off_loop(_estimate_size(own_messages), message_writer.drafts_from, own_messages)
+        drafts = await message_writer.make_drafts(own_messages)
         now = self.clock()
         fields: dict[str, Any] = {"now": now, "expected_seq": expected_seq, "idempotency_key": idempotency_key}
         places = await self._try_append(session_id, drafts, **fields)
@@ -369,7 +369,7 @@ class Store:
     async def update(self, session_id: str, message: Message) -> Row:
         """Extend or end a partial message; ``ConflictError`` if it has ended."""
         own_message = self._adopt(session_id, message)
-        (draft,) = await run_off_loop(_estimate_size([own_message]), message_writer.drafts_from, [own_message])
+        (draft,) = await message_writer.make_drafts([own_message])
         now = self.clock()
         seq = await self._store_messages(
             [draft], lambda drafts: message_writer.update_message(session_id, drafts[0], now)
@@ -724,12 +724,6 @@ class Store:
         from dragoman.store.archive import backup  # noqa: PLC0415  only backups need SQLite
 
         return await backup.backup(self, Path(target), progress)
-
-
-def _estimate_size(messages: Sequence[Message]) -> int:
-    """Return about how many bytes encoding produces."""
-    texts = (getattr(block, "text", "") for message in messages for block in message.content)
-    return estimate_size(messages) + sum(map(len, texts))
 
 
 def _row_size(row: MessageRow) -> int:

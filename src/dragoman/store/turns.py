@@ -27,7 +27,6 @@ import msgspec
 
 from dragoman.errors import ConflictError, StorageError
 from dragoman.message import Message
-from dragoman.offload import estimate_size, run_off_loop
 from dragoman.shield import run_to_completion
 from dragoman.store import entries as entry_store
 from dragoman.store.liveness import is_dead, make_owner
@@ -37,6 +36,7 @@ from dragoman.store.message_writer import (
     SessionEnd,
     append_messages,
     drafts_from,
+    make_drafts,
     quick_if_small,
     update_message,
 )
@@ -148,7 +148,7 @@ class TurnStore(Facet):
         store, messages = self._store, [row.message for row in rows]
         if store.strict and messages:
             await reject_violations(store, session.id, messages, is_new=is_new)
-        drafts = await run_off_loop(estimate_size(messages), drafts_from, messages)
+        drafts = await make_drafts(messages)
         end = (0, "") if is_new else store._ends.get(session.id)
         now = store.clock()
         lease.expect()
@@ -170,7 +170,7 @@ class TurnStore(Facet):
         store = self._store
         now = store.clock()
         await store._store_messages(
-            drafts_from([message]),
+            await make_drafts([message]),
             lambda drafts: quick_if_small(volatile(update_message(session_id, drafts[0], now)), drafts),
         )
 
@@ -217,7 +217,7 @@ class TurnStore(Facet):
             finish = _finish_answer(session_id, messages[0], now, extras)
             return quick_if_small(finish, messages) if len(drafts) <= _FEW_ENTRIES else finish
 
-        seq = await store._store_messages(drafts_from([own_message]), make_operation)
+        seq = await store._store_messages(await make_drafts([own_message]), make_operation)
         store.search_index.schedule()
         return Row(seq, own_message)
 

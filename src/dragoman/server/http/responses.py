@@ -117,14 +117,16 @@ async def _wait_for_disconnect(receive: Receive, task: asyncio.Task[Any]) -> Non
 
 KEEP_ALIVE: Final = b": keep-alive\n\n"
 # Some line readers split at these characters, which JSON allows; they are escaped.
-_LINE_ENDS: Final = {ord("\u2028"): "\\u2028", ord("\u2029"): "\\u2029", ord("\u0085"): "\\u0085"}
+_LINE_ENDS: Final = "\u2028\u2029\u0085"
+_LINE_ESCAPES: Final = {ord(character): f"\\u{ord(character):04x}" for character in _LINE_ENDS}
 _TYPE: Final = re.compile(r'\{"type":"([A-Z_]+)"')
 
 
 def encode_event(event: dict[str, Any]) -> str:
     """An event as one line of JSON, with its type first."""
     text = msgspec.json.encode(event).decode()
-    return text if text.isascii() else text.translate(_LINE_ENDS)
+    has_line_end = not text.isascii() and any(character in text for character in _LINE_ENDS)
+    return text.translate(_LINE_ESCAPES) if has_line_end else text
 
 
 def encode_frame(number: int, text: str) -> bytes:

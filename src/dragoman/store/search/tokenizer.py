@@ -116,7 +116,7 @@ def _size(analysis: Analysis) -> int:
 def _analyze(text: str) -> Analysis:
     words: list[str] = []
     parts: list[str] = []
-    for piece in _split_text(text):
+    for _, piece in _split_text(text):
         if piece.isascii():
             _add_ascii_words(piece, words, parts)
             continue
@@ -142,16 +142,19 @@ def _add_ascii_words(text: str, words: list[str], parts: list[str]) -> None:
             parts.extend(word.parts if word is not None else ())
 
 
-def _split_text(text: str) -> Iterator[str]:
-    """Split a long text between words, so that no single step takes long."""
+def _split_text(text: str) -> Iterator[tuple[int, str]]:
+    """Yield the pieces of a long text with their positions, so that no single step takes long.
+
+    The text is split between words. A run of more than ``_PIECE_LENGTH`` characters is split anywhere.
+    """
     begin = 0
-    while len(text) - begin > _PIECE_LENGTH:
-        separator = _SEPARATOR.search(text, begin + _PIECE_LENGTH)
-        if separator is None:
-            break
-        yield text[begin : separator.start()]
-        begin = separator.start()
-    yield text[begin:] if begin else text
+    while len(text) - begin > 2 * _PIECE_LENGTH:
+        limit = begin + 2 * _PIECE_LENGTH
+        separator = _SEPARATOR.search(text, begin + _PIECE_LENGTH, limit)
+        end = separator.start() if separator else limit
+        yield begin, text[begin:end]
+        begin = end
+    yield begin, text[begin:] if begin else text
 
 
 def _find_runs(text: str) -> list[str]:
@@ -275,7 +278,7 @@ _MAX_PLACES: Final = 500  # per term; later ones are ignored
 
 def excerpt(text: str, terms: list[Term], length: int = 160) -> Excerpt:
     """Return the piece of a text that contains the most terms."""
-    text = unicodedata.normalize("NFC", text[:MAX_TEXT_LENGTH])
+    text = "".join(unicodedata.normalize("NFC", piece) for _, piece in _split_text(text[:MAX_TEXT_LENGTH]))
     places = _find_places(text, terms)
     begin, end = _excerpt_bounds(text, _best_range(places, length), length)
     before, behind = "…" if begin > 0 else "", "…" if end < len(text) else ""
@@ -295,21 +298,27 @@ def _find_places(text: str, terms: list[Term]) -> list[_Place]:
     spans: list[tuple[int, int]] = []
     places: list[_Place] = []
     alone = [(number, term) for number, term in enumerate(terms) if len(term.words) == 1]
-    for run in (_ASCII_RUN if text.isascii() else _run_pattern()).finditer(text):
-        at = run.start()
-        if _IS_SPACELESS.match(run[0]):
-            row = fold(run[0])
+    for at, run in _find_spans(text):
+        if _IS_SPACELESS.match(run):
+            row = fold(run)
             words.extend(row)
-            spans.extend(_row_spans(run[0], row, at))
-        elif word := _word(run[0]):
+            spans.extend(_row_spans(run, row, at))
+        elif word := _word(run):
             words.append(word.folded)
-            spans.append(run.span())
+            spans.append((at, at + len(run)))
             for part, (begin, end) in zip(word.parts, word.spans, strict=True):
                 places.extend(_Place(number, at + begin, at + end) for number, term in alone if _matches(term, 0, part))
     for number, term in enumerate(terms):
         rows = itertools.islice(_find_phrases(term, words, spans), _MAX_PLACES)
         places.extend(_Place(number, begin, end) for begin, end in rows)
     return sorted(places, key=lambda place: (place.begin, -place.end))
+
+
+def _find_spans(text: str) -> Iterator[tuple[int, str]]:
+    """Yield the runs of a normalized text with their positions."""
+    for begin, piece in _split_text(text):
+        for run in (_ASCII_RUN if piece.isascii() else _run_pattern()).finditer(piece):
+            yield begin + run.start(), run[0]
 
 
 def _row_spans(run: str, row: str, at: int) -> list[tuple[int, int]]:
