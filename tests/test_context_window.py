@@ -29,6 +29,7 @@ from dragoman.context_window import (
     SummaryPlan,
     fit,
     is_summary,
+    newest_turn,
     plan_summary,
     summary_message,
     turn_starts,
@@ -129,6 +130,12 @@ def test_the_last_turns_stay_and_it_says_by_how_much_that_is_too_much() -> None:
     fitted = fit(messages, 300, estimate, keep_last_turns=3)
     assert turn_starts(fitted.messages) == [1, 3, 5]
     assert fitted.over_by == estimate(fitted.messages) - 300 > 0
+
+
+def test_the_newest_turn_is_the_least_that_is_sent() -> None:
+    messages = talk(10, calls=2)
+    assert newest_turn(messages) == fit(messages, 1, estimate).messages
+    assert newest_turn(messages[:2]) == tuple(messages[:2])
 
 
 def test_a_growing_conversation_begins_the_same_for_many_turns() -> None:

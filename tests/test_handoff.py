@@ -113,3 +113,15 @@ def test_the_plan_prices_the_first_turn() -> None:
     plan = plan_swap(history(), adapter("anthropic:claude-sonnet-4-6"), prices=prices, at=NOW)
     assert plan.first_turn_usd == plan.estimated_input_tokens * 3 / dragoman.pricing.MILLION
     assert plan_swap(history(), text_only(), prices=prices, at=NOW).first_turn_usd is None
+
+
+def test_a_history_that_does_not_fit_is_shortened_from_its_oldest_turn() -> None:
+    talk = [user(TextBlock(f"{number} " + "word " * 200)) for number in range(12)]
+    plan = plan_swap(talk, text_only(), prices=pricing.library_prices(), at=NOW)
+    assert plan.is_possible
+    assert not plan.fits
+    assert plan.messages == tuple(talk[plan.omitted_count :])
+    assert 0 < text_only().estimate_input_tokens(plan.messages) <= 500 < plan.estimated_input_tokens
+    alone = plan_swap([*talk, user(TextBlock("word " * 2_000))], text_only())
+    assert alone.failures == ("exceeds_context_window",)
+    assert alone.omitted_count == 12

@@ -152,11 +152,14 @@ def test_the_usage_that_a_history_reports_corrects_the_estimate() -> None:
     assert tokens.estimate_with_history(again, (), MODEL) == pytest.approx(
         3 * tokens.estimate(again, (), MODEL), rel=0.01
     )
-    for other in (counted(raw * 3, estimated=True), counted(raw * 3, model="openai:gpt-4o"), {}):
+    shortened = {**counted(raw * 3), "extra": {"omitted_messages": 2}}  # the provider counted a part of the messages
+    for other in (counted(raw * 3, estimated=True), counted(raw * 3, model="openai:gpt-4o"), shortened, {}):
         unusable = [ask, message(Role.ASSISTANT, TextBlock("好"), **other)]
         assert tokens.make_estimate(MODEL, unusable)([ask]) == raw
     absurd = [ask, message(Role.ASSISTANT, TextBlock("好"), **counted(raw * 1000))]
     assert tokens.make_estimate(MODEL, absurd)([ask]) == pytest.approx(raw * 6, rel=0.01)
+    summarized = [ask, *history]  # with a summary, only the last question was sent
+    assert tokens.make_estimate(MODEL, summarized, view=lambda sent: sent[1:])([ask]) == corrected([ask])
 
 
 # The families whose median error is within 5 % on the half of the recorded traffic that was not fitted.

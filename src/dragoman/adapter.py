@@ -5,6 +5,8 @@
     stream_response(chunks, context)         the reply as events
     estimate_input_tokens(messages, tools)   an estimate of the prompt length
 
+    message_budget(model, tools, options)    the tokens of a context window that messages may use
+
 It adds the names of model and provider, and the ids of calls. Time, ids and prices are in the context. Invariant: a
 loss is always logged, and a loss on a critical message is an error.
 """
@@ -61,7 +63,23 @@ from dragoman.wire.stream_reader import BaseStreamReader
 _SIGNING: Final = ("anthropic", "bedrock_converse", "gemini", "openai_responses")  # dialects that sign reasoning
 _make_message: Final = unvalidated(Message)  # the parts of a reply were validated when it was read
 _make_metadata: Final = unvalidated(MessageMetadata)
+_DEFAULT_ANSWER_TOKENS: Final = 4096  # reserved for the answer if the options set no limit
 _TIMELESS_PREFIX: Final = "tu_" + ulid(0, 0)[:10]
+
+
+def message_budget(model: Model, tools: Iterable[ToolDefinition], options: Options | None = None) -> int:
+    """Return the tokens of the window for messages: without the tools and the room for the answer."""
+    offered = tuple(tools)
+    tool_tokens = tokens.estimate((), offered, model.id) if offered else 0
+    return max(1, model.capabilities.max_context_tokens - tool_tokens - answer_reserve(model, options))
+
+
+def answer_reserve(model: Model, options: Options | None = None) -> int:
+    """Return the tokens of the window that are reserved for the answer."""
+    capabilities = model.capabilities
+    default = min(capabilities.max_output_tokens or _DEFAULT_ANSWER_TOKENS, _DEFAULT_ANSWER_TOKENS)
+    requested = None if options is None else options.max_output_tokens
+    return min(requested or default, capabilities.max_context_tokens // 2)
 
 
 class RequestContext(msgspec.Struct, frozen=True, kw_only=True):

@@ -2,6 +2,7 @@
 
     turn_starts(messages)                              the position of each turn
     fit(messages, budget, estimate) -> FittedHistory   remove whole turns, oldest first, until the rest fits
+    newest_turn(messages)                              what ``fit`` never removes
     plan_summary(messages, estimate) -> SummaryPlan    the span to summarize, or None
     summary_message(plan, text, …) -> Message          the summary as a message to store
     with_summary(messages)                             the history with its newest summary in place of the span
@@ -69,6 +70,14 @@ def fit(messages: Iterable[Message], budget: int, estimate: Estimate, *, keep_la
     return FittedHistory(
         result, tuple(message for message in all_messages if id(message) not in kept_ids), tokens, budget
     )
+
+
+def newest_turn(messages: Iterable[Message]) -> tuple[Message, ...]:
+    """Return the last turn, with the system prompts and the summary."""
+    all_messages = tuple(messages)
+    cuts = _possible_cuts(all_messages, turn_starts(all_messages))
+    cut = cuts[-1] if cuts else 0
+    return (*filter(_is_pinned, all_messages[:cut]), *all_messages[cut:])
 
 
 def turn_starts(messages: Sequence[Message]) -> list[int]:

@@ -4,9 +4,10 @@
     project_history(history, capabilities) -> messages    the history for a model, without a plan
 
 Each block is kept, projected (replaced) or left out, with a reason. The plan contains blockers, whether the history
-fits, and the cost of the first turn. A policy decides about media that the model does not support: ``strict`` blocks
-the swap, ``placeholder`` inserts a text, ``describe`` inserts a description. The given and the stored history never
-change, so a swap back restores everything. Invariant: the plan matches the output of the dialect.
+fits, how many of its oldest messages are not sent, and the cost of the first turn. A policy decides about media that
+the model does not support: ``strict`` blocks the swap, ``placeholder`` inserts a text, ``describe`` inserts a
+description. The given and the stored history never change, so a swap back restores everything. Invariant: the plan
+matches the output of the dialect.
 """
 
 from __future__ import annotations
@@ -18,8 +19,9 @@ from typing import Literal
 
 import msgspec
 
-from dragoman.adapter import Adapter
+from dragoman.adapter import Adapter, message_budget
 from dragoman.catalog import AdapterCapabilities
+from dragoman.context_window import fit, with_summary
 from dragoman.errors import UnknownPriceError
 from dragoman.exchange import ToolDefinition
 from dragoman.message import (
@@ -37,6 +39,7 @@ from dragoman.message import (
     VideoBlock,
 )
 from dragoman.pricing import PriceTable, receipt
+from dragoman.tokens import make_estimate
 
 Policy = Literal["strict", "placeholder", "describe"]
 Outcome = Literal["kept", "projected", "left_out"]
@@ -60,8 +63,9 @@ class SwapPlan(msgspec.Struct, frozen=True, kw_only=True):
     messages: tuple[Message, ...]  # the history for the model
     blocks: tuple[BlockPlan, ...]
     blockers: tuple[str, ...]  # for people: the problems and the alternatives
-    estimated_input_tokens: int
+    estimated_input_tokens: int  # of the whole history
     fits: bool  # into the model's context
+    omitted_count: int = 0  # the oldest messages, which do not fit and are not sent
     first_turn_usd: Decimal | None = None  # cost of the first prompt, if prices are given
     failures: tuple[str, ...] = ()  # for programs: the routing constraint of each blocker
 
@@ -88,26 +92,29 @@ def plan_swap(
     """
     if policy == "describe" and describe is None:
         raise ValueError("describe: the policy 'describe' needs a describe function")
-    original, tool_definitions = tuple(history), tuple(tools)
+    original, tool_definitions = with_summary(history), tuple(tools)
     projection = _Projection(adapter.capabilities, policy, describe)
     messages = tuple(projection.project_message(message) for message in original)
     written = adapter.write_request(adapter.make_request(messages, tool_definitions))
     loss_reasons = {(loss.message_id, loss.block_type): loss.reason for loss in written.losses}
     blocks = tuple(_apply_losses(plan, loss_reasons) for plan in projection.plans)
     tokens = adapter.estimate_input_tokens(messages, tool_definitions)
-    fits = tokens <= adapter.capabilities.max_context_tokens
-    blockers = tuple(_find_blockers(original, tool_definitions, adapter, projection, tokens, fits=fits))
+    estimate = make_estimate(adapter.model.id, messages, tool_definitions)
+    sent = fit(messages, message_budget(adapter.model, tool_definitions), estimate)
+    sent_tokens = tokens - (estimate(messages) - sent.tokens if sent.left_out else 0)
+    blockers = tuple(_find_blockers(original, tool_definitions, adapter, projection, sent_tokens))
     if unreachable is not None:
         problem = f"Cannot swap to {adapter.model.id}: {unreachable}. Active model unchanged."
         blockers = (("not_configured", problem), *blockers)
     return SwapPlan(
         model=adapter.model.id,
-        messages=messages,
+        messages=sent.messages,
         blocks=blocks,
         blockers=tuple(blocker for _, blocker in blockers),
         estimated_input_tokens=tokens,
-        fits=fits,
-        first_turn_usd=_estimate_cost(prices, adapter.model.id, tokens, at),
+        fits=tokens <= adapter.capabilities.max_context_tokens,
+        omitted_count=len(sent.left_out),
+        first_turn_usd=_estimate_cost(prices, adapter.model.id, sent_tokens, at),
         failures=tuple(failure for failure, _ in blockers),
     )
 
@@ -200,9 +207,7 @@ def _find_blockers(
     tools: tuple[ToolDefinition, ...],
     adapter: Adapter,
     projection: _Projection,
-    tokens: int,
-    *,
-    fits: bool,
+    sent_tokens: int,
 ) -> Iterable[tuple[str, str]]:
     """Yield the unmet constraints: the name that routing uses, and a text."""
     capabilities, name = adapter.capabilities, adapter.model.id
@@ -221,12 +226,11 @@ def _find_blockers(
     if any(m.role is Role.SYSTEM and m.content for m in history) and not capabilities.supports_system_prompt:
         reason = "session has a system prompt, and this model takes none"
         yield "no_system_prompt_support", f"Cannot swap to {name}: {reason}. Active model unchanged."
-    if not fits:
-        limit = capabilities.max_context_tokens
+    if sent_tokens > (limit := capabilities.max_context_tokens):
         yield (
             "exceeds_context_window",
-            f"Cannot swap to {name}: the history has about {tokens} tokens, and this model takes {limit}. Active model "
-            "unchanged. Shorten or summarize it first.",
+            f"Cannot swap to {name}: the last turn has about {sent_tokens} tokens, and this model takes {limit}. "
+            "Active model unchanged. Choose a model with a larger context.",
         )
 
 

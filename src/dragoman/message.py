@@ -60,6 +60,7 @@ MAX_USD: Final = Decimal(10**9)
 _MAX_DECIMALS: Final = 100
 
 NO_TIME: Final = datetime(1970, 1, 1, tzinfo=UTC)  # of a message that is not stored; the store sets the time
+OMITTED_MESSAGES: Final = "omitted_messages"  # key in metadata.extra: the messages that did not fit the context window
 NOT_RECORDED: Final = "not-recorded"  # a model, a reason or a price version that was not recorded
 UNPRICED: Final = "unpriced"  # the pricing version of a call without a known price
 

@@ -29,6 +29,7 @@ import msgspec
 
 from dragoman.exchange import Options, ToolDefinition
 from dragoman.message import (
+    OMITTED_MESSAGES,
     ContentBlock,
     ImageBlock,
     InvalidToolUseBlock,
@@ -390,12 +391,19 @@ def estimate_with_history(messages: Sequence[Message], tools: Sequence[ToolDefin
     return max(1, round(ratio * family_of(model).tokens(measure(messages, tools))))
 
 
-def make_estimate(model: str, history: Sequence[Message], tools: Iterable[ToolDefinition] = ()) -> Estimate:
+def make_estimate(
+    model: str,
+    history: Sequence[Message],
+    tools: Iterable[ToolDefinition] = (),
+    *,
+    view: Callable[[Sequence[Message]], Sequence[Message]] = tuple,
+) -> Estimate:
     """Return an estimate of messages that is corrected by the last usage of the model that the history reports.
 
-    The correction is the ratio of the tokens that the provider counted to the estimate of the same prompt.
+    The correction is the ratio of the tokens that the provider counted to the estimate of the same prompt. ``view``
+    returns the messages that were sent of a history, such as those with a summary.
     """
-    ratio = _find_ratio(model, history, tuple(tools))
+    ratio = _find_ratio(model, history, tuple(tools), view)
     family = family_of(model)
 
     def estimate_messages(messages: Sequence[Message]) -> int:
@@ -404,12 +412,17 @@ def make_estimate(model: str, history: Sequence[Message], tools: Iterable[ToolDe
     return estimate_messages
 
 
-def _find_ratio(model: str, history: Sequence[Message], tools: tuple[ToolDefinition, ...]) -> float:
+def _find_ratio(
+    model: str,
+    history: Sequence[Message],
+    tools: tuple[ToolDefinition, ...],
+    view: Callable[[Sequence[Message]], Sequence[Message]] = tuple,
+) -> float:
     for at in range(len(history) - 1, 0, -1):
         tokens = _prompt_count(history[at], model)
         if tokens >= _MIN_TOKENS:
             lowest, highest = _RATIOS
-            return min(highest, max(lowest, tokens / estimate(history[:at], tools, model)))
+            return min(highest, max(lowest, tokens / estimate(view(history[:at]), tools, model)))
     return 1.0
 
 
@@ -417,5 +430,7 @@ def _prompt_count(message: Message, model: str) -> int:
     """Return the tokens of the prompt of an answer that this model gave, as its provider counted them."""
     usage, metadata = message.metadata.usage, message.metadata
     if message.role is not Role.ASSISTANT or usage is None or usage.estimated or metadata.model != model:
+        return 0
+    if metadata.extra and OMITTED_MESSAGES in metadata.extra:  # its prompt is a part of the messages before it
         return 0
     return usage.input_tokens + usage.cached_input_tokens + usage.cache_creation_input_tokens

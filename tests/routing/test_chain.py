@@ -358,6 +358,19 @@ def test_a_prompt_that_just_fits_is_let_through() -> None:
     assert validation_failure("text", above, REGISTRY, Availability()) == "exceeds_context_window"
 
 
+def test_a_model_that_takes_the_whole_history_is_preferred_and_older_turns_are_left_out_only_without_one() -> None:
+    rules = policy(rules=[{"name": "short", "when": {"message_matches": "hello"}, "use": "text"}], global_default="big")
+    long = turn("hello", estimated_input_tokens=1001, least_input_tokens=10)
+    roomy = decide(long, rules, REGISTRY)
+    assert (roomy.chosen_model, roomy.facts.may_omit_turns) == ("acme:big", False)
+    for facts in (long, msgspec.structs.replace(long, override="text"), msgspec.structs.replace(long, sticky="text")):
+        decision = decide(facts, policy(global_default="text"), REGISTRY)
+        assert (decision.chosen_model, decision.facts.may_omit_turns) == ("acme:text", True)
+        assert decision.chain[decision.winner_index].verdict == "chose"
+    alone = msgspec.structs.replace(long, override="text", least_input_tokens=1001)
+    assert decide(alone, rules, REGISTRY).is_rejected_for("exceeds_context_window")
+
+
 def test_what_a_row_does_not_declare_is_tools_and_a_system_prompt_and_no_schema() -> None:
     plain = CATALOG.model("ghost:gone").capabilities
     assert (plain.supports_tools, plain.supports_system_prompt, plain.supports_structured_output) == (True, True, False)

@@ -104,3 +104,27 @@ async def test_the_context_names_what_will_be_left_out(chat_server: ServerFixtur
     assert used["omittedMessages"] > 0
     assert used["firstSeq"] == used["omittedMessages"] + 1
     assert used["messageTokens"] + used["answerTokens"] <= used["contextTokens"]
+
+
+async def test_a_thread_longer_than_the_window_is_continued_and_the_run_says_what_is_left_out(tmp_path: Any) -> None:
+    rows = '[models."fake-anthropic:small"]\naliases = ["small"]\nmax_context_tokens = 2000\n'
+    async with run_test_server(tmp_path, rows=rows) as server:
+        for number in range(6):
+            server.fake.say("word " * 300)
+            await post_run(server, run_input(user("word " * 300, f"m{number}"), threadId="t", runId=f"r{number}"))
+        preview = await read_json(server.client.get(f"{API}/threads/t/preflight?model=small"))
+        assert (preview["is_possible"], preview["fits"], preview["omitted_messages"]) == (True, False, 10)
+        used = await read_json(server.client.get(f"{API}/threads/t/context?model=small"))
+        assert used["omittedMessages"] == 10
+        server.fake.say("Short.")
+        asked = run_input(user("And?", "m7"), threadId="t", runId="r7", forwardedProps={"model": "small"})
+        events = await post_run(server, asked)
+        (step,) = [event for event in events if event["type"] == "STEP_STARTED"]
+        assert step["metadata"]["dragoman"]["left_out"] == 10
+        assert "the oldest 10 messages are not sent" in str(step["metadata"]["dragoman"]["adjustments"])
+        answer = step["metadata"]["dragoman"]["message_id"]
+        why = await read_json(server.client.get(f"{API}/threads/t/messages/{answer}/why"))
+        assert why["omittedMessages"] == 10
+        too_long = run_input(user("word " * 3000, "m8"), threadId="t", runId="r8", forwardedProps={"model": "small"})
+        rejected = await read_json(server.client.post(f"{API}/runs", json=too_long), 422)
+        assert rejected["error"]["reason"] == "exceeds_context_window"

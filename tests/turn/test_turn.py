@@ -31,7 +31,7 @@ from dragoman.store import Store
 from dragoman.tools import tool
 from dragoman.turn import AnswerEnd, AnswerStart, ToolResultEvent, TurnEnd, TurnStart
 from tests.strict import call, say, think
-from tests.turn.fake_agent import DIALECTS, open_fake_agent
+from tests.turn.fake_agent import DIALECTS, make_agent, open_fake_agent, settings_for
 
 PIXEL = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNkYPhfDwAChwGA60e6kgAAAABJRU5ErkJggg=="
 _RATES = {"input_per_mtok_usd": "3", "output_per_mtok_usd": "15"}
@@ -371,6 +371,52 @@ async def test_an_output_schema_that_is_too_large_is_an_error_result_and_makes_n
         assert result.is_error
         assert "output_schema is too large" in str(result.content)
         assert len(await it.store.list_sessions()) == 1
+
+
+SMALL = """
+[models."fake-openai_chat:small"]
+aliases = ["small"]
+max_context_tokens = 2000
+"""
+
+
+async def test_a_conversation_longer_than_the_window_is_answered_without_its_oldest_turns(tmp_path: Path) -> None:
+    async with open_fake_agent(tmp_path, "openai_chat") as it:
+        fake = it.fakes["openai_chat"]
+        agent = make_agent(
+            it.store, settings_for(tmp_path, it.fakes, "small", SMALL), tools=[add], system_prompt="Be kind."
+        )
+        async with agent:
+            seen: list[Event] = []
+            agent.bus.subscribe("test", seen.append, event_types=["llm.call_started"])
+            for number in range(12):
+                fake.call("add", {"a": number, "b": 1})
+                fake.say(f"answer {number} " + "word " * 200)
+                ended = await agent.run(it.session, f"question {number}")
+                assert ended.fault is None
+            told = [event async for event in agent.turn(it.session, "And?")]
+            await agent.bus.drain()
+        (started,) = [event for event in told if isinstance(event, AnswerStart)]
+        kept = await messages(it.store, it.session)
+        assert started.omitted_count > 20
+        assert kept[-1].metadata.extra == {"omitted_messages": started.omitted_count}
+        assert seen[-1].payload.omitted_messages == started.omitted_count
+        (adjustment,) = [item for item in started.adjustments if item.block_type == "history"]
+        assert f"the oldest {started.omitted_count} messages are not sent" in adjustment.reason
+        sent = fake.bodies[-1]["messages"]
+        assert [message["role"] for message in sent[:3]] == ["system", "user", "assistant"]  # a whole turn
+        assert "question 0" not in str(sent)
+        assert "question 11" in str(sent)
+        assert len(kept) == 12 * 4 + 2
+        assert fake.refused == []
+
+
+async def test_a_question_that_does_not_fit_alone_is_rejected(tmp_path: Path) -> None:
+    async with open_fake_agent(tmp_path, "openai_chat") as it:
+        async with make_agent(it.store, settings_for(tmp_path, it.fakes, "", SMALL)) as agent:
+            with pytest.raises(RoutingConstraintError, match="longer than this model takes"):
+                await agent.run(it.session, "word " * 3000, model="small")
+        assert await messages(it.store, it.session) == []
 
 
 async def test_a_long_history_is_summarised_once_and_stays_in_the_store(tmp_path: Path) -> None:

@@ -42,6 +42,8 @@ api_key = "not-a-real-key"
 [models."gemini:blind"]
 max_context_tokens = 32000
 supports_images = false
+[models."gemini:small"]
+max_context_tokens = 12000
 """
 README = "# Lantern\n\nA lantern is lit with `lantern on`, and out after an hour.\n"
 

@@ -70,17 +70,26 @@ async def test_a_person_has_defaults_and_a_wrong_policy_is_explained(visitor: Vi
     await visitor.sees("Saved, also for new conversations")
 
 
-async def test_the_meter_says_what_will_be_left_out(visitor: Visitor, site: Site) -> None:
+async def test_a_conversation_longer_than_the_window_is_shortened_and_says_so(visitor: Visitor, site: Site) -> None:
     await visitor.open()
     for number in range(3):
         site.fakes["anthropic"].say(f"{number} " + "word " * 5_000)
         await visitor.answered(f"{number} " + "word " * 3_000, f"{number} word word")
     await visitor.page.keyboard.press("Control+/")
-    await visitor.page.get_by_label("Find a model").fill("gemini blind")
-    await visitor.find("button.model", "blind").click()
-    await visitor.find("dialog", "Fits the context window").wait_for()
+    await visitor.page.get_by_label("Find a model").fill("gemini small")
+    await visitor.find("button.model", "small").click()
+    await visitor.find("dialog .banner", "This model will not receive the oldest 4 messages.").wait_for()
     await visitor.press("Swap")
     await visitor.sees("Model changed")
     await visitor.press("Settings of this conversation")
-    await visitor.find(".context-meter", "Context of blind").wait_for()
+    await visitor.find(".context-meter", "Context of small").wait_for()
+    await visitor.find(".context-meter .banner", "The oldest 4 messages will not be sent").wait_for()
     await visitor.page.get_by_text("reserved for the answer").wait_for()
+    await visitor.press("Cancel")
+    site.fakes["gemini"].say("Short.")
+    await visitor.answered("And now?", "Short.")
+    await visitor.find(".receipt", "without the oldest 4 messages").wait_for()
+    assert "1 word" not in str(site.fakes["gemini"].bodies[-1])
+    assert "2 word" in str(site.fakes["gemini"].bodies[-1])
+    await visitor.press("Why this answer?")
+    await visitor.sees("the oldest 4 messages not sent")

@@ -16,12 +16,12 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from dragoman import routing
+from dragoman import routing, tokens
 from dragoman import settings as keys
-from dragoman.adapter import Adapter
 from dragoman.cli.models import prices_of
 from dragoman.cli.options import JsonOption, StoreOption, find_session, open_store_at
 from dragoman.cli.terminal import console, escape_line, format_count, format_usd, print_json
+from dragoman.context_window import newest_turn, with_summary
 from dragoman.errors import DragomanError, InputError, PolicyError, StoreUnusableError, UnknownPriceError
 from dragoman.message import (
     ContentBlock,
@@ -81,6 +81,8 @@ async def explain(
     current, history, samples = await _read_store(store_url, session)
     here = str(workspace or (current.workspace_path if current else "") or settings.workspace.value or Path.cwd())
     policy_read = _policy(policy, current, here, registry)
+    question = Message("", "", Role.USER, content, MessageMetadata(), datetime.now(UTC))
+    messages = (*with_summary(history), question)
     facts = collect_facts(
         history,
         content,
@@ -89,7 +91,8 @@ async def explain(
         sticky=current.active_model if current else None,
         delegate_tier=tier,
         workspace_path=os.path.abspath(Path(here).expanduser()),
-        estimated_input_tokens=_estimate_tokens(settings, history, content),
+        estimated_input_tokens=tokens.estimate(messages),
+        least_input_tokens=tokens.estimate(newest_turn(messages)),
     )
     policy_here = policy_read.policy.with_default(default_model(settings, registry))
     decision = decide(facts, policy_here, registry, samples=samples)
@@ -176,13 +179,6 @@ def _picture(path: Path) -> ContentBlock:
     return ImageBlock(ImageSource("file_ref", str(path)), kind)
 
 
-def _estimate_tokens(settings: Settings, history: tuple[Message, ...], content: tuple[ContentBlock, ...]) -> int:
-    """Estimate the tokens of the prompt. The estimate is the same for all models."""
-    message = Message("", "", Role.USER, content, MessageMetadata(), datetime.now(UTC))
-    model = next(iter(settings.catalog.models.values()))
-    return Adapter(settings.catalog.provider(model.provider), model).estimate_input_tokens((*history, message))
-
-
 def _prompt_cost(settings: Settings, decision: Decision) -> Decimal | None:
     """Return the cost of the prompt; None if the model has no price."""
     if decision.rejection is not None:
@@ -258,13 +254,14 @@ def _reason_text(entry: ChainEntry) -> str:
 
 def _print_outcome(out: Console, decision: Decision, cost: Decimal | None) -> None:
     refusal = _rejection(decision)
-    tokens = f"about {format_count(decision.facts.estimated_input_tokens, 'token')}"
+    length = f"about {format_count(decision.facts.estimated_input_tokens, 'token')}"
     if refusal is not None:
         out.print(Text("rejected ", "red").append(f"{escape_line(str(refusal))} [{refusal.code}]", ""), soft_wrap=True)
-        out.print(f"prompt   {tokens}")
+        out.print(f"prompt   {length}")
         return
     out.print(Text("answers  ").append(escape_line(decision.chosen_model), "bold"), soft_wrap=True)
-    out.print(f"prompt   {tokens}, {_cost_text(cost)}")
+    omission = "; the oldest turns do not fit and are not sent" if decision.facts.may_omit_turns else ""
+    out.print(f"prompt   {length}, {_cost_text(cost)}{omission}")
 
 
 def _cost_text(cost: Decimal | None) -> str:

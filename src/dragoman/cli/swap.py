@@ -116,6 +116,8 @@ def _print_plan(session: Session, plan: SwapPlan, *, is_done: bool) -> None:
     fits = "fits the context window" if plan.fits else "does not fit the context window"
     cost = "" if plan.first_turn_usd is None else f"; the prompt costs about {format_usd(plan.first_turn_usd)}"
     out.print(f"About {plan.estimated_input_tokens:,} tokens: {fits}{cost}")
+    if plan.omitted_count:
+        out.print(f"Not sent, because it does not fit: the oldest {format_count(plan.omitted_count, 'message')}")
     for blocker in plan.blockers:
         out.print(Text("Not possible: ", "red").append(escape_line(blocker), "default"))
     if is_done:

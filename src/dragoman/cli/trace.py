@@ -202,7 +202,9 @@ def format_event(event: TraceEvent) -> str:
             chose = chain[payload["winner_index"]] if 0 <= payload["winner_index"] < len(chain) else {"policy": "none"}
             return " · ".join(_non_empty(payload["chosen_model"], chose["policy"], chose.get("reason", "")))
         case "llm.call_started":
-            return f"{payload['model']} · ~{payload['estimated_input_tokens']:,} tokens"
+            omitted = payload.get("omitted_messages", 0)
+            note = f" · {format_count(omitted, 'older message')} omitted" if omitted else ""
+            return f"{payload['model']} · ~{payload['estimated_input_tokens']:,} tokens{note}"
         case "llm.call_completed":
             prompt = sum(payload.get(name, 0) for name in _PROMPT)
             tokens = f"{prompt:,}→{payload['output_tokens']:,} tokens"

@@ -131,6 +131,10 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True):
             if entry.verdict == "rejected"
         )
 
+    def is_rejected_for(self, failure: str) -> bool:
+        """Whether no model can answer, and a candidate failed this gate."""
+        return self.rejection is not None and any(entry.validation_failure == failure for entry in self.chain)
+
     def payload(self, elapsed_ms: float) -> dict[str, Any]:
         """The payload of ``route.decided``, which is emitted once per turn, also for a rejection."""
         return {
@@ -168,13 +172,30 @@ def decide(
 
     A message with an unknown model, or with a model and nothing else, raises before any slot is evaluated. Otherwise a
     decision is returned, also for a rejection, so that it can be emitted before ``raise_if_rejected`` is called.
+
+    A model whose context window holds the whole history is preferred. If the choice is rejected because of the window,
+    the slots are evaluated again for the newest turn alone: older turns are left out of the request.
     """
     if facts.may_name_model:
         override = read_override(facts.content, registry, facts.override)
     else:
         override = Override(read_override((), registry, facts.override).model, facts.content)
     facts = msgspec.structs.replace(facts, content=override.content, override=override.model)
-    reachable = availability or Availability()
+    decision = _evaluate(facts, policy, registry, availability or Availability(), samples)
+    if facts.least_input_tokens is None or not decision.is_rejected_for("exceeds_context_window"):
+        return decision
+    facts = msgspec.structs.replace(facts, may_omit_turns=True)
+    return _evaluate(facts, policy, registry, availability or Availability(), samples)
+
+
+def _evaluate(
+    facts: TurnFacts,
+    policy: Policy,
+    registry: Registry,
+    reachable: Availability,
+    samples: Sequence[PatternSample],
+) -> Decision:
+    """Evaluate the slots in order."""
     rules = policy.for_workspace(facts.workspace_path)
     proposals = _propose(facts, rules, registry, samples)
     entries = (_validate_candidate(entry, facts, rules, registry, reachable) for entry in proposals)
@@ -326,7 +347,7 @@ FAILURES: Final = {
     "not_configured": "no such model is set up here, or its provider has no key",
     "provider_unavailable": "its provider is failing at the moment",
     "no_vision_support": "session contains images that this model can't process",
-    "exceeds_context_window": "the conversation is longer than this model takes",
+    "exceeds_context_window": "the question is longer than this model takes",
     "no_tool_support": "session uses tools, and this model calls none",
     "no_system_prompt_support": "session has a system prompt, and this model takes none",
     "no_structured_output_support": "the answer has to fit a schema, and this model promises none",
@@ -363,7 +384,7 @@ def _missing_capability(model: Model, facts: TurnFacts) -> str | None:
     can, needs = model.capabilities, facts.needs
     gates = (
         (needs.images and not _takes_images(can, needs.image_types), "no_vision_support"),
-        (facts.estimated_input_tokens > can.max_context_tokens, "exceeds_context_window"),
+        (facts.minimum_input_tokens > can.max_context_tokens, "exceeds_context_window"),
         (needs.tools and not can.supports_tools, "no_tool_support"),
         (needs.system_prompt and not can.supports_system_prompt, "no_system_prompt_support"),
         (needs.structured_output and not _gives_structured_output(can), "no_structured_output_support"),

@@ -58,6 +58,8 @@ class TurnFacts(msgspec.Struct, frozen=True, kw_only=True):
     delegate_tier: str | None = None  # of a delegated turn: fast, balanced or deep
     workspace_path: str = ""  # absolute
     estimated_input_tokens: int = 0
+    least_input_tokens: int | None = None  # of the newest turn, if older turns may be left out
+    may_omit_turns: bool = False  # set by ``decide`` if no candidate accepts the whole history
     has_images: bool = False  # in the message or the history
     has_tool_calls_in_history: bool = False
     needs: Requirements = Requirements()
@@ -73,6 +75,13 @@ class TurnFacts(msgspec.Struct, frozen=True, kw_only=True):
     def text(self) -> str:
         """The text of the user message."""
         return "\n".join(block.text for block in self.content if isinstance(block, TextBlock))
+
+    @property
+    def minimum_input_tokens(self) -> int:
+        """The tokens that a model must accept."""
+        if self.may_omit_turns and self.least_input_tokens is not None:
+            return self.least_input_tokens
+        return self.estimated_input_tokens
 
     def fingerprint(self) -> Fingerprint:
         """Return the fingerprint of the turn, for the pattern slot and for its evaluation."""

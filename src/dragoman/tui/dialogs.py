@@ -137,6 +137,8 @@ def swap_dialog(plan: SwapPlan) -> Dialog:
         ("fits", "$text-success") if plan.fits else ("does not fit", "$text-error"),
         " the context window\n",
     ]
+    if plan.omitted_count:
+        body += [(f"The oldest {format_count(plan.omitted_count, 'message')} will not be sent\n", "$text-warning")]
     if plan.first_turn_usd is not None:
         body += [f"The prompt of the next turn costs about {format_usd(plan.first_turn_usd)}\n"]
     body += [(f"\nNot possible: {escape_line(blocker)}\n", "$text-error") for blocker in plan.blockers]

@@ -22,7 +22,7 @@ from typing import Any, Final
 import msgspec
 
 from dragoman import tokens
-from dragoman.adapter import Adapter, RequestContext
+from dragoman.adapter import Adapter, RequestContext, message_budget
 from dragoman.bus.event_types import tool_events, turn_events
 from dragoman.catalog import Model
 from dragoman.client import Call, CallLog
@@ -40,9 +40,10 @@ from dragoman.event import (
     storable_blocks,
     unfold,
 )
-from dragoman.exchange import ErrorClass, Fault, OpaqueTool, Options, Reply, StopReason, ToolDefinition, Written
+from dragoman.exchange import ErrorClass, Fault, Loss, OpaqueTool, Options, Reply, StopReason, ToolDefinition, Written
 from dragoman.handoff import project_history
 from dragoman.message import (
+    OMITTED_MESSAGES,
     InvalidToolUseBlock,
     Message,
     MessageStatus,
@@ -75,7 +76,6 @@ MAX_CALLS: Final = 128  # tool calls in one answer
 FLUSH_S: Final = 1.0
 FLUSH_CHARACTERS: Final = 8 * 1024
 CANCELLED: Final = Fault(code="cancelled", message="the turn was cancelled", error_class=ErrorClass.CANCELLED)
-_DEFAULT_ANSWER_TOKENS: Final = 4096  # reserved for the answer if the options set no limit
 _log: Final = logging.getLogger("dragoman.turn")
 
 
@@ -213,7 +213,7 @@ class _ModelCall:
             routing=turn.decision.record,
         )
         call = make_call(turn, endpoint, written.wire, context)
-        emit_call_start(turn, row.message.id, history.tokens)
+        emit_call_start(turn, row.message.id, history.tokens, len(history.left_out))
         start = AnswerStart(
             row.message.id,
             row.seq,
@@ -221,12 +221,12 @@ class _ModelCall:
             history.tokens,
             written.losses,
             len(history.left_out),
-            written.adjustments,
+            (*_trim_note(turn, history), *written.adjustments),
         )
         turn.placeholder = None
         turn.steps += 1
         turn.is_repair_due = False
-        writer = AnswerWriter(turn.services.store, row, turn.adapter, context)
+        writer = AnswerWriter(turn.services.store, row, turn.adapter, context, len(history.left_out))
         return cls(turn, call, writer, start, answer_tool)
 
     def begin(self) -> None:
@@ -491,6 +491,16 @@ def _write_request(
     return history, turn.adapter.to_wire(messages, all_tools, options, forget_items=forget_items)
 
 
+def _trim_note(turn: TurnState, history: FittedHistory) -> tuple[Loss, ...]:
+    """The adjustment of a history that does not fit the context window."""
+    if not history.left_out:
+        return ()
+    count, window = len(history.left_out), turn.model.capabilities.max_context_tokens
+    subject = "the oldest message is" if count == 1 else f"the oldest {count:,} messages are"
+    reason = f"{subject} not sent: the context window of {turn.model.id} has {window:,} tokens"
+    return (Loss(turn.session.id, "", "history", turn.adapter.dialect.NAME, reason, "adjusted"),)
+
+
 def fit_history(turn: TurnState, options: Options) -> FittedHistory:
     """The messages that the model receives: supported, repaired, and as many as fit its window."""
     return prepare_history(
@@ -529,17 +539,9 @@ def prepare_history(
     if services.workspace is not None:
         visible = load_workspace_images(visible, services.workspace)
     repaired = repair(visible, tools.problems)
-    estimate = tokens.make_estimate(model.id, history, tools.definitions)
-    tool_tokens = tokens.estimate((), tools.definitions, model.id) if tools.definitions else 0
-    limit = max(1, capabilities.max_context_tokens - tool_tokens - answer_reserve(model, options))
-    return PreparedHistory(fit(repaired.messages, limit, estimate), repaired.actions)
-
-
-def answer_reserve(model: Model, options: Options) -> int:
-    """The tokens of the window that are reserved for the answer."""
-    capabilities = model.capabilities
-    default = min(capabilities.max_output_tokens or _DEFAULT_ANSWER_TOKENS, _DEFAULT_ANSWER_TOKENS)
-    return min(options.max_output_tokens or default, capabilities.max_context_tokens // 2)
+    estimate = tokens.make_estimate(model.id, history, tools.definitions, view=with_summary)
+    budget = message_budget(model, tools.definitions, options)
+    return PreparedHistory(fit(repaired.messages, budget, estimate), repaired.actions)
 
 
 def _options(turn: TurnState) -> Options:
@@ -559,12 +561,15 @@ def _options(turn: TurnState) -> Options:
 class AnswerWriter:
     """Writes the row of one answer while the answer arrives."""
 
-    def __init__(self, store: Store, row: Row, adapter: Adapter, context: RequestContext) -> None:
+    def __init__(
+        self, store: Store, row: Row, adapter: Adapter, context: RequestContext, omitted_count: int = 0
+    ) -> None:
         self.row = row
         self.accumulator = Accumulator()
         self._store = store
         self._adapter = adapter
         self._context = context
+        self._extra = {OMITTED_MESSAGES: omitted_count} if omitted_count else {}
         self._unsaved_chars = 0
         self._has_unsaved = False
         self._timer: asyncio.TimerHandle | None = None
@@ -616,6 +621,7 @@ class AnswerWriter:
     ) -> Message:
         """The answer as a message, with the reason of a failure. Without a status, the reply determines it."""
         metadata = self.row.message.metadata
+        extra = self._extra if fault is None else self._extra | fault_fields(fault.code, fault.message)
         return self._adapter.make_message(
             reply,
             context,
@@ -624,7 +630,7 @@ class AnswerWriter:
             team_id=metadata.team_id,
             run_id=metadata.run_id,
             stage=stage_of_answer(reply.content),
-            extra=None if fault is None else fault_fields(fault.code, fault.message),
+            extra=extra or None,
         )
 
     async def finish(self, message: Message, **fields: Any) -> Row:
@@ -650,7 +656,7 @@ def emit_invalid_call(turn: TurnState, call: InvalidToolUseBlock) -> None:
     turn.emit(tool_events.ToolInputInvalid(tool_name=call.name, validation_errors=errors, tool_use_id=call.id))
 
 
-def emit_call_start(turn: TurnState, request_id: str, estimated_input_tokens: int) -> None:
+def emit_call_start(turn: TurnState, request_id: str, estimated_input_tokens: int, omitted_count: int = 0) -> None:
     """Emit that the model is about to be called."""
     turn.usage.llm_calls += 1
     turn.emit(
@@ -660,6 +666,7 @@ def emit_call_start(turn: TurnState, request_id: str, estimated_input_tokens: in
             estimated_input_tokens=estimated_input_tokens,
             request_id=request_id,
             is_worker=turn.request.is_worker,
+            omitted_messages=omitted_count,
         )
     )
 

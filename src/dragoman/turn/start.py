@@ -20,7 +20,7 @@ from dragoman import tokens
 from dragoman.bus import Payload, Scope
 from dragoman.bus.event_types import routing_events, turn_events
 from dragoman.codec import content_hash
-from dragoman.context_window import with_summary
+from dragoman.context_window import newest_turn, with_summary
 from dragoman.errors import ConflictError, FormatError, RoutingError, SettingsError, StoreError
 from dragoman.exchange import ErrorClass, ToolDefinition
 from dragoman.ids import ToolIds, derive_ulid
@@ -213,9 +213,11 @@ async def _choose_model(
         services.bus.try_emit(change.event_type, change.payload(), session_id=session.id)
     samples = await services.samples(request.user_id)
     decision = decide(facts, policy, services.registry, availability=services.availability, samples=samples)
-    if decision.rejection is not None and any(
-        item["reason"] == "provider_unavailable" for item in decision.gate_failures
-    ):
+    if decision.is_rejected_for("exceeds_context_window"):
+        least = await run_off_loop(size, functools.partial(_estimate_tokens, is_least=True), history, request, tools)
+        facts = msgspec.structs.replace(facts, least_input_tokens=least)
+        decision = decide(facts, policy, services.registry, availability=services.availability, samples=samples)
+    if decision.is_rejected_for("provider_unavailable"):
         decision = decide(facts, policy, services.registry, samples=samples)  # a model that failed lately is better
     return decision
 
@@ -286,10 +288,12 @@ def _sticky_model(
     return model.id if model is not None and services.registry.is_configured(model) else session.active_model
 
 
-def _estimate_tokens(history: list[Message], request: TurnRequest, tools: _Tools) -> int:
-    """Tokens of the input, roughly; the same for every model."""
-    message = _message("", "", Role.USER, (*request.content, *request.answers), _NO_METADATA, NO_TIME)
-    return tokens.estimate((*with_summary(history), message), tools)
+def _estimate_tokens(history: list[Message], request: TurnRequest, tools: _Tools, *, is_least: bool = False) -> int:
+    """Tokens of the input, or of its newest turn, roughly; the same for every model."""
+    role = Role.USER if request.content else Role.TOOL
+    message = _message("", "", role, (*request.content, *request.answers), _NO_METADATA, NO_TIME)
+    messages = (*with_summary(history), message)
+    return tokens.estimate(newest_turn(messages) if is_least else messages, tools)
 
 
 def _emit_choice(scope: Scope, decision: Decision) -> None:

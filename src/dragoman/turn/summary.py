@@ -14,7 +14,7 @@ from typing import Final
 from dragoman import tokens
 from dragoman.adapter import RequestContext
 from dragoman.client import CallLog
-from dragoman.context_window import SummaryPlan, plan_summary, summary_message
+from dragoman.context_window import SummaryPlan, plan_summary, summary_message, with_summary
 from dragoman.exchange import Options, Reply, StopReason
 from dragoman.message import NO_TIME, Message, MessageMetadata, Role, TextBlock, TokenUsage, Usage
 from dragoman.repair import repair
@@ -33,7 +33,7 @@ async def summarize_history(turn: TurnState) -> None:
     """If the history is long, store a summary of its oldest turns."""
     if not turn.request.content:  # the turn continues an earlier one
         return
-    estimate = tokens.make_estimate(turn.model.id, turn.history, turn.tools.definitions)
+    estimate = tokens.make_estimate(turn.model.id, turn.history, turn.tools.definitions, view=with_summary)
     plan = plan_summary(turn.history, estimate, above_tokens=turn.config.summarize_above_tokens)
     if plan is None:
         return

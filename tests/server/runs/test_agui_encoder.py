@@ -261,13 +261,15 @@ def test_the_beginning_says_which_protocol_is_spoken(version: str | None) -> Non
 def test_a_step_tells_which_model_answers_and_what_it_cost() -> None:
     telling = AguiEncoder("t", "r", version="1.0")
     losses = (Loss("t", ID, "image", "openai", "it sees nothing"),)
-    (began,) = telling.encode(AnswerStart(ID, 2, "m", 10, losses, 3), 1)
+    trimmed = (Loss("t", "", "history", "openai", "the oldest 3 messages are not sent", "adjusted"),)
+    (began,) = telling.encode(AnswerStart(ID, 2, "m", 10, losses, 3, trimmed), 1)
     assert began["metadata"]["dragoman"] == {
         "message_id": ID,
         "seq": 2,
         "model": "m",
         "left_out": 3,
         "losses": [{"block_type": "image", "reason": "it sees nothing"}],
+        "adjustments": [{"name": "history", "reason": "the oldest 3 messages are not sent"}],
     }
     (finished,) = telling.encode(AnswerEnd(make_answer(TextBlock("x")), StopReason.END_TURN), 1)
     assert finished["metadata"]["dragoman"]["usage"]["cost_usd"] == "0.01"

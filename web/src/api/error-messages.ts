@@ -36,7 +36,7 @@ const REASONS: Record<string, Entry> = {
   no_document_support: ["This model cannot read the documents of the conversation.", "Choose what it receives instead of them, or switch the model.", ["pictures", "model"]],
   no_audio_support: ["This model cannot hear the audio of the conversation.", "Choose what it receives instead of it, or switch the model.", ["pictures", "model"]],
   no_video_support: ["This model cannot watch the videos of the conversation.", "Choose what it receives instead of them, or switch the model.", ["pictures", "model"]],
-  exceeds_context_window: ["The conversation is too long for this model.", "Switch to a model with a larger context, or fork at an earlier message.", ["model"]],
+  exceeds_context_window: ["The question is too long for this model.", "Shorten it, or switch to a model with a larger context.", ["model"]],
   no_tool_support: ["This model cannot call tools.", "Switch off the tools in the settings of this conversation, or switch the model.", ["settings", "model"]],
   no_system_prompt_support: ["This model accepts no system prompt.", "Remove it in the settings of this conversation, or switch the model.", ["settings", "model"]],
 };

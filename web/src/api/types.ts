@@ -101,7 +101,7 @@ export interface Row {
       usage?: Usage;
       status?: string;
       routing?: { mode?: string; reason?: string; rule_name?: string | null };
-      extra?: { fault?: { code?: string; message?: string } };
+      extra?: { fault?: { code?: string; message?: string }; omitted_messages?: number };
       user_message_attachments?: Place | Place[];
     };
     created_at: string;
@@ -118,6 +118,7 @@ export interface Preflight {
   model: string;
   is_possible: boolean;
   fits: boolean;
+  omitted_messages: number; // the oldest ones, which do not fit
   estimated_input_tokens: number;
   first_turn_usd: string | null;
   blockers: string[];

@@ -167,7 +167,7 @@ function Answer({ item, before, threadId, isBusy: busy, isLast, isReplaced, wait
       )}
       {seq !== null && (
         <div class="actions row">
-          {item.receipt && <ReceiptLine receipt={item.receipt} at={item.at} />}
+          {item.receipt && <ReceiptLine receipt={item.receipt} omitted={item.omitted} at={item.at} />}
           {text && <IconButton icon="copy" label="Copy as Markdown" onClick={() => void appState.copy(text)} />}
           {isLast && <IconButton icon="retry" label="Regenerate" onClick={() => regenerate(threadId)} disabled={busy} />}
           {isLast && <IconButton icon="swap" label="Regenerate with another model" onClick={() => appState.dialog.set({ kind: "models", onChoose: (model) => regenerate(threadId, model) })} disabled={busy} />}

@@ -198,13 +198,19 @@ const OUTCOMES = { projected: "converted", left_out: "omitted" } as const;
 
 function Plan({ plan }: { plan: Preflight }) {
   const { kept, blocks: others } = plan;
-  const room = plan.fits ? "Fits the context window" : "Does not fit the context window";
+  const room = plan.fits ? "Fits the context window" : "Does not fit the context window as a whole";
   return (
     <>
       <p>
         {plural(kept, "block")} unchanged{others.length ? `, ${count(others.length)} converted or omitted` : ""}. {room}: about {count(plan.estimated_input_tokens)} tokens
         {plan.first_turn_usd === null ? "" : `, ${dollars(Number(plan.first_turn_usd))} for the next prompt`}.
       </p>
+      {plan.omitted_messages > 0 && plan.is_possible && (
+        <p class="banner warn">
+          <Icon name="warn" size={16} />
+          <span>This model will not receive the oldest {plural(plan.omitted_messages, "message")}. The newest ones fit, with room for the answer.</span>
+        </p>
+      )}
       {plan.blockers.map((blocker, at) => (
         <p class="banner bad" role="alert" key={blocker}>
           <Icon name="warn" size={16} />

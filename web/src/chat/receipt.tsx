@@ -1,8 +1,8 @@
 // Token usage and cost of an answer.
-import { count, dollars, duration, moment } from "../lib/format.ts";
+import { count, dollars, duration, moment, plural } from "../lib/format.ts";
 import type { Receipt } from "../state/view-model.ts";
 
-export function ReceiptLine({ receipt, at }: { receipt: Receipt; at: string | null }) {
+export function ReceiptLine({ receipt, omitted = 0, at }: { receipt: Receipt; omitted?: number; at: string | null }) {
   const { input, cached, output, reasoning, usd, isUnpriced, isEstimated, latencyMs } = receipt;
   const facts = [
     `${isEstimated ? "about " : ""}${count(input)} → ${count(output)} tokens`,
@@ -10,6 +10,7 @@ export function ReceiptLine({ receipt, at }: { receipt: Receipt; at: string | nu
     reasoning ? `${count(reasoning)} thinking` : "",
     isUnpriced ? "unpriced" : usd === null ? "" : dollars(usd),
     !latencyMs ? "" : duration(latencyMs),
+    omitted ? `without the oldest ${plural(omitted, "message")}` : "",
   ];
   return (
     <span class="receipt muted small" title={at ? moment(at) : undefined}>

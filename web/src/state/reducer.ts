@@ -72,7 +72,7 @@ function withModel(view: View, model: string | null): View {
 }
 
 export function liveAnswer(parts: Part[]): AnswerItem {
-  return { kind: "answer", id: LIVE, seq: null, parts, model: null, why: null, receipt: null, status: "live", fault: null, at: null };
+  return { kind: "answer", id: LIVE, seq: null, parts, model: null, why: null, receipt: null, omitted: 0, status: "live", fault: null, at: null };
 }
 
 type PartOf<Kind extends Part["kind"]> = Extract<Part, { kind: Kind }>;

@@ -137,6 +137,7 @@ function answerItem(row: Row, results: Results): AnswerItem {
     model: model ?? null,
     why: routing ? routingText(routing) : null,
     receipt: usage ? receiptOf(usage) : null,
+    omitted: extra?.omitted_messages ?? 0,
     status: status ?? "complete",
     fault: extra?.fault ? faultText(extra.fault.code ?? null, extra.fault.message ?? "") : null,
     at,

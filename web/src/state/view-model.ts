@@ -80,6 +80,7 @@ export interface AnswerItem {
   model: string | null;
   why: string | null; // routing reason
   receipt: Receipt | null;
+  omitted: number; // oldest messages that the model did not receive
   status: string; // "complete", "partial", "error", …
   fault: string | null; // why it failed
   at: string | null;

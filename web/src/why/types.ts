@@ -25,6 +25,7 @@ export interface Why {
   createdAt: string;
   route: { mode: string; chosen_model: string; reason: string; rule_name?: string | null; confidence?: number | null; alternatives_considered?: string[] } | null;
   receipt: { costUsd: string | null; state: "priced" | "unpriced"; usage: Record<string, unknown>; lines: ReceiptLine[] } | null;
+  omittedMessages: number; // oldest messages that did not fit the context window
   gateway: { dialect: string; client: string | null; losses: string[] } | null;
   events: TraceEvent[];
   hasMore: boolean;

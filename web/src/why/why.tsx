@@ -2,6 +2,7 @@
 import type { ComponentChildren } from "preact";
 import { useEffect, useState } from "preact/hooks";
 import * as api from "../api/client.ts";
+import { blockerText } from "../api/error-messages.ts";
 import { copyCode } from "../chat/messages.tsx";
 import { IconButton } from "../components/icons.tsx";
 import { Code } from "../components/markdown-text.tsx";
@@ -131,7 +132,7 @@ function Route({ why }: { why: Why }) {
               <span class={`chip ${step.verdict === "chose" ? "open" : ""}`}>{VERDICTS[step.verdict] ?? step.verdict}</span>
               <span class="muted small">
                 {step.candidate_model ? `${modelName(step.candidate_model)}: ` : ""}
-                {step.validation_failure ?? step.reason}
+                {step.validation_failure ? blockerText(step.validation_failure, step.validation_failure.replaceAll("_", " ")) : step.reason}
               </span>
             </li>
           ))}
@@ -149,7 +150,8 @@ const OUTCOMES = { projected: "converted", left_out: "omitted" } as const;
 function Projection({ wire, why }: { wire: Loaded<Wire>; why: Why | null }) {
   const losses = why?.gateway?.losses ?? [];
   const projection = wire.value?.projection;
-  const isLossless = projection && ![projection.blocks, projection.losses, projection.notes, projection.repairs, losses].some((list) => list.length);
+  const omitted = why?.omittedMessages || (projection?.leftOut ?? 0);
+  const isLossless = projection && !omitted && ![projection.blocks, projection.losses, projection.notes, projection.repairs, losses].some((list) => list.length);
   return (
     <Section title="What the model received">
       {!wire.value && !wire.fault && <p class="muted">Loading …</p>}
@@ -158,7 +160,7 @@ function Projection({ wire, why }: { wire: Loaded<Wire>; why: Why | null }) {
         <>
           <p>
             {plural(projection.kept, "block")} unchanged{projection.blocks.length ? `, ${count(projection.blocks.length)} converted or omitted` : ""}
-            {projection.leftOut ? `, ${plural(projection.leftOut, "message")} left out because of the context window` : ""}. About {count(projection.estimatedInputTokens)} of {count(projection.contextTokens)} tokens of the context window.
+            {omitted ? `; the oldest ${plural(omitted, "message")} not sent, because the conversation is longer than the context window` : ""}. About {count(projection.estimatedInputTokens)} of {count(projection.contextTokens)} tokens of the context window.
           </p>
           {isLossless && <p class="muted small">Nothing was lost.</p>}
           <ul class="losses" hidden={isLossless ?? true}>

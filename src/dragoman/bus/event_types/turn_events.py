@@ -114,6 +114,7 @@ class LlmCallStarted(Payload, frozen=True, kw_only=True):
     estimated_input_tokens: Count  # estimate for the request
     request_id: str  # own id of this call
     is_worker: bool = False  # a delegated agent makes the call
+    omitted_messages: Count = 0  # oldest messages, which do not fit the context window
 
 
 class RetryRecord(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

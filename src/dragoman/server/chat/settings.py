@@ -14,6 +14,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from dragoman import tokens
+from dragoman.adapter import answer_reserve
 from dragoman.errors import PolicyError
 from dragoman.exchange import Options
 from dragoman.handoff import Policy as ImagePolicy
@@ -30,7 +31,7 @@ from dragoman.server.http.responses import json_response
 from dragoman.settings.policy_file import MAX_BYTES, parse_yaml
 from dragoman.store import Row, Session, Store
 from dragoman.turn.image_policy import image_policy, with_policy
-from dragoman.turn.model_call import answer_reserve, prepare_history
+from dragoman.turn.model_call import prepare_history
 from dragoman.turn.session_settings import SessionSettings, settings_of, with_settings
 from dragoman.turn.start import make_system_messages, make_turn_tools
 from dragoman.turn.types import TurnRequest
@@ -188,7 +189,7 @@ async def get_context(request: Request) -> Response:
             system_tokens=tokens.estimate(prompts, (), model.id) if prompts else 0,
             tool_tokens=tokens.estimate((), tools.definitions, model.id) if tools.definitions else 0,
             message_tokens=tokens.estimate(sent, (), model.id) if sent else 0,
-            answer_tokens=answer_reserve(model, Options()),
+            answer_tokens=answer_reserve(model),
             omitted_messages=len(fitted.left_out),
             first_seq=_first_seq(rows, {message.id for message in sent}) if fitted.left_out else None,
         )

@@ -42,8 +42,9 @@ class SwapPreview(msgspec.Struct, frozen=True, kw_only=True):
     is_possible: bool
     blockers: tuple[str, ...]  # for people: the reasons and the remedies
     failures: tuple[str, ...]  # for programs: the reason of each blocker, such as ``no_vision_support``
-    fits: bool
-    estimated_input_tokens: int
+    fits: bool  # the whole thread
+    omitted_messages: int  # the oldest messages, which do not fit and are not sent
+    estimated_input_tokens: int  # of the whole thread
     first_turn_usd: str | None
     kept: int  # blocks that the model receives unchanged
     blocks: list[BlockPlan]  # blocks that it does not receive, or receives changed
@@ -77,6 +78,7 @@ def _swap_preview(session: Session, plan: SwapPlan) -> SwapPreview:
         blockers=plan.blockers,
         failures=plan.failures,
         fits=plan.fits,
+        omitted_messages=plan.omitted_count,
         estimated_input_tokens=plan.estimated_input_tokens,
         first_turn_usd=None if plan.first_turn_usd is None else f"{plan.first_turn_usd:f}",
         kept=len(plan.blocks) - len(changed_blocks),

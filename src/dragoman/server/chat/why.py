@@ -21,7 +21,7 @@ from starlette.responses import Response
 from dragoman.exchange import Loss
 from dragoman.handoff import BlockPlan
 from dragoman.ids import name_from_id, with_names
-from dragoman.message import Message, Role, RoutingDecisionRecord
+from dragoman.message import OMITTED_MESSAGES, Message, Role, RoutingDecisionRecord
 from dragoman.redaction import redact_json
 from dragoman.server.auth.principal import find_session, get_owned_session, get_principal
 from dragoman.server.auth.scopes import TOOLS
@@ -90,6 +90,7 @@ class WhyResponse(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     created_at: datetime
     route: RouteResponse | None
     receipt: ReceiptResponse | None
+    omitted_messages: int  # oldest messages that did not fit the context window
     gateway: GatewayOrigin | None
     events: list[EventResponse]  # of its turn, in order
     has_more: bool  # the turn has more events
@@ -161,6 +162,7 @@ async def explain_answer(request: Request) -> Response:
             created_at=row.message.created_at,
             route=None if metadata.routing is None else _route_response(metadata.routing),
             receipt=receipt,
+            omitted_messages=(metadata.extra or {}).get(OMITTED_MESSAGES, 0),
             gateway=_gateway_origin(owner, row.message),
             events=[_event_response(event) for event in events[:_MAX_EVENTS]],
             has_more=len(events) > _MAX_EVENTS,
