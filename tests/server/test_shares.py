@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from dragoman.bus import Event
 from dragoman.formats import writable
 from dragoman.message import (
     ImageBlock,
@@ -189,6 +190,25 @@ async def test_a_model_writes_the_title(chat_server: ServerFixture) -> None:
     chat_server.fake.say('"Colour of the sky."\n\nI hope this helps!')
     titled = await read_json(chat_server.client.post(f"{API}/threads/{thread}/title"))
     assert titled["title"] == "Colour of the sky"
+
+
+async def test_the_call_for_a_title_is_counted_like_any_other(chat_server: ServerFixture) -> None:
+    thread = await make_conversation(chat_server)
+    before = await read_json(chat_server.client.get(f"{API}/cost"))
+    seen: list[Event] = []
+    chat_server.agent.bus.subscribe("test", seen.append, event_types=["llm.call_started", "llm.call_completed"])
+    chat_server.fake.say("A title")
+    await read_json(chat_server.client.post(f"{API}/threads/{thread}/title"))
+    await chat_server.agent.bus.drain()
+    after = await read_json(chat_server.client.get(f"{API}/cost"))
+    assert [event.type for event in seen] == ["llm.call_started", "llm.call_completed"]
+    completed = seen[-1].payload
+    for group in ("byDay", "byModel"):
+        assert before[group] == []
+        (total,) = after[group]
+        assert (total["messages"], total["unpriced"]) == (1, 1)  # a fake has no price
+        assert (total["inputTokens"], total["outputTokens"]) == (completed.input_tokens, completed.output_tokens)
+    assert (await chat_server.store.verify()).is_sound
 
 
 @pytest.mark.parametrize(

@@ -65,3 +65,16 @@ async def test_usage_of_messages_without_a_time_has_no_day(store: Store) -> None
     )
     await store.append(session, undated)
     assert [(total.group, total.cost_usd) for total in await store.costs.totals("day")] == [(None, Decimal(1))]
+
+
+async def test_a_call_of_no_message_counts_for_its_day_model_and_user(store: Store) -> None:
+    await store.costs.add_call(used(10, 4, "0.25"), model="a:x", provider="a", user_id="u1", team_id="t1")
+    unpriced = Usage(input_tokens=3, output_tokens=1, cost_usd=None, pricing_version="unpriced", latency_ms=1)
+    await store.costs.add_call(unpriced, model="a:x", provider="a")
+    (by_model,) = await store.costs.totals("model")
+    assert (by_model.messages, by_model.input_tokens, by_model.cost_usd) == (2, 13, Decimal("0.25"))
+    assert by_model.unpriced == 1
+    assert [(total.group, total.messages) for total in await store.costs.totals("user")] == [(None, 1), ("u1", 1)]
+    assert [total.group for total in await store.costs.totals("day")] == [store.clock().date().isoformat()]
+    await store.erase_user("u1")
+    assert [(total.group, total.messages) for total in await store.costs.totals("user")] == [(None, 2)]

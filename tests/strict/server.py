@@ -82,6 +82,7 @@ class StrictProvider:
         self.fake = fakes()[dialect]
         self.issued = Issued(seed or dialect)
         self.received: list[Received] = []
+        self.connections: set[Any] = set()  # addresses of the clients
         self.base_url = ""  # as a provider's row has it: what comes before the path of the dialect
         self._signatures = signatures
         self._needs_key = needs_key
@@ -196,6 +197,7 @@ class StrictProvider:
 
     def _receive(self, request: web.Request, body: Any, found: tuple[str, ...]) -> None:
         headers = {name.lower(): value for name, value in request.headers.items()}
+        self.connections.add(request.transport and request.transport.get_extra_info("peername"))
         self.received.append(Received(request.path, headers, body, found))
 
 

@@ -424,6 +424,29 @@ async def test_one_question_can_be_streamed(tmp_path: Path) -> None:
         assert "".join(texts) == "It snows."
 
 
+async def test_questions_of_one_event_loop_share_a_connection_that_is_closed_without_warnings(tmp_path: Path) -> None:
+    async with open_fake_agent(tmp_path, "anthropic") as it:
+        script = f"""
+            import asyncio, logging, pathlib, dragoman
+            from dragoman import settings
+            logging.disable()  # the fake has no price
+            given = settings.load(
+                environment={{"FAKE_KEY": "k"}}, file=pathlib.Path({str(tmp_path / "config.toml")!r}), keyring=lambda _: None
+            )
+            for _ in range(3):
+                dragoman.ask("Does it rain?", settings=given)
+            async def ask():
+                for _ in range(3):
+                    await dragoman.ask_async("Does it rain?", settings=given)
+            asyncio.run(ask())
+            print("done")
+        """
+        done = await asyncio.to_thread(_run, script)
+        assert (done.stdout, done.stderr) == ("done\n", "")
+        assert len(it.fakes["anthropic"].received) == 6
+        assert len(it.fakes["anthropic"].connections) == 2
+
+
 def ask_for_a_city(settings: Settings) -> City:
     return dragoman.ask("A city?", output=City, settings=settings).parsed
 

@@ -123,7 +123,7 @@ function Totals({ cost }: { cost: api.Cost }) {
 }
 
 function ThreadName({ row }: { row: api.Cost["byThread"][number] }) {
-  if (row.group === null) return <span class="muted">Deleted, or of another person</span>;
+  if (row.group === null) return <span class="muted">Titles, deleted conversations, and those of other people</span>;
   return <a href={hashOf({ id: row.group })}>{row.title || "Untitled"}</a>;
 }
 

@@ -2,11 +2,12 @@
 
     await store.costs.totals("model", since="2026-11-01")          by model, session, user, team, provider or day
     async for call in store.costs.calls(since="2026-11-01"):       every answer with a usage, as it was charged
+    await store.costs.add_call(usage, model="…", provider="…")     the usage of a call that no message records
     await store.costs.save_repricing(version, amounts)             what answers cost under another version of prices
     await store.costs.totals("day", version=version)               the totals with those amounts
     await store.costs.repair(dry_run=True)                         usages that are impossible
 
-Invariants: the usage of a deleted session stays in the totals. An impossible figure adds nothing
+Invariants: the usage of a deleted session stays in the totals, without the session. An impossible figure adds nothing
 (``message.usage_problems``), so that one row cannot spoil a sum; ``verify`` reports it. No sum overflows. A repricing
 never changes the cost that a message records; it is stored beside it, under its version.
 """
@@ -14,7 +15,7 @@ never changes the cost that a message records; it is stored beside it, under its
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterable, Sequence
-from datetime import datetime
+from datetime import UTC, datetime
 from decimal import Decimal
 from typing import Any, Final
 
@@ -22,9 +23,10 @@ import msgspec
 
 from dragoman.errors import InputError
 from dragoman.message import MAX_TOKENS, Usage
-from dragoman.store.operation import UNKNOWN_TIME, Facet, Steps, from_micros, operation, to_micros
+from dragoman.store.operation import UNKNOWN_TIME, Facet, Statement, Steps, from_micros, operation, to_micros
 from dragoman.store.types import Owners, PricedCall, Totals, TotalsBy, UsageRepair
 
+Origin = tuple[str | None, str | None, str | None, str | None]  # model, provider, user and team
 _PAGE: Final = 500
 _NO_DAY: Final = UNKNOWN_TIME.date().isoformat()  # of messages without a time
 GROUPS: Final = {
@@ -134,6 +136,13 @@ class CostStore(Facet):
                 yield call
             after = (page[-1].session_id, page[-1].seq)
 
+    async def add_call(
+        self, usage: Usage, *, model: str, provider: str, user_id: str | None = None, team_id: str | None = None
+    ) -> None:
+        """Count a call that belongs to no message, such as the title of a session. Its session is ``None``."""
+        day = self._store.clock().astimezone(UTC).date().isoformat()
+        await self._store._write(_add_call(self._store.new_id(), day, usage, (model, provider, user_id, team_id)))
+
     async def save_repricing(self, version: str, amounts: Iterable[tuple[str, int, Decimal]]) -> int:
         """Store what calls cost under a version of prices, as session, seq and amount; return their number."""
         items = list(amounts)
@@ -157,6 +166,21 @@ class CostStore(Facet):
         from dragoman.store.usage_repair import repair_usage  # noqa: PLC0415  rarely used
 
         return await repair_usage(self._store, session_id, seq, dry_run=dry_run)
+
+
+@operation
+def _add_call(row_id: str, day: str, usage: Usage, origin: Origin) -> Steps[None]:
+    counts = [1, *(getattr(usage, name) for name in COUNTS), int(usage.amount_usd is None)]
+    yield insert_past_usage(row_id, day, origin, counts, usage.amount_usd or Decimal(0))
+
+
+def insert_past_usage(row_id: str, day: str, origin: Origin, counts: Iterable[int], cost_usd: Decimal) -> Statement:
+    """Insert usage without a session. ``counts`` are the messages, ``COUNTS``, and the messages without a price."""
+    return (
+        f"INSERT INTO past_usage (id, day, model, provider, user_id, team_id, messages, {', '.join(COUNTS)}, unpriced,"
+        " cost_usd) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+        (row_id, day, *origin, *counts, str(cost_usd)),
+    )
 
 
 def _conditions(filters: dict[str, str | None], since: str | None, until: str | None) -> tuple[list[str], list[Any]]:

@@ -16,22 +16,15 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Final
 
-from dragoman.adapter import RequestContext
 from dragoman.catalog import Model
-from dragoman.client import Call
-from dragoman.errors import InputError, RemoteFaultError, ToolFailedError
-from dragoman.exchange import Options
+from dragoman.errors import InputError, ToolFailedError
 from dragoman.handoff import Describe, Policy
-from dragoman.ids import ToolIds
 from dragoman.message import (
-    NO_TIME,
     ContentBlock,
     ImageBlock,
     ImageSource,
     MediaBlock,
     Message,
-    MessageMetadata,
-    Role,
     TextBlock,
     ToolResultBlock,
 )
@@ -39,6 +32,7 @@ from dragoman.store import Session, Store
 from dragoman.tools import Workspace
 from dragoman.turn.config import AgentConfig
 from dragoman.turn.services import AgentServices
+from dragoman.turn.side_call import complete_text
 
 DESCRIPTIONS: Final = "descriptions"  # keys in the metadata of a session
 POLICY: Final = "capability_policy"
@@ -120,7 +114,11 @@ async def describe_images(
     if not images:
         return {}
     model = _vision_model(services, session, history)
-    return {key: await _describe_image(services, config, model, session, image) for key, image in images.items()}
+    prompt = TextBlock(_PROMPT)
+    return {
+        key: await complete_text(services, config, session, model, image, prompt, max_tokens=_MAX_TOKENS)
+        for key, image in images.items()
+    }
 
 
 def _vision_model(services: AgentServices, session: Session, history: list[Message]) -> Model:
@@ -135,25 +133,6 @@ def _vision_model(services: AgentServices, session: Session, history: list[Messa
         "no model with vision is configured to describe the images",
         remedy="Swap with policy 'placeholder', or configure a provider",
     )
-
-
-async def _describe_image(
-    services: AgentServices, config: AgentConfig, model: Model, session: Session, image: ImageBlock
-) -> str:
-    adapter = services.adapter(model, ToolIds())
-    message = Message("", "", Role.USER, (image, TextBlock(_PROMPT)), MessageMetadata(), NO_TIME)
-    call = Call(
-        endpoint=await services.endpoint(model.provider),
-        adapter=adapter,
-        wire=adapter.to_wire((message,), (), Options(max_output_tokens=_MAX_TOKENS)).wire,
-        context=RequestContext(session_id=session.id, message_id=services.store.new_id(), created_at=services.clock()),
-        timeouts=config.timeouts,
-        retries=config.retries,
-    )
-    reply = await services.client.send(call)
-    if reply.fault is not None:
-        raise RemoteFaultError(reply.fault)
-    return " ".join(block.text for block in reply.content if isinstance(block, TextBlock)).strip()
 
 
 def load_workspace_images(messages: tuple[Message, ...], workspace: Workspace) -> tuple[Message, ...]:

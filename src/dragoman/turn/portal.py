@@ -57,6 +57,8 @@ class _Portal:
             self.loop.call_soon_threadsafe(self.loop.stop)
             self._thread.join(_EXIT_S)
             if not self._thread.is_alive():
+                if not asyncio.all_tasks(self.loop):
+                    self.loop.run_until_complete(self.loop.shutdown_asyncgens())
                 self.loop.close()
 
 

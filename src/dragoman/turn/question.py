@@ -4,16 +4,21 @@
     for text in dragoman.stream("What is a ULID?", model="gpt-5"): ...
     answer = await dragoman.ask_async("What is a ULID?", model="gpt-5")
 
-Each call opens an agent without a store and closes it: nothing is written to disk. The embedded model keeps running
-until the process ends. To continue a conversation, to store it, or to ask often, use an ``Agent``.
+Each call opens an agent without a store and closes it: nothing is written to disk. The calls of one event loop share
+the connections to providers. They are closed with the loop (``asyncio.run``), or, for code without a loop, when the
+process ends. The embedded model keeps running until the process ends. To continue a conversation, to store it, or to
+ask often, use an ``Agent``.
 """
 
 from __future__ import annotations
 
+import asyncio
 import functools
+import weakref
 from collections.abc import AsyncGenerator, Iterable
-from typing import Any, TypedDict, TypeVar, Unpack, overload
+from typing import Any, Final, TypedDict, TypeVar, Unpack, overload
 
+from dragoman.client import Client
 from dragoman.exchange import Options
 from dragoman.local import LocalModel
 from dragoman.settings import Settings
@@ -25,6 +30,8 @@ from dragoman.turn.portal import BlockingStream, block
 from dragoman.turn.types import TurnEvent
 
 T = TypeVar("T")
+
+_clients: Final = weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, tuple[AsyncGenerator[Client, None], Client]]()
 
 
 class AskFields(TypedDict, total=False):
@@ -59,7 +66,7 @@ async def ask_async(
     must fit. Raises ``AnswerError`` if the model does not answer.
     """
     fields: AskFields = {"system_prompt": system_prompt, "tools": tools, "options": options, "settings": settings}
-    async with _open_agent(fields) as agent:
+    async with _open_agent(fields, await _get_client()) as agent:
         answer: Answer[Any] = await agent.ask(question, output=output, model=model)
         return answer
 
@@ -73,7 +80,7 @@ def stream_async(question: Question, **fields: Unpack[AskFields]) -> AnswerStrea
 
 
 async def _stream_events(question: Question, fields: AskFields) -> AsyncGenerator[TurnEvent, None]:
-    async with _open_agent(fields) as agent:
+    async with _open_agent(fields, await _get_client()) as agent:
         async for event in agent.stream(question, model=fields.get("model")).events():
             yield event
 
@@ -86,14 +93,30 @@ def stream(question: Question, **fields: Unpack[AskFields]) -> BlockingStream[No
 ask = block(ask_async)
 
 
-def _open_agent(fields: AskFields) -> Agent:
+def _open_agent(fields: AskFields, client: Client) -> Agent:
     return Agent(
         system_prompt=fields.get("system_prompt"),
         tools=fields.get("tools", ()),
         options=fields.get("options", Options()),
         settings=fields.get("settings"),
+        client=client,
         config=AgentConfig(local_model=_local_model(), record_trace=False),
     )
+
+
+async def _get_client() -> Client:
+    """The client of the running event loop."""
+    loop = asyncio.get_running_loop()
+    if loop not in _clients:
+        generator = _hold_client()
+        _clients[loop] = generator, await anext(generator)
+    return _clients[loop][1]
+
+
+async def _hold_client() -> AsyncGenerator[Client, None]:
+    """Yield a client that is closed with the event loop: ``asyncio.run`` closes suspended generators at its end."""
+    async with Client() as client:
+        yield client
 
 
 @functools.cache

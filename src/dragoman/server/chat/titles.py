@@ -1,7 +1,8 @@
 """``POST /threads/{id}/title``: a short title of a thread, written by a model.
 
 The thread's own model writes it, from the start of the first question and the first answer. The call costs like any
-other, so it is made only when a client asks for it. Invariant: the title is one line of plain text.
+other and is counted in the totals, so it is made only when a client asks for it. Invariant: the title is one line of
+plain text.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from dragoman.errors import RemoteFaultError
+from dragoman.message import TextBlock
 from dragoman.server.auth.principal import get_owned_session
 from dragoman.server.chat.history import message_text
 from dragoman.server.chat.threads import Thread, describe_thread
@@ -54,7 +56,8 @@ async def _complete(state: AppState, session: Session, prompt: str) -> str:
     if name is None:
         raise ApiError(422, "unknown_model", "No model is configured. GET /api/v1/agent/models lists them.")
     try:
-        return await complete_text(services, config, services.get_model(name), prompt, max_tokens=_MAX_TOKENS)
+        model = services.get_model(name)
+        return await complete_text(services, config, session, model, TextBlock(prompt), max_tokens=_MAX_TOKENS)
     except RemoteFaultError as error:
         raise ApiError(502, error.code, "The model did not answer.") from None
 

@@ -13,11 +13,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from datetime import datetime
 from decimal import Decimal
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 
-from dragoman.store.costs import COUNTS, possible_count_sql
+from dragoman.store.costs import COUNTS, insert_past_usage, possible_count_sql
 from dragoman.store.message_reader import MessageRow, read_rows
 from dragoman.store.message_rows import Columns, message_hash
 from dragoman.store.operation import Statement, Steps, operation, to_micros
@@ -146,25 +146,8 @@ def _keep_usage_totals(session_id: str, ids: Ids, *, with_user: bool) -> Steps[N
         (session_id,),
     )
     for day, model, provider, user_id, team_id, *counts, cost in rows:
-        yield (
-            "INSERT INTO past_usage (id, day, model, provider, user_id, team_id, messages, input_tokens, output_tokens,"
-            " cached_input_tokens, cache_creation_input_tokens, reasoning_tokens, unpriced, cost_usd)"
-            " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-            (
-                ids(),
-                day,
-                model,
-                provider,
-                user_id if with_user else None,
-                team_id,
-                *map(int, counts),
-                _decimal_text(cost),
-            ),
-        )
-
-
-def _decimal_text(cost: Any) -> str:
-    return str(Decimal(str(cost)))
+        origin = (model, provider, user_id if with_user else None, team_id)
+        yield insert_past_usage(ids(), day, origin, map(int, counts), Decimal(str(cost)))
 
 
 # --- transfer to forks -----------------------------------------------------------------------------------------------
