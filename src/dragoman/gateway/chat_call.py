@@ -24,7 +24,8 @@ from dragoman.client import Retries
 from dragoman.client.call import NetworkError
 from dragoman.client.retry import resolve_retry_date, retry_delay_s, retry_hint
 from dragoman.errors import InputError, SettingsError
-from dragoman.exchange import ErrorClass, Fault, Loss, Reply, Request
+from dragoman.exchange import ErrorClass, Fault, Loss, Reply, Request, Written
+from dragoman.gateway import fast_path
 from dragoman.gateway import headers as header_rules
 from dragoman.gateway.client_request import ClientRequest, with_fields
 from dragoman.gateway.error_shapes import error_response, request_id_header
@@ -199,13 +200,22 @@ class ChatCall:
                 query=header_rules.forward_query(client_request.request.query),
             )
             return Attempt(target, request, is_native=True)
-        canonical = await self._restore_answers(await self.canonical(), dialect)
-        translated = await run_off_loop(
-            len(client_request.request.body), self._translate, canonical, client_request.dialect, target
-        )
+        translated = await self._translate_request(target)
         body = msgspec.json.encode(translated.wire)
         request = build_request(target, body, stream=client_request.stream)
         return Attempt(target, request, is_native=False, losses=translated.losses)
+
+    async def _translate_request(self, target: Target) -> Written:
+        request, templates = self._client_request, self._gateway.templates
+        plain = fast_path.read_plain(request)
+        if plain is not None and (known := templates.write(plain, target, stream=request.stream)) is not None:
+            return known
+        canonical = await self._restore_answers(await self.canonical(), target.provider.dialect)
+        size = len(request.request.body)
+        translated = await run_off_loop(size, self._translate, canonical, request.dialect, target)
+        if plain is not None:
+            templates.learn(plain, target, translated, stream=request.stream)
+        return translated
 
     async def _restore_answers(self, canonical: Request, dialect: str) -> Request:
         """Return the request with the reasoning and the signatures that its caller cannot repeat."""
@@ -214,7 +224,7 @@ class ChatCall:
             return canonical
         return await recorder.restore_answers(self._client_request, canonical, dialect)
 
-    def _translate(self, canonical: Request, dialect: str, target: Target) -> Any:
+    def _translate(self, canonical: Request, dialect: str, target: Target) -> Written:
         return translate_request(
             canonical,
             dialect,
@@ -298,6 +308,9 @@ class ChatCall:
     async def _whole_response(self, attempt: Attempt, response: UpstreamResponse) -> GatewayResponse | Failure:
         body = await response.read_all(_MAX_REPLY_BYTES)
         target = attempt.target
+        plain = None if attempt.is_native else self._translate_plain_reply(target, body)
+        if plain is not None and not self._needs_reply:
+            return self._make_response(target, plain.wire, (*attempt.losses, *plain.losses))
         try:
             reply = await run_off_loop(len(body), read_reply, target.provider.dialect, body)
         except InputError as error:
@@ -319,11 +332,18 @@ class ChatCall:
             )
         if reply.fault is not None:
             return Failure(reply.fault, target)
-        written = write_reply(reply, await self._caller_form())
+        written = plain or write_reply(reply, await self._caller_form())
         losses = (*attempt.losses, *written.losses)
         await self._record(target, reply, losses, written.wire if self._state is not None else None)
+        return self._make_response(target, written.wire, losses)
+
+    def _translate_plain_reply(self, target: Target, body: bytes) -> Written | None:
+        dialect = self._client_request.reply_dialect
+        return fast_path.translate_reply(body, target.provider.dialect, dialect, self._identity)
+
+    def _make_response(self, target: Target, wire: Any, losses: tuple[Loss, ...]) -> GatewayResponse:
         headers = {**self._choice_headers(target, losses), "content-type": JSON_TYPE}
-        return GatewayResponse(headers=headers, body=msgspec.json.encode(written.wire))
+        return GatewayResponse(headers=headers, body=msgspec.json.encode(wire))
 
     # --- streams -----------------------------------------------------------------------------------------------------
 
@@ -434,6 +454,11 @@ class ChatCall:
         if self._recorder is not None:
             await self._store(self._recorder, target, reply, losses, response, is_cancelled=is_cancelled)
         await self._report_end(target, reply, fault=reply.fault, is_cancelled=is_cancelled)
+
+    @property
+    def _needs_reply(self) -> bool:
+        """Whether the reply is recorded, or its usage reported."""
+        return self._recorder is not None or self._call_start is not None
 
     @property
     def _recorder(self) -> Recorder | None:

@@ -22,6 +22,7 @@ from dragoman.gateway.config import GatewayConfig, config_from
 from dragoman.gateway.embeddings import embed
 from dragoman.gateway.endpoints import Match, detect_dialect
 from dragoman.gateway.error_shapes import error_response, fault_from
+from dragoman.gateway.fast_path import RequestTemplates
 from dragoman.gateway.hooks import Hooks, load_hook
 from dragoman.gateway.model_lists import OLLAMA_VERSION, describe_prices, json_response, list_models, show_model
 from dragoman.gateway.model_names import ModelNames
@@ -83,6 +84,7 @@ class Gateway:
             "model_info": self._model_info,
         }
         self.active_calls = 0
+        self.templates = RequestTemplates()
         self.without_counter: set[str] = set()  # providers that do not answer their counting endpoint
 
     def reload_models(self) -> None:

@@ -88,8 +88,10 @@ class Peer:
 
     def quick_uid(self) -> int | None:
         """The owner of its socket, if it is found without delay."""
+        if self._uid is not None:
+            return self._uid
         match self._client, self._server:
-            case (str(host), int(port)), (str(server_host), int(server_port)) if self._uid is None and can_find_users():
+            case (str(host), int(port)), (str(server_host), int(server_port)) if can_find_users():
                 self._uid = ask_kernel((host, port), (server_host, server_port))
         return self._uid
 
