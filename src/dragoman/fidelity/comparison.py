@@ -274,6 +274,8 @@ class _Comparison:
         self._last_position: _Position = ()
         self._ids: dict[str, str] = {}
         self._after = [block for message in after.messages for block in _flatten(message.content)]
+        self._notes = [message.metadata.provider_raw for message in after.messages]
+        self._notes += [getattr(block, "provider_raw", None) for block in self._after]
         by_role: dict[Role, list[tuple[_Position, ContentBlock]]] = defaultdict(list)
         self._calls: list[tuple[_Position, CallBlock]] = []
         self._results: list[tuple[_Position, ToolResultBlock]] = []
@@ -291,24 +293,29 @@ class _Comparison:
 
     def compare_message(self, index: int, message: Message) -> Iterator[Finding]:
         """Yield the findings of each block of a message."""
-        for kind, outcome, reason in foreign_fields(message.metadata.provider_raw, self._target, "message"):
-            yield self._foreign_finding(kind, outcome, reason, message, f"messages[{index}]")
+        yield from self._compare_foreign_fields(message.metadata.provider_raw, "message", message, f"messages[{index}]")
         for position, block in enumerate(message.content):
             place = f"messages[{index}].content[{position}]"
             yield from self._compare_block(block, message, self._scopes[message.role], place)
             yield from self._compare_fields(block, message, place)
 
-    def _foreign_finding(
-        self, kind: str, outcome: Literal["hint", "loss"], reason: str, message: Message, place: str
-    ) -> Finding:
-        """Return the finding for a field that only another dialect has: a loss has to be reported."""
-        if outcome == "loss" and self.losses.peek_block_reason(message.id, kind) is None:
-            return _missing_finding(kind, None, place)
-        return Finding(kind, outcome, reason, place)
+    def _compare_foreign_fields(
+        self, raw: ProviderRaw | None, subject: str, message: Message, place: str
+    ) -> Iterator[Finding]:
+        """Yield a finding for each field that only another dialect has: a loss has to be reported.
+
+        A target that writes the bodies of the other dialect keeps them.
+        """
+        for kind, outcome, reason in foreign_fields(raw, self._target, subject):
+            if outcome == "hint" or self.losses.peek_block_reason(message.id, kind) is not None:
+                yield Finding(kind, outcome, reason, place)
+            elif raw in self._notes:
+                yield Finding(kind, "kept", "", place)
+            else:
+                yield _missing_finding(kind, None, place)
 
     def _compare_block(self, block: ContentBlock, message: Message, scope: _Scope, place: str) -> Iterator[Finding]:
-        for kind, outcome, reason in foreign_fields(getattr(block, "provider_raw", None), self._target, block.type):
-            yield self._foreign_finding(kind, outcome, reason, message, place)
+        yield from self._compare_foreign_fields(getattr(block, "provider_raw", None), block.type, message, place)
         match block:
             case TextBlock(text):
                 if text:  # empty texts are ignored
@@ -498,6 +505,9 @@ def _compare_tools(before: Request, after: Iterable[ToolDefinition | OpaqueTool]
     for index, tool in enumerate(before.tools):
         place, kind = f"tools[{index}]", "opaque_tool" if isinstance(tool, OpaqueTool) else "tool"
         new_tool = next((candidate for candidate in unmatched if _is_same_tool(tool, candidate)), None)
+        if isinstance(tool, OpaqueTool) and tool.kind == "cache_point" and new_tool is None:
+            yield losses.missing_finding("tool.cache_hint", losses.get_option_reason("tool.cache_hint"), place)
+            continue
         if isinstance(tool, OpaqueTool) and tool.kind is not None:
             yield _compare_server_tool(tool, new_tool, losses, place)
         if new_tool is None:

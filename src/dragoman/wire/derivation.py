@@ -102,7 +102,8 @@ class DerivedDialect:
             request = drop_unsupported(request, self._support)
         fields: list[Loss] = []
         if self._prepare is not None:
-            fields = list(foreign_field_losses(request.messages, self.base.NAME))  # of what it removes, too
+            is_own = bool(get_notes(request.provider_raw, self.name))  # the residue restores fields of the base
+            fields = list(foreign_field_losses(request.messages, self.base.NAME if is_own else self.name))
             request = self._prepare(request, losses)
         outer = get_notes(request.provider_raw, self.name).get(_OUTER)
         request = request.replace(provider_raw=self.to_base_raw(request.provider_raw))

@@ -18,7 +18,7 @@ from typing import Any, Final, Literal
 import msgspec
 
 from dragoman.exchange import Loss, Options, Reply, StopReason
-from dragoman.message import ContentBlock, Message, TokenUsage, ToolResultBlock
+from dragoman.message import CallBlock, ContentBlock, Message, TokenUsage, ToolResultBlock
 from dragoman.wire.residue import get_notes
 
 
@@ -64,6 +64,7 @@ class SupportedDetails(msgspec.Struct, frozen=True, kw_only=True):
     service_tiers: Collection[str] = ()  # tiers of service; empty: any
     stop_sequence: bool = False  # the word that ended it
     model: bool = True
+    has_tool_use: bool = True  # a word for an end that waits for results; else a call is the only sign of it
 
 
 def detail_losses(reply: Reply, dialect: str, supported: SupportedDetails) -> Iterator[Loss]:
@@ -72,6 +73,8 @@ def detail_losses(reply: Reply, dialect: str, supported: SupportedDetails) -> It
         return
     if reply.fault is None and reply.stop_reason not in (StopReason.UNKNOWN, *supported.stop_reasons):
         yield Loss("", "", "stop_reason", dialect, f"this API has no word for {reply.stop_reason.value}")
+    elif not supported.has_tool_use and reply.stop_reason is StopReason.TOOL_USE and not _has_call(reply):
+        yield Loss("", "", "stop_reason", dialect, "this API has no word for tool_use without a call")
     if reply.stop_sequence is not None and not supported.stop_sequence:
         yield Loss("", "", "stop_sequence", dialect, "this API does not report the stop sequence")
     if reply.model is not None and not supported.model:
@@ -83,6 +86,10 @@ def detail_losses(reply: Reply, dialect: str, supported: SupportedDetails) -> It
         tier = reply.usage.service_tier
         if tier is not None and supported.service_tiers and tier not in supported.service_tiers:
             yield Loss("", "", "usage.service_tier", dialect, "this API has no such tier")
+
+
+def _has_call(reply: Reply) -> bool:
+    return any(isinstance(block, CallBlock) for block in reply.content)
 
 
 @functools.lru_cache(maxsize=64)

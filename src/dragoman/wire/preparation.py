@@ -17,6 +17,7 @@ from dragoman.exchange import Loss, Request
 from dragoman.message import ContentBlock, Message, ProviderRaw, Role, TextBlock, ToolResultBlock, ToolUseBlock
 from dragoman.wire.limits import Carries, LimitTable, fit_request
 from dragoman.wire.message_builder import drop_failed_turns, fill_result_ids
+from dragoman.wire.residue import foreign_field_losses
 
 if TYPE_CHECKING:
     from dragoman.catalog import Model
@@ -47,6 +48,7 @@ def prepare_request(
     losses: list[Loss] = []
     is_plain = is_plain_history(request.messages, dialect)
     if not is_plain:
+        losses.extend(foreign_field_losses(request.messages, dialect))  # of what the next steps remove, too
         request = drop_failed_turns(request, dialect, losses, may_end_in_reasoning=table.may_end_in_reasoning)
     adjustments: list[Loss] = []
     if fit:

@@ -28,7 +28,7 @@ from dragoman.message import (
     ToolResultBlock,
     ToolUseBlock,
 )
-from dragoman.wire.residue import foreign_field_losses, foreign_fields, foreign_option_losses
+from dragoman.wire.residue import foreign_fields, foreign_option_losses
 
 # Why a field is lost, for every API without it; a dialect may have a more exact reason.
 _REASONS: Final = {
@@ -80,12 +80,11 @@ def field_reason(name: str, support: Support) -> str:
 def request_losses(request: Request, dialect: str, support: Support, *, is_plain: bool = False) -> Iterator[Loss]:
     """Return a report for each field of a request that the API does not have, and for options of other dialects.
 
-    ``is_plain`` is whether the messages are a plain history, whose blocks have no such fields.
+    ``is_plain`` is whether the messages are a plain history, whose blocks have no such fields. ``prepare_request``
+    reports the fields of messages that only another dialect has.
     """
     yield from report_shared_fields(request, dialect, support, is_plain=is_plain)
     yield from foreign_option_losses(request, dialect)
-    if not is_plain:
-        yield from foreign_field_losses(request.messages, dialect)
 
 
 def report_shared_fields(request: Request, dialect: str, support: Support, *, is_plain: bool = False) -> Iterator[Loss]:

@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any, Final
 
+import msgspec
+
 from dragoman.dialects import cohere
+from dragoman.dialects.cohere.reply import DETAILS
 from dragoman.dialects.cohere_v1.tools import (
     CallIds,
     call_from_base,
@@ -15,7 +18,7 @@ from dragoman.dialects.cohere_v1.tools import (
     schema_from,
 )
 from dragoman.errors import FormatError
-from dragoman.exchange import Loss, Reply, Request, ToolDefinition
+from dragoman.exchange import Loss, OpaqueTool, Reply, Request, ToolDefinition
 from dragoman.jsontext import expect_list, expect_object
 from dragoman.message import (
     CallBlock,
@@ -27,13 +30,15 @@ from dragoman.message import (
     ToolUseBlock,
 )
 from dragoman.wire.derivation import Arrangement, DerivedDialect, Wire
-from dragoman.wire.losses import supported_blocks
+from dragoman.wire.losses import detail_losses, supported_blocks
+from dragoman.wire.residue import get_notes
 from dragoman.wire.support import Support
 
 NAME: Final = "cohere_v1"
 SUPPORT: Final = Support(documentation="https://docs.cohere.com/v1/reference/chat")
 _ROLES: Final = {"USER": "user", "CHATBOT": "assistant", "SYSTEM": "system"}
 _ROLE_WORDS: Final = {role: word for word, role in _ROLES.items()}
+_DETAILS: Final = msgspec.structs.replace(DETAILS, has_tool_use=False)
 _SEPARATE: Final = ("message", "chat_history", "preamble", "tools", "tool_results", "response_format")
 
 
@@ -187,6 +192,7 @@ def _tool_from_base(tool: Wire) -> Wire:
 
 def _prepare(request: Request, losses: list[Loss]) -> Request:
     """Remove what version 2 has and this version has not."""
+    request = _drop_opaque_tools(request, losses)
     for tool in request.tools:
         if isinstance(tool, ToolDefinition) and not is_describable(tool.input_schema):
             reason = f"this API cannot describe all parameters of {tool.name}"
@@ -210,12 +216,23 @@ def _prepare(request: Request, losses: list[Loss]) -> Request:
     return request.replace(messages=kept, options=options.replace(tool_choice=None, reasoning=None))
 
 
+def _drop_opaque_tools(request: Request, losses: list[Loss]) -> Request:
+    """Remove tools of version 2 that are no functions; a request of this version restores its own."""
+    if get_notes(request.provider_raw, NAME):
+        return request
+    tools = tuple(tool for tool in request.tools if not isinstance(tool, OpaqueTool) or tool.dialect != cohere.NAME)
+    lost_count = len(request.tools) - len(tools)
+    losses.extend(Loss("", "", "tool", NAME, "this API has only functions") for _ in range(lost_count))
+    return request.replace(tools=tools) if lost_count else request
+
+
 def _keep_supported(message: Message, losses: list[Loss]) -> Message:
     blocks = supported_blocks(message.content, _unsupported_reason, NAME, losses, message)
     return message if len(blocks) == len(message.content) else message.replace(content=tuple(blocks))
 
 
 def _prepare_reply(reply: Reply, losses: list[Loss]) -> Reply:
+    losses.extend(detail_losses(reply, NAME, _DETAILS))
     content = supported_blocks(reply.content, _unsupported_reason, NAME, losses)
     return reply if len(content) == len(reply.content) else reply.replace(content=tuple(content))
 

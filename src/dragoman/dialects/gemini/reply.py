@@ -219,6 +219,7 @@ def _read_end(candidate: dict[str, Any], feedback: Any, *, has_calls: bool) -> t
 DETAILS: Final = SupportedDetails(
     stop_reasons=("end_turn", "max_tokens", "tool_use", "refusal"),
     usage_fields=("cached_input_tokens", "reasoning_tokens", "service_tier"),
+    has_tool_use=False,
 )
 
 
@@ -326,7 +327,7 @@ def read_usage(wire: Any) -> TokenUsage | None:
         output_tokens=generated + thoughts,
         cached_input_tokens=cached,
         reasoning_tokens=thoughts,
-        input_audio_tokens=max(0, prompt_audio + tool_audio - cached_audio),
+        input_audio_tokens=min(uncached + tools, max(0, prompt_audio + tool_audio - cached_audio)),
         output_audio_tokens=output_audio,
         service_tier=text_or_none(wire.get("serviceTier")),
     )

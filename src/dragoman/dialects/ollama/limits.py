@@ -13,6 +13,7 @@ from dragoman.wire.limits import Limits, LimitTable
 TABLE: Final = LimitTable(
     "ollama",
     Limits(
+        output=(1, 2**31 - 1),  # 0 and less mean no limit
         service_tiers=(),
         efforts=("low", "medium", "high"),
         allows_empty_text=False,

@@ -87,7 +87,7 @@ def _read_stop_reason(reason: Any, content: Iterable[ContentBlock]) -> StopReaso
     return StopReason.TOOL_USE if calls and stop_reason is not StopReason.MAX_TOKENS else stop_reason
 
 
-DETAILS: Final = SupportedDetails(stop_reasons=("end_turn", "max_tokens", "tool_use"), usage_fields=())
+DETAILS: Final = SupportedDetails(stop_reasons=("end_turn", "max_tokens", "tool_use"), has_tool_use=False)
 
 
 def write_reply(reply: Reply) -> Written:

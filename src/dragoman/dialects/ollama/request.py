@@ -255,4 +255,7 @@ def _option_losses(options: Options) -> list[Loss]:
         "service_tier": options.service_tier is not None,
         "user": options.user is not None,
     }
-    return option_losses(conditions, NAME)
+    losses = option_losses(conditions, NAME)
+    if options.response_format is not None and options.response_format.json_schema == {}:
+        losses.append(Loss("", "", "response_format.json_schema", NAME, "an empty schema becomes any JSON", "adjusted"))
+    return losses

@@ -48,11 +48,11 @@ def _request_to_base(wire: Wire) -> Wire:
 
 def _request_from_base(base: Wire) -> Wire:
     wire = {key: value for key, value in base.items() if key not in ("messages", "tools")}
-    for message in base["messages"]:
+    for message in base["messages"] or ():
         if message["role"] == "system" and "prompt" not in wire:
-            wire["system"] = message["content"]
+            wire["system"] = message.get("content") or ""
         else:
-            wire["prompt"] = message["content"]
+            wire["prompt"] = message.get("content") or ""
             wire.update({"images": message["images"]} if message.get("images") else {})
     return wire
 

@@ -126,6 +126,7 @@ DETAILS: Final = SupportedDetails(
     stop_reasons=("end_turn", "max_tokens", "tool_use", "refusal", "cancelled"),
     usage_fields=("cached_input_tokens", "cache_creation_input_tokens", "reasoning_tokens", "service_tier"),
     service_tiers=TIERS,
+    has_tool_use=False,
 )
 
 

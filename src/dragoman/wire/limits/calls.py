@@ -150,7 +150,7 @@ class _Pairs:
             unplaced = (place for place in self._positions.get(call_id, ()) if place not in self._placed)
             place = next(unplaced, None)
             if place is None:
-                self._report.adjust("tool_use", "a result is added: the call has none", message)
+                self._report.adjust("tool_result", "a result is added: the call has none", message)
                 missing.append(make_result(message, call_id, NO_RESULT))
             else:
                 found.append(place)
