@@ -394,6 +394,7 @@ BAD: dict[str, list[tuple[tuple[str | int, ...], Any, str]]] = {
 # Recorded good requests that are refused, and why that is as it should be.
 OLD = "a model of 2024: the API has become stricter since"
 NAMED = "the result goes by the id of its call in place of the function's name, which is taken and not understood"
+WITHOUT_IDS = "Writer takes calls and results without ids"
 OTHERS = "some models behind this API take it and others refuse it; the fake is as strict as the strictest"
 ACCEPTED: dict[str, dict[str, str]] = {
     "anthropic": {
@@ -402,6 +403,7 @@ ACCEPTED: dict[str, dict[str, str]] = {
         "anthropic-3fe7062b76ae2e": OLD,
     },
     "gemini": {"gemini-5326e445ee5dec": NAMED},
+    "openai_chat": {"writer-ad3855129ee1f5": WITHOUT_IDS},
     "bedrock_converse": {
         "bedrock-d0624cb54667c1": OTHERS,
         "bedrock-7faac93bbcb181": OTHERS,

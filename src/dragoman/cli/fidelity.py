@@ -20,7 +20,7 @@ from dragoman import dialects
 from dragoman.errors import InputError
 from dragoman.exchange import Reply, Request
 from dragoman.fidelity import Cell, Shortfall, Tally, make_cells, measure_conversion, transcript_dialects
-from dragoman.fidelity.table import cells_to_markdown, cells_to_summary, tally_to_markdown, to_plain
+from dragoman.fidelity.table import cells_to_markdown, cells_to_summary, tally_to_markdown, tally_to_summary, to_plain
 
 
 def tally_record(record: dict[str, Any], source: str, modules: Mapping[str, Any], tally: Tally) -> None:
@@ -75,6 +75,8 @@ def write_table(folder: Path, tally: Tally) -> tuple[Cell, ...]:
 def page_lines(results: tuple[Cell, ...], tally: Tally) -> Iterable[str]:
     """Yield the lines of the Markdown page."""
     yield from ("# Fidelity", "", "## Recorded traffic", "")
+    yield from tally_to_summary(tally)
+    yield ""
     yield from tally_to_markdown(tally)
     yield from ("## Constructed cases", "", "kept / changed / lost", "")
     yield from cells_to_summary(results)

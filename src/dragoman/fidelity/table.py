@@ -1,6 +1,7 @@
 """Format results: Markdown tables, and plain values for JSON. Every result is included.
 
 cells_to_markdown(cells)      a table per source: a row per case, a column per target
+tally_to_summary(tally)       a table for requests and one for answers: a row per target, what arrived of how many
 tally_to_markdown(tally)      a table per source: a row per target, a column per group of kinds
 to_plain(cells, tally)        everything, for JSON
 """
@@ -109,6 +110,51 @@ def _format_counts(counts: Counter[str]) -> str:
         return f"{counts['exact']} exact"
     numbers = f"{counts['kept']} / {counts['changed']} / {counts['hint']} / {counts['loss']}"
     return f"{numbers} / **{counts['silent']} silent**" if counts["silent"] else numbers
+
+
+# Columns of the summary, and the kinds that each counts; a kind that ends in a dot stands for all that begin with it.
+_SUMMARY_OF_REQUESTS: Final = {
+    "texts": ("text", "system", "tool_result.text"),
+    "calls": ("tool_use", "invalid_tool_use"),
+    "results": ("tool_result",),
+    "tools": ("tool",),
+    "images": ("image", "tool_result.image"),
+    "documents": ("document", "tool_result.document"),
+    "their names": ("document.name", "tool_result.document.name"),
+    "audio, video": ("audio", "video", "tool_result.audio", "tool_result.video"),
+    "error flags": ("tool_result.is_error",),
+    "options": ("options.",),
+}
+_SUMMARY_OF_ANSWERS: Final = {
+    "texts and calls": ("answer.text", "answer.tool_use"),
+    "stop reason": ("answer.stop_reason",),
+    "model": ("answer.model",),
+    "counts": ("answer.usage.",),
+}
+
+
+def tally_to_summary(tally: Tally) -> Iterator[str]:
+    """Yield lines of Markdown: for each target, how much of all given requests and answers was kept or changed."""
+    yield from _summary_table("requests to", _SUMMARY_OF_REQUESTS, tally)
+    yield ""
+    yield from _summary_table("answers to", _SUMMARY_OF_ANSWERS, tally)
+
+
+def _summary_table(head: str, columns: Mapping[str, tuple[str, ...]], tally: Tally) -> Iterator[str]:
+    totals: dict[str, dict[str, Counter[str]]] = {}
+    for (_, target, kind, outcome), count in sorted(tally.counts.items()):
+        for column, kinds in columns.items():
+            if kind in kinds or any(prefix[-1] == "." and kind.startswith(prefix) for prefix in kinds):
+                totals.setdefault(target, {}).setdefault(column, Counter())[outcome] += count
+    yield f"| {head} | {' | '.join(columns)} |"
+    yield f"|---{'|---:' * len(columns)}|"
+    for target, cells in sorted(totals.items()):
+        yield f"| `{target}` | {' | '.join(_format_share(cells.get(column, Counter())) for column in columns)} |"
+
+
+def _format_share(counts: Counter[str]) -> str:
+    arrived, total = counts["kept"] + counts["changed"], counts.total() - counts["hint"]
+    return f"{arrived:,}" if arrived == total else f"{arrived:,} of {total:,}"
 
 
 def tally_to_markdown(tally: Tally) -> Iterator[str]:

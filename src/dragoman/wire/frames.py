@@ -89,12 +89,17 @@ class SseSplitter:
         return None
 
     def close(self) -> list[Frame]:
-        """Return the last events: a CR at the end ends a line; an event without its empty line is dropped."""
+        """Return the last events. A CR at the end ends a line; an event without its empty line must be whole JSON."""
         rest = b"".join(self._rest)
-        if not rest.endswith(b"\r"):
-            return []
-        self._rest = []
-        return self._frames([rest[:-1]])
+        frames: list[Frame] = []
+        if rest.endswith(b"\r"):
+            frames = self._frames([rest[:-1]])
+            self._rest, rest = [], b""
+        data = b"\n".join([*self._data, *([rest[5:].lstrip(b" ")] if rest[:5] == b"data:" else [])])
+        if data == b"[DONE]" or (data[:1] == b"{" and _is_json(data)):
+            frames.append(Frame(data, self._event))
+            self._data, self._rest, self._event = [], [], None
+        return frames
 
     @property
     def tail(self) -> bytes:
@@ -151,10 +156,13 @@ class LineSplitter:
 
     def __init__(self) -> None:
         self._rest = b""
+        self._is_started = False  # after the first line, which may begin with a byte order mark
 
     def feed(self, data: bytes) -> Iterable[Frame]:
         """Return the complete lines."""
         *lines, self._rest = (self._rest + data).split(b"\n")
+        if lines and not self._is_started:
+            lines[0], self._is_started = lines[0].removeprefix(_MARK), True
         return [Frame(line.rstrip(b"\r")) for line in lines if line.strip()]
 
     def close(self) -> Iterable[Frame]:

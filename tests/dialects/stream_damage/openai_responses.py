@@ -190,11 +190,11 @@ CASES: dict[str, Case] = {
     "no end": Case(sse(*BEGUN), "stream_incomplete", "Hé", fault={"retryable": True, "error_class": "network"}),
     "no end, then [DONE]": Case(sse(*BEGUN) + b"data: [DONE]\n\n", "stream_incomplete", "Hé"),
     "everything but the end": Case(sse(*WHOLE[:-1]), "stream_incomplete", "Héllo."),
-    "an end without its empty line": Case(
-        sse(*WHOLE[:-1], first=None) + b'data: {"type":"response.completed"}\n',
+    "an end that is cut before its last bracket": Case(
+        sse(*WHOLE[:-1], first=None) + b'data: {"type":"response.completed"\n',
         "stream_incomplete",
         "Héllo.",
-        {"tail": '{"type":"response.completed"}\n'},
+        {"tail": '{"type":"response.completed"\n'},
     ),
     "inside an event": Case(
         sse(*BEGUN) + b'data: {"type":"resp', "stream_incomplete", "Hé", {"tail": 'data: {"type":"resp'}

@@ -1,0 +1,177 @@
+"""Wires near those that were recorded: a field that is null, missing or new, an unknown word, another kind of number.
+
+A provider may send any of them tomorrow. A wire is read and written as it was, or refused with an error, and a
+conversion to another dialect reports whatever it leaves out. Streams are also framed in the other ways that SSE allows.
+"""
+
+from __future__ import annotations
+
+import copy
+import random
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import msgspec
+import pytest
+
+from dragoman import dialects
+from dragoman.cli.prove import first_difference
+from dragoman.errors import InputError
+from dragoman.event import StreamEvent, fold
+from dragoman.exchange import Reply
+from dragoman.fidelity import measure_conversion
+from dragoman.message import TextBlock, ToolUseBlock
+from dragoman.wire.frames import sse_frame
+from tests.conftest import scale
+from tests.fuzz import seeds
+from tests.fuzz.mutation import paths_of
+
+PARTS = ("request", "reply")
+COUNT = scale(80, 1_500)  # of each dialect and part
+NEW_FIELDS: tuple[Any, ...] = ("v", None, {"a": [1]}, 7)
+NEW_ITEMS: tuple[Any, ...] = ({"type": "x_new", "x": 1}, {"x_new": {"a": 1}})
+WORD = re.compile(r"[A-Za-z_.\-/]{2,40}")
+MISSING = object()
+
+
+def changes(value: Any) -> list[Any]:
+    """What may stand in place of a value."""
+    found: list[Any] = [None]
+    if isinstance(value, str):
+        found += ["", "x_new_value"] if WORD.fullmatch(value) else [""]
+    elif isinstance(value, bool):
+        found.append(not value)
+    elif isinstance(value, int | float):
+        found += [str(value), float(value), 0]
+    elif isinstance(value, list):
+        found += [[], [*value, *value[-1:]]]
+        found += [[*value, item] for item in NEW_ITEMS if value and isinstance(value[0], dict)]
+    elif isinstance(value, dict):
+        found += [{}, *({**value, "x_new": field} for field in NEW_FIELDS)]
+    return found
+
+
+def near(wire: Any, chance: random.Random) -> Any:
+    """A copy with one change."""
+    box = [copy.deepcopy(wire)]
+    *steps, last = chance.choice([path for path in paths_of(box) if path])
+    holder: Any = box
+    for step in steps:
+        holder = holder[step]
+    choices = [*changes(holder[last]), *([MISSING] if isinstance(holder, dict) else [])]
+    new = chance.choice(choices)
+    if new is MISSING:
+        del holder[last]
+    else:
+        holder[last] = copy.deepcopy(new)
+    return box[0]
+
+
+def near_wires(name: str, part: str) -> Iterator[tuple[Any, random.Random]]:
+    chance, wires = random.Random(f"{name} {part}"), seeds.wires(name, part)
+    assert wires
+    for _ in range(COUNT):
+        yield near(chance.choice(wires), chance), chance
+
+
+@pytest.mark.parametrize("part", PARTS)
+@pytest.mark.parametrize("name", dialects.names())
+def test_a_near_wire_is_equal_after_a_round_trip_or_refused(name: str, part: str) -> None:
+    dialect, equal = dialects.load(name), 0
+    read, write = getattr(dialect, f"read_{part}"), getattr(dialect, f"write_{part}")
+    for wire, _ in near_wires(name, part):
+        try:
+            value = read(copy.deepcopy(wire))
+        except InputError:
+            continue
+        assert first_difference(write(value).wire, wire) is None, wire
+        equal += 1
+    assert equal > COUNT / 2
+
+
+@pytest.mark.parametrize("part", PARTS)
+@pytest.mark.parametrize("name", dialects.names())
+def test_a_near_wire_loses_nothing_silently_in_other_dialects(name: str, part: str) -> None:
+    dialect, measured = dialects.load(name), 0
+    others = [other for other in dialects.names() if other != name]
+    for wire, chance in near_wires(name, part):
+        try:
+            value = getattr(dialect, f"read_{part}")(copy.deepcopy(wire))
+        except InputError:
+            continue
+        if isinstance(value, Reply) and value.fault is not None:
+            continue
+        target = chance.choice(others)
+        findings = measure_conversion(value, dialects.load(target))
+        assert [finding for finding in findings if finding.outcome == "silent"] == [], (target, wire)
+        measured += 1
+    assert measured > COUNT / 3
+
+
+# --- framing ---------------------------------------------------------------------------------------------------------
+
+
+def sse_streams(name: str) -> list[list[bytes]]:
+    streams = seeds.wires(name, "stream") if seeds.FRAMING.get(name, "sse") == "sse" else ()
+    return [[_frame(*frame) for frame in stream] for stream in streams]
+
+
+def _frame(event: str | None, wire: Any) -> bytes:
+    return b"data: " + wire.encode() + b"\n\n" if isinstance(wire, str) else sse_frame(wire, event)
+
+
+def between(extra: bytes, frames: list[bytes]) -> bytes:
+    return b"".join(frame + extra for frame in frames)
+
+
+FRAMINGS = {
+    "CRLF": lambda frames: b"".join(frames).replace(b"\n", b"\r\n"),
+    "CR": lambda frames: b"".join(frames).replace(b"\n", b"\r"),
+    "byte order mark": lambda frames: b"\xef\xbb\xbf" + b"".join(frames),
+    "no end of the last line": lambda frames: b"".join(frames).rstrip(b"\n"),
+    "no last empty line": lambda frames: b"".join(frames)[:-1],
+    "no space after the colon": lambda frames: b"".join(frames).replace(b"data: ", b"data:"),
+    "comments": lambda frames: between(b": keep-alive\n\n", frames),
+    "empty lines": lambda frames: between(b"\n\n", frames),
+    "ids and times": lambda frames: between(b"id: 7\nretry: 3000\n\n", frames),
+    "pings": lambda frames: between(b'event: ping\ndata: {"type": "ping"}\n\n', frames[:-1]) + frames[-1],
+    "unknown events": lambda frames: (
+        between(b'event: x_new\ndata: {"type": "x_new", "a": 1}\n\n', frames[:-1]) + frames[-1]
+    ),
+}
+
+
+def events_of(name: str, data: bytes) -> list[StreamEvent]:
+    reader = dialects.load(name).stream_reader()
+    return [*reader.feed(data), *reader.close()]
+
+
+def said(reply: Reply) -> tuple[Any, ...]:
+    blocks = tuple(block for block in reply.content if isinstance(block, TextBlock | ToolUseBlock))
+    return [getattr(block, "text", getattr(block, "input", None)) for block in blocks], reply.stop_reason, reply.usage
+
+
+@pytest.mark.parametrize("name", [name for name, framing in seeds.FRAMING.items() if framing == "ndjson"])
+def test_a_byte_order_mark_before_lines_is_ignored(name: str) -> None:
+    for stream in seeds.wires(name, "stream"):
+        data = b"".join(msgspec.json.encode(wire) + b"\n" for _, wire in stream)
+        assert events_of(name, b"\xef\xbb\xbf" + data) == events_of(name, data)
+
+
+SSE = [name for name in dialects.names() if seeds.FRAMING.get(name, "sse") == "sse"]
+
+
+@pytest.mark.parametrize("framing", FRAMINGS)
+@pytest.mark.parametrize("name", SSE)
+def test_a_stream_says_the_same_in_every_framing(name: str, framing: str) -> None:
+    compared = 0
+    for frames in sse_streams(name):
+        reply = fold(events_of(name, b"".join(frames)))
+        if reply.fault is not None:
+            continue
+        again = fold(events_of(name, FRAMINGS[framing](frames)))
+        assert again.fault is None
+        assert said(again) == said(reply)
+        compared += 1
+    assert compared
