@@ -235,6 +235,13 @@ def test_json_text_stays_json() -> None:
 # --- when it fails ---------------------------------------------------------------------------------------------------
 
 
+def test_several_json_texts_are_redacted_like_each_of_them() -> None:
+    clean, secret, invalid = b'{"a": ["b", 1]}', json.dumps({"note": KEYS["Anthropic"]}).encode(), b"{"
+    redactor = Redactor()
+    for texts in ([], [clean], [clean, clean], [clean, secret, clean], [clean, invalid]):
+        assert redactor.json_list(texts) == [redactor.json(text) for text in texts]
+
+
 def test_what_cannot_be_redacted_is_withheld(monkeypatch: pytest.MonkeyPatch) -> None:
     deep: Any = "x"
     for _ in range(100_000):

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import itertools
 import json
 from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime, timedelta
@@ -24,7 +25,17 @@ import msgspec
 
 from dragoman.errors import CorruptDataError
 from dragoman.jsontext import OWN, read_json
-from dragoman.store.operation import FOR_KEY_SHARE, Facet, Steps, from_micros, operation, to_micros, volatile
+from dragoman.store.operation import (
+    FOR_KEY_SHARE,
+    Facet,
+    Steps,
+    from_micros,
+    insert_chunks,
+    operation,
+    to_micros,
+    values_clause,
+    volatile,
+)
 from dragoman.store.types import TraceEvent
 
 if TYPE_CHECKING:
@@ -44,7 +55,6 @@ AUDIT_TYPES: Final = (  # never deleted because of their age
 
 _COLUMNS: Final = "id, timestamp_us, session_id, turn_id, parent_event_id, type, actor, sensitivity, payload_json, hash"
 _encode_row: Final = json.JSONEncoder(default=str).encode
-_INSERT_BATCH: Final = 50
 _PAGE: Final = 500
 
 
@@ -87,7 +97,7 @@ class TraceStore(Facet):
 
         On SQLite only events that an audit needs are synced; a power cut may lose the newest of the others.
         """
-        rows = [event_row(event, redactor or default_redactor()) for event in events]
+        rows = event_rows(list(events), redactor or default_redactor())
         if not rows:
             return 0
         wanted = append_events(rows)
@@ -126,8 +136,13 @@ class TraceStore(Facet):
 # --- rows ------------------------------------------------------------------------------------------------------------
 
 
-def event_row(event: EventLike, redactor: Redactor) -> tuple[Any, ...]:
-    """Return the row of an event."""
+def event_rows(events: Sequence[EventLike], redactor: Redactor) -> list[tuple[Any, ...]]:
+    """Return the rows of events, without secrets."""
+    payloads = redactor.json_list([event.payload_json for event in events])
+    return [_event_row(event, payload) for event, payload in zip(events, payloads, strict=True)]
+
+
+def _event_row(event: EventLike, payload: bytes) -> tuple[Any, ...]:
     row = (
         event.id,
         event.timestamp_us,
@@ -137,7 +152,7 @@ def event_row(event: EventLike, redactor: Redactor) -> tuple[Any, ...]:
         event.type,
         str(event.actor),
         str(event.sensitivity),
-        redactor.json(event.payload_json).decode(),
+        payload.decode(),
     )
     return (*row, json_hash(row))
 
@@ -182,6 +197,12 @@ def _event_from_row(row: tuple[Any, ...]) -> TraceEvent:
 # --- operations ------------------------------------------------------------------------------------------------------
 
 
+@functools.cache
+def _insert_sql(count: int) -> str:
+    values = values_clause(10, count)
+    return f"INSERT INTO events ({_COLUMNS}) VALUES {values} ON CONFLICT (session_id, id) DO NOTHING RETURNING 1"
+
+
 @operation
 def append_events(rows: Sequence[tuple[Any, ...]]) -> Steps[int]:
     """Insert the events of existing sessions; return how many were new."""
@@ -191,14 +212,8 @@ def append_events(rows: Sequence[tuple[Any, ...]]) -> Steps[int]:
         session_ids.update(name for (name,) in session_rows)
     accepted = [row for row in rows if row[2] in session_ids]
     count = 0
-    while accepted:
-        size = _INSERT_BATCH if len(accepted) >= _INSERT_BATCH else 1  # two prepared statements for any number of rows
-        batch, accepted = accepted[:size], accepted[size:]
-        values = ", ".join(["(?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"] * size)
-        inserted = yield (
-            f"INSERT INTO events ({_COLUMNS}) VALUES {values} ON CONFLICT (session_id, id) DO NOTHING RETURNING 1",
-            [field for row in batch for field in row],
-        )
+    for batch in insert_chunks(accepted):
+        inserted = yield _insert_sql(len(batch)), list(itertools.chain.from_iterable(batch))
         count += len(inserted)
     return count
 
