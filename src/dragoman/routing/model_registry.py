@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from dragoman.catalog import Catalog, Model
 
 TIERS: Final = ("fast", "balanced", "deep")
+_MAX_FOUND: Final = 1_000
 
 
 class Registry:
@@ -52,6 +53,7 @@ class Registry:
         self.configured = frozenset(configured)
         self.tiers = dict(tiers or {})
         self._aliases: dict[str, str] = {}
+        self._found: dict[str, Model] = {}  # by the names that were asked for
         for alias, name in (aliases or {}).items():
             model = self.find(name)
             if model is None:
@@ -63,7 +65,12 @@ class Registry:
 
     def get(self, name: str) -> Model:
         """Return the model with that id, name or alias, or raise ``UnknownModelError`` with similar names."""
-        return self.catalog.model(self._aliases.get(name, name))
+        model = self._found.get(name)
+        if model is None:
+            model = self.catalog.model(self._aliases.get(name, name))
+            if len(self._found) < _MAX_FOUND:
+                self._found[name] = model
+        return model
 
     def find(self, name: str) -> Model | None:
         """Return the model with that id, name or alias, or ``None``."""

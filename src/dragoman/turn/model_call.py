@@ -182,7 +182,9 @@ class _ModelCall:
         """Write the request and store the row of the answer."""
         endpoint = await turn.services.endpoint(turn.model.provider)
         options = _options(turn)
-        answer_tool = AnswerTool.for_call(turn.model, options.response_format, turn.tools.definitions)
+        answer_tool = None
+        if options.response_format is not None:
+            answer_tool = AnswerTool.for_call(turn.model, options.response_format, turn.tools.definitions)
         size = estimate_size(turn.history)
         history, written = await run_off_loop(size, _write_request, turn, options, answer_tool)
 

@@ -115,7 +115,9 @@ async def _read_session(services: AgentServices, request: TurnRequest) -> TurnSn
 
 async def make_turn_tools(config: AgentConfig, request: TurnRequest, session: Session | None = None) -> ToolRegistry:
     """The tools that the model is offered. Schemas of the caller's tools are compiled in a thread."""
-    tools = settings_of(session).filter_tools(config.tools) if request.may_use_tools else ToolRegistry()
+    tools = config.tools if request.may_use_tools else ToolRegistry()
+    if session is not None and session.metadata and request.may_use_tools:
+        tools = settings_of(session).filter_tools(tools)
     if not request.tools:
         return tools
     return await run_off_loop(len(request.tools) * LARGE, tools.with_foreign, request.tools)
@@ -139,7 +141,8 @@ def _with_session(session: Session, message: Message) -> Message:
 
 def make_system_messages(config: AgentConfig, request: TurnRequest, session: Session) -> list[Message]:
     """The system prompts of the agent and of the session, and the context of the request."""
-    prompts = (config.system_prompt, settings_of(session).system_prompt, request.context)
+    own_prompt = settings_of(session).system_prompt if session.metadata else None
+    prompts = (config.system_prompt, own_prompt, request.context)
     return system_messages("\n\n".join(text for text in prompts if text), session)
 
 

@@ -9,8 +9,15 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from dragoman.dialects.anthropic import fast_path
-from dragoman.dialects.anthropic.blocks import NAME, read_block, read_result, unsupported_reason, write_blocks
-from dragoman.dialects.anthropic.citations import read_cache_hint, write_cache_hint
+from dragoman.dialects.anthropic.blocks import (
+    NAME,
+    read_block,
+    read_cache_hint,
+    read_result,
+    unsupported_reason,
+    write_blocks,
+    write_cache_hint,
+)
 from dragoman.dialects.anthropic.limits import TABLE
 from dragoman.dialects.anthropic.server_tools import read_server_tool, write_server_tool
 from dragoman.dialects.anthropic.support import SUPPORT

@@ -58,7 +58,9 @@ def fit_request(
     if not messages and raw is not None and not is_native:
         report.adjust("messages", "a user message is added: the request has none")
         messages = (make_message(Role.USER, EMPTY),)
-    tools = request.tools if is_native else fit_tools(request.tools, limits, report)
+    tools = request.tools
+    if tools and not is_native:
+        tools = fit_tools(tools, limits, report)
     if options is request.options and messages is request.messages and tools is request.tools:
         return request, []
     losses.extend(report.losses)
