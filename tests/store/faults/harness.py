@@ -29,8 +29,8 @@ from tests.store.faults.checker import BlobOf, Log, Tables, problems
 from tests.store.faults.traffic import WRITERS, append_named
 from tests.store.faults.writer import UNUSABLE, Orders, write, write_once_traced
 
-_processes = multiprocessing.get_context("forkserver")
-_processes.set_forkserver_preload([write.__module__])
+processes = multiprocessing.get_context("forkserver")
+processes.set_forkserver_preload([write.__module__])
 
 _GIVE_UP_S = 60.0
 
@@ -83,7 +83,7 @@ class Harness:
             pipe.poll(_GIVE_UP_S)
         time.sleep(chance.random() * longest_s)
         for process, _ in running:
-            _stop(process)
+            freeze(process)
         cut()
         for process, pipe in running:
             process.kill()
@@ -129,8 +129,8 @@ class Harness:
         )
 
     def _start(self, orders: Orders, target: Callable[..., None] = write) -> tuple[BaseProcess, Connection]:
-        hears, says = _processes.Pipe(duplex=target is not write)
-        process = _processes.Process(target=target, args=(orders, says), daemon=True)
+        hears, says = processes.Pipe(duplex=target is not write)
+        process = processes.Process(target=target, args=(orders, says), daemon=True)
         process.start()
         says.close()
         return process, hears
@@ -148,7 +148,7 @@ class Harness:
         return process.exitcode
 
 
-def _stop(process: BaseProcess) -> None:
+def freeze(process: BaseProcess) -> None:
     """Freeze a process, and see that none of its threads is inside of a call any more."""
     assert process.pid is not None
     os.kill(process.pid, signal.SIGSTOP)

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import json
 import os
 import random
 import shutil
 import struct
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -21,10 +23,10 @@ import apsw
 import pytest
 
 from dragoman.store import Store, open_store
-from tests.store.faults import faulty
+from tests.store.faults import faulty, turn_writer
 from tests.store.faults.checker import folder_blob_of, sqlite_tables
 from tests.store.faults.conftest import IS_LONG, times
-from tests.store.faults.harness import Harness
+from tests.store.faults.harness import Harness, freeze, processes
 
 pytestmark = [
     pytest.mark.slow,
@@ -108,3 +110,63 @@ def test_what_was_acknowledged_survives_a_power_cut(
 def test_without_syncing_a_power_cut_loses_messages_and_that_is_found(disk: Disk, chance: random.Random) -> None:
     wrong, _ = _lost(disk, faulty.open_unsynced, 5, chance)
     assert [problem for problem in wrong if "LOST" in problem]
+
+
+# --- commits on the event loop ---------------------------------------------------------------------------------------
+
+
+def _run_turns_until_cut(disk: Disk, orders: turn_writer.Orders, chance: random.Random) -> list[str]:
+    """Run turns, freeze the process in mid-air, cut the disk off; what was acknowledged before."""
+    hears, says = processes.Pipe(duplex=False)
+    process = processes.Process(target=turn_writer.write_turns, args=(orders, says), daemon=True)
+    process.start()
+    says.close()
+    assert hears.poll(60)
+    time.sleep(chance.random() * 0.5)  # the instant of the cut
+    freeze(process)
+    disk.cut()
+    process.kill()
+    with contextlib.closing(hears), open(hears.fileno(), "rb", closefd=False) as stream:
+        lines = stream.read().decode().splitlines()
+    process.join(60)
+    disk.unmount()
+    disk.mount()
+    return [line for line in lines if line != "opened"]
+
+
+def _stored_lines(path: Path) -> set[str]:
+    """The texts of the complete messages, read with plain SQL. They are the lines that acknowledge them."""
+    connection = apsw.Connection(str(path))
+    try:
+        assert connection.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
+        rows = connection.execute("SELECT content_json FROM messages WHERE status = 'complete'").fetchall()
+    finally:
+        connection.close()
+    return {block["text"] for (content,) in rows for block in json.loads(content)}
+
+
+def _lost_turns(disk: Disk, cuts: int, chance: random.Random, *, is_synced: bool) -> tuple[set[str], int]:
+    """What was acknowledged and is not stored after cuts; how much was acknowledged."""
+    path, acknowledged = disk.place / "store.db", set[str]()
+    for number in range(cuts):
+        has_appends = is_synced and number % 2 == 1
+        orders = turn_writer.Orders(f"sqlite:///{path}", number * 1_000_000, is_synced, has_appends)
+        acknowledged.update(_run_turns_until_cut(disk, orders, chance))
+        if lost := acknowledged - _stored_lines(path):
+            return lost, len(acknowledged)
+    return set(), len(acknowledged)
+
+
+def test_turns_that_were_committed_on_the_event_loop_survive_a_power_cut(
+    disk: Disk, chance: random.Random, count: Callable[[str], None]
+) -> None:
+    cuts = times(0, 50)
+    lost, acknowledged = _lost_turns(disk, cuts, chance, is_synced=True)
+    count(f"{cuts} cuts, {acknowledged} questions, answers and appends acknowledged, lost: {sorted(lost)}")
+    assert lost == set()
+    assert acknowledged > 100
+
+
+def test_turns_that_were_not_synced_are_lost_and_that_is_found(disk: Disk, chance: random.Random) -> None:
+    lost, _ = _lost_turns(disk, 10, chance, is_synced=False)
+    assert lost
