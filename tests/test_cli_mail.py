@@ -187,7 +187,7 @@ def test_what_arrives_is_shown_as_it_arrives(home: Home) -> None:
             if len(seen) >= 2:
                 break
         watching.send_signal(signal.SIGINT)
-        watching.wait(timeout=30)
+        watching.wait(timeout=60)
     assert "before" not in seen
     assert seen == [f"m{int(seen[0][1:]) + step}" for step in range(len(seen))]
     assert watching.returncode == 130

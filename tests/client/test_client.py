@@ -296,7 +296,7 @@ async def test_error_in_the_first_event_is_retried_and_later_ones_are_not() -> N
 
 # --- timeouts --------------------------------------------------------------------------------------------------------
 
-SHORT = Timeouts(connect_s=5, first_byte_s=0.15, silence_s=0.15, whole_s=5)
+SHORT = Timeouts(connect_s=60, first_byte_s=1, silence_s=1, whole_s=60)
 
 
 async def test_stream_without_first_byte_times_out() -> None:
@@ -320,10 +320,10 @@ async def test_silent_stream_is_broken_and_its_text_kept() -> None:
 
 
 async def test_sse_comments_keep_a_stream_alive() -> None:
-    beats = [part for _ in range(8) for part in (0.05, encode_chunk(b": still here\n\n"))]
+    beats = [part for _ in range(12) for part in (0.1, encode_chunk(b": still here\n\n"))]
     answers = [[make_head(transfer_encoding="chunked"), *beats, encode_chunk(STREAMED), END]]
     async with FaultyServer(answers) as server, Client() as client:
-        timeouts = Timeouts(first_byte_s=0.3, silence_s=0.3)
+        timeouts = Timeouts(first_byte_s=1, silence_s=1)
         reply = await told(
             client, call_to("openai_chat", server.address, streamed=True, timeouts=timeouts, retries=ONCE)
         )
@@ -337,7 +337,7 @@ async def test_slow_reader_does_not_time_out() -> None:
         async for event in client.stream(call_to("openai_chat", server.address, streamed=True, timeouts=SHORT)):
             events.append(event)
             if len(events) == 2:
-                await asyncio.sleep(0.4)
+                await asyncio.sleep(1.2)  # longer than the stream may be silent
     assert isinstance(events[-1], MessageComplete)
 
 
@@ -393,7 +393,7 @@ async def test_iterator_close_closes_the_connection() -> None:
             if isinstance(event, TextDelta):
                 break
         await events.aclose()
-        await asyncio.wait_for(server.disconnected.wait(), 10)
+        await asyncio.wait_for(server.disconnected.wait(), 60)
         assert len(server.requests) == 1
 
 
@@ -410,7 +410,7 @@ async def test_task_cancellation_closes_the_connection(streamed: bool) -> None:
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
-        await asyncio.wait_for(server.disconnected.wait(), 10)
+        await asyncio.wait_for(server.disconnected.wait(), 60)
 
 
 async def test_call_can_be_cancelled_during_backoff() -> None:

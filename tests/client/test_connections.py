@@ -59,7 +59,7 @@ async def test_requests_at_the_same_time_have_connections_of_their_own() -> None
 async def test_a_response_that_is_not_read_closes_its_connection() -> None:
     async with open_pool([make_head(content_length="9"), SILENCE], make_answer(b"1")) as (pool, server):
         (await post(pool, server)).close()
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             await server.disconnected.wait()
         assert await read_all(await post(pool, server)) == b"1"
         assert server.connections == 2
@@ -146,7 +146,7 @@ async def test_a_head_that_is_not_valid_is_an_error(answer: Answer) -> None:
     async with open_pool(answer) as (pool, server):
         with pytest.raises(NetworkError):
             await post(pool, server)
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             await server.disconnected.wait()
 
 
@@ -154,7 +154,7 @@ async def test_bytes_after_a_response_close_the_connection() -> None:
     async with open_pool([*make_answer(b"1"), b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n"]) as (pool, server):
         for number in range(1, 4):
             assert await read_all(await post(pool, server)) == b"1"
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(60):
                 while pool.size:
                     await asyncio.sleep(0)
             assert server.connections == number
@@ -176,7 +176,7 @@ async def test_an_idle_connection_is_closed(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(connections, "_IDLE_S", 0.05)
     async with open_pool(make_answer(b"1")) as (pool, server):
         await read_all(await post(pool, server))
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while pool.size:
                 await asyncio.sleep(0.01)
         await read_all(await post(pool, server))
@@ -198,7 +198,7 @@ async def test_a_cancelled_call_closes_its_connection() -> None:
         while not server.requests:
             await asyncio.sleep(0)
         task.cancel()
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             await server.disconnected.wait()
         assert pool.size == 0
 
@@ -210,7 +210,7 @@ async def test_closing_the_pool_ends_calls_in_progress() -> None:
             await asyncio.sleep(0)
         await pool.close()
         with pytest.raises(NetworkError):
-            await asyncio.wait_for(task, 20)
+            await asyncio.wait_for(task, 60)
 
 
 async def test_a_call_that_is_cancelled_at_its_end_leaves_the_next_call_alone() -> None:
@@ -224,7 +224,7 @@ async def test_a_call_that_is_cancelled_at_its_end_leaves_the_next_call_alone() 
         second = asyncio.create_task(post(pool, server))
         first.cancel()
         release.set()
-        assert await read_all(await asyncio.wait_for(second, 20)) == b"1"
+        assert await read_all(await asyncio.wait_for(second, 60)) == b"1"
         assert server.connections == 1
 
 

@@ -59,7 +59,7 @@ def ask_openai_chat(base_url: str, model: str, words: str, *, tools: bool = Fals
     import openai
 
     client = _client(
-        "openai", base_url, lambda: openai.OpenAI(api_key=KEY, base_url=f"{base_url}/v1", max_retries=0, timeout=30)
+        "openai", base_url, lambda: openai.OpenAI(api_key=KEY, base_url=f"{base_url}/v1", max_retries=0, timeout=60)
     )
     given: dict[str, Any] = {"model": model, "messages": [{"role": "user", "content": words}]}
     if tools:
@@ -87,7 +87,7 @@ def ask_openai_responses(base_url: str, model: str, words: str, *, tools: bool =
     import openai
 
     client = _client(
-        "openai", base_url, lambda: openai.OpenAI(api_key=KEY, base_url=f"{base_url}/v1", max_retries=0, timeout=30)
+        "openai", base_url, lambda: openai.OpenAI(api_key=KEY, base_url=f"{base_url}/v1", max_retries=0, timeout=60)
     )
     given: dict[str, Any] = {"model": model, "input": words}
     if tools:
@@ -116,7 +116,7 @@ def ask_anthropic(base_url: str, model: str, words: str, *, tools: bool = False,
     import anthropic
 
     client = _client(
-        "anthropic", base_url, lambda: anthropic.Anthropic(api_key=KEY, base_url=base_url, max_retries=0, timeout=30)
+        "anthropic", base_url, lambda: anthropic.Anthropic(api_key=KEY, base_url=base_url, max_retries=0, timeout=60)
     )
     given: dict[str, Any] = {"model": model, "max_tokens": 500, "messages": [{"role": "user", "content": words}]}
     if tools:
@@ -177,7 +177,7 @@ def ask_cohere(base_url: str, model: str, words: str, *, tools: bool = False, st
     import httpx
     from cohere.core.api_error import ApiError
 
-    http_client = _client("cohere", base_url, lambda: httpx.Client(timeout=30))
+    http_client = _client("cohere", base_url, lambda: httpx.Client(timeout=60))
     client = cohere.ClientV2(api_key=KEY, base_url=base_url, httpx_client=http_client)
     given: dict[str, Any] = {"model": model, "messages": [{"role": "user", "content": words}]}
     given["request_options"] = {"max_retries": 0}
@@ -228,7 +228,7 @@ def _make_bedrock_client(base_url: str) -> Any:
         endpoint_url=base_url,
         aws_access_key_id="AKIDEXAMPLE",
         aws_secret_access_key=KEY,
-        config=botocore.config.Config(retries={"max_attempts": 0}, read_timeout=30),
+        config=botocore.config.Config(retries={"max_attempts": 0}, read_timeout=60),
     )
 
 

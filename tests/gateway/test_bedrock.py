@@ -33,7 +33,7 @@ def make_client(server: ServerFixture, key: str = "AKIDEXAMPLE") -> Any:
         endpoint_url=server.base_url,
         aws_access_key_id=key,
         aws_secret_access_key="any",
-        config=botocore.config.Config(retries={"max_attempts": 0}, read_timeout=30),
+        config=botocore.config.Config(retries={"max_attempts": 0}, read_timeout=60),
     )
 
 

@@ -160,7 +160,7 @@ async def test_a_caller_who_disconnects_cancels_the_call(tmp_path: Path, headers
             await client.send(make_request("/v1/messages", QUESTION, *headers))
             while not served.upstream.requests:
                 await asyncio.sleep(0)
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             await served.upstream.disconnected.wait()
         assert await served.state.store.list_sessions() == []
 
@@ -229,7 +229,7 @@ async def test_ambiguous_requests_are_rejected_and_the_connection_is_closed(
     async with run_raw_gateway(tmp_path) as served, served.connect() as client:
         await client.send(request_bytes + hidden)
         assert client.reader is not None
-        data = await asyncio.wait_for(client.reader.read(), 20)
+        data = await asyncio.wait_for(client.reader.read(), 60)
         assert data.startswith(b"HTTP/1.1 400 ")
         assert data.count(b"HTTP/1.1") == 1
         assert served.upstream.requests == []
@@ -245,7 +245,7 @@ async def test_a_slow_body_is_closed_and_others_are_answered(tmp_path: Path) -> 
         for _ in range(3):
             assert (await client.ask(make_request("/v1/messages", QUESTION))).status == 200
         assert slow.reader is not None
-        assert await asyncio.wait_for(slow.reader.read(), 20) == b""
+        assert await asyncio.wait_for(slow.reader.read(), 60) == b""
 
 
 async def test_a_slow_reader_pauses_the_provider(tmp_path: Path) -> None:
@@ -256,7 +256,7 @@ async def test_a_slow_reader_pauses_the_provider(tmp_path: Path) -> None:
         assert client.reader is not None
         await client.reader.readuntil(b"\r\n\r\n")
         (connection,) = served.server.server_state.connections
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while not connection.flow.write_paused:
                 await asyncio.sleep(0)
         for _ in range(1_000):
@@ -271,7 +271,7 @@ async def test_a_server_that_stops_finishes_its_calls(tmp_path: Path) -> None:
         while not served.upstream.requests:
             await asyncio.sleep(0)
         served.server.should_exit = True
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while served.server.servers[0].is_serving():
                 await asyncio.sleep(0)
         stopped.set()

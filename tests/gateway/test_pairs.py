@@ -124,7 +124,7 @@ async def test_the_older_api_of_ollama_is_served(gateway_server: ServerFixture, 
     def generate() -> tuple[str, str]:
         import ollama
 
-        client = ollama.Client(host=gateway_server.base_url, timeout=30)
+        client = ollama.Client(host=gateway_server.base_url, timeout=60)
         try:
             whole = client.generate(model=upstream, prompt="hi", system="Be brief.").response
             pieces = "".join(part.response for part in client.generate(model=upstream, prompt="hi", stream=True))

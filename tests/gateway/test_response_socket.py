@@ -30,12 +30,12 @@ class Socket:
         await self._socket.send_json({**CREATE, "input": text, **fields})
         events: list[dict[str, Any]] = []
         while not events or events[-1]["type"] not in ("response.completed", "response.failed", "error"):
-            events.append(await self._socket.receive_json(timeout=20))
+            events.append(await self._socket.receive_json(timeout=60))
         return events
 
     async def send(self, text: str) -> dict[str, Any]:
         await self._socket.send_str(text)
-        event: dict[str, Any] = await self._socket.receive_json(timeout=20)
+        event: dict[str, Any] = await self._socket.receive_json(timeout=60)
         return event
 
 

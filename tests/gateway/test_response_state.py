@@ -20,7 +20,7 @@ TOOL: Any = {"type": "function", "name": "read_file", "parameters": {"type": "ob
 
 
 def sdk(server: ServerFixture, key: str = KEY) -> openai.OpenAI:
-    return openai.OpenAI(api_key=key, base_url=f"{server.base_url}/v1", max_retries=0, timeout=30)
+    return openai.OpenAI(api_key=key, base_url=f"{server.base_url}/v1", max_retries=0, timeout=60)
 
 
 def test_every_operation_of_the_table_is_handled(gateway_server: ServerFixture) -> None:

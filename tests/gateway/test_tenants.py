@@ -74,7 +74,7 @@ async def test_a_request_cannot_continue_what_another_owner_stored(tmp_path: Pat
             async with server.client.ws_connect("/v1/responses", headers=other) as socket:
                 request = {"type": "response.create", **body, "previous_response_id": ids["responses"]}
                 await socket.send_json(request)
-                event = await socket.receive_json(timeout=20)
+                event = await socket.receive_json(timeout=60)
                 assert event["error"]["code"] == "previous_response_not_found"
         assert len(fake.bodies) == count, "a provider was called"
 

@@ -108,9 +108,16 @@ class Broker:
         """Take everything that it has. It must not be running."""
         shutil.rmtree(self.data, ignore_errors=True)
 
+    def _blocks(self) -> list[Path]:
+        return sorted(path for path in self.data.rglob("*.blk") if path.stat().st_size)
+
+    def has_messages(self) -> bool:
+        """Whether a message is in a file."""
+        return bool(self._blocks())
+
     def flip(self, chance: random.Random, count: int = 3) -> int:
         """Change single bits in the files that it keeps messages in; how many. It must not be running."""
-        blocks = sorted(path for path in self.data.rglob("*.blk") if path.stat().st_size)
+        blocks = self._blocks()
         for _ in range(count if blocks else 0):
             path = chance.choice(blocks)
             data = bytearray(path.read_bytes())

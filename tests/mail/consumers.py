@@ -172,8 +172,9 @@ class Consumers:
         return process
 
     def kill(self, number: int) -> None:
-        """Kill one; it has a successor."""
+        """Kill one, and wait for its end; it has a successor."""
         self._running[number].kill()
+        self._running[number].join(60)
 
     def replaced(self) -> None:
         """Start a successor for every one who has died."""

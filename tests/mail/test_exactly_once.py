@@ -185,7 +185,6 @@ async def test_two_servers_and_a_cluster_exchange_mail_while_leader_and_server_a
                     killed.append(leader.name)
                     consumers.kill(number % 2)
                     await sent(mail, some[part // 2 :], chance)
-                    await asyncio.sleep(0.3)
                     consumers.replaced()
                     await asyncio.to_thread(leader.start)
                 await consumers.until(lambda: all_done(mail), GIVE_UP_S)

@@ -47,7 +47,7 @@ async def attacker(broker: Broker) -> AsyncIterator[Client]:
 
 async def on_broker(client: Client, count: int) -> Any:
     """A message of the stream, as anybody can read it, once there are so many."""
-    async with within(20, "a letter on the broker"):
+    async with within(60, "a letter on the broker"):
         while True:
             with contextlib.suppress(nats.js.errors.NotFoundError):
                 state = (await client.jetstream().stream_info("DRAGOMAN_MAIL")).state
@@ -58,7 +58,7 @@ async def on_broker(client: Client, count: int) -> Any:
 
 async def dead_with(mail: Mail, reasons: list[str]) -> None:
     """Wait until there are dead letters for these reasons."""
-    async with within(20, f"dead letters: {reasons}"):
+    async with within(60, f"dead letters: {reasons}"):
         while sorted(dead.reason for dead in await mail.dead_letters()) != sorted(reasons):
             await asyncio.sleep(0.02)
 
@@ -85,7 +85,7 @@ async def test_forged_receipt_does_not_change_the_outbox(
         for headers, body in forged:
             await client.publish(subject, body, headers=headers)
         await client.flush()
-        async with within(20, "six refusals"):
+        async with within(60, "six refusals"):
             while caplog.text.count("a receipt was rejected") < len(forged):
                 await asyncio.sleep(0.02)
         assert [box.away for box in await here.counts()] == [1]
@@ -149,7 +149,7 @@ async def test_repeated_forgery_is_one_dead_letter_without_a_notice(tmp_path: Pa
         async with opened(tmp_path, "two", broker) as there:
             await there.receive("ARCH")
             await dead_with(there, ["unknown_mail_key"])
-            async with attacker(broker) as client, within(30, "the letter is sent again"):
+            async with attacker(broker) as client, within(60, "the letter is sent again"):
                 stream = client.jetstream()
                 last = (await stream.stream_info("DRAGOMAN_MAIL")).state.last_seq
                 while (await stream.stream_info("DRAGOMAN_MAIL")).state.last_seq < last + 2:
@@ -178,7 +178,7 @@ async def test_signed_letter_for_another_team_than_its_subject_is_rejected(tmp_p
 
 
 async def on_broker_stream(client: Client) -> None:
-    async with within(20, "the stream"):
+    async with within(60, "the stream"):
         while True:
             with contextlib.suppress(nats.js.errors.NotFoundError):
                 await client.jetstream().stream_info("DRAGOMAN_MAIL")
@@ -336,7 +336,7 @@ async def test_nkey_user_is_limited_to_mail_subjects(guarded: tuple[Broker, Brok
     try:
         await client.subscribe(">")
         await client.publish("elsewhere", b"x")
-        async with within(20, "both are refused"):
+        async with within(60, "both are refused"):
             while refused != {"subscription", "publish"}:
                 await asyncio.sleep(0.02)
     finally:
@@ -437,6 +437,6 @@ async def test_missing_seed_is_a_failure_until_restored(
 
 
 async def in_state(mail: Mail, state: str) -> None:
-    async with within(30, f"mail is {state}"):
+    async with within(60, f"mail is {state}"):
         while mail.state != state:
             await asyncio.sleep(0.02)

@@ -104,7 +104,7 @@ async def test_outbox_order_survives_concurrent_receipts(shared_place: Place) ->
             await asyncio.gather(
                 one.mail.post(posted, via_transport=True), two.mail.confirm(keys[max(0, number - 1) : number])
             )
-        async with within(30, "an outbox that is empty"):
+        async with within(60, "an outbox that is empty"):
             while claimed := await one.mail.claim(60, 10):
                 await two.mail.confirm([("ARCH", "", posted.letter_id) for posted, _, _ in claimed])
         assert [counts.away for counts in await one.mail.counts()] in ([], [0])

@@ -1,6 +1,6 @@
 """Waits that come to an end, and say what they waited for.
 
-    async with within(20, "a receipt for every letter"): …
+    async with within(60, "a receipt for every letter"): …
     await bounded(test, 300)            a whole test; where every task stands is told if it is not over then
 
 Invariant: every wait here has a time limit, also for a task that ignores its cancellation.

@@ -110,7 +110,7 @@ def _send(address: str, operation: Any, mode: GenerationMode, number: int, statu
                     place[name] = THREAD
         if isinstance(case.body, dict) and isinstance(case.body.get("wait_s"), float | int):
             case.body["wait_s"] = 0  # to wait is not to fail
-        response = case.call(base_url=address, timeout=30)
+        response = case.call(base_url=address, timeout=60)
         statuses[response.status_code] += 1
         case.validate_response(response, checks=CHECKS)
 

@@ -94,7 +94,7 @@ async def test_waiting_receiver_is_notified_immediately(ops: Caller) -> None:
     await asyncio.sleep(0.2)
     assert not waiting.done()
     await read_json(ops.post("", result()), 201)
-    (held,) = await asyncio.wait_for(waiting, 5)
+    (held,) = await asyncio.wait_for(waiting, 60)
     assert held["letter"]["task_id"] == "T-1"
 
 
@@ -340,7 +340,7 @@ class Stream:
     async def event(self) -> dict[str, str]:
         while True:
             lines = (
-                (await asyncio.wait_for(self.answer.content.readuntil(b"\n\n"), 10)).decode().strip("\n").split("\n")
+                (await asyncio.wait_for(self.answer.content.readuntil(b"\n\n"), 60)).decode().strip("\n").split("\n")
             )
             found = dict(line.split(": ", 1) for line in lines if ": " in line and not line.startswith(":"))
             if "data" in found:
@@ -375,8 +375,8 @@ async def test_server_shutdown_ends_its_streams(tmp_path: Path) -> None:
         waiting = asyncio.create_task(server.client.post(f"{MAIL}/inbox/ARCH/receive", json={"wait_s": 30}))
         await asyncio.sleep(0.2)
         await server.state.runs.close()
-        await asyncio.wait_for(answer.content.read(), 10)
-        assert (await asyncio.wait_for(waiting, 10)).status == 200
+        await asyncio.wait_for(answer.content.read(), 60)
+        assert (await asyncio.wait_for(waiting, 60)).status == 200
 
 
 # --- who sees what ---------------------------------------------------------------------------------------------------

@@ -116,7 +116,7 @@ def test_a_server_of_two_workers_counts_as_one(tmp_path: Path) -> None:
         told = get_json(address, "/metrics")
         assert {one["worker"] for one in told["workers"]} == set(answered)
         request = urllib.request.Request(f"{address}/metrics", headers={"accept": "text/plain"})
-        with urllib.request.urlopen(request, timeout=30) as answer:
+        with urllib.request.urlopen(request, timeout=60) as answer:
             text = answer.read().decode()
         assert all(f'dragoman_uptime_seconds{{worker="{pid}"}}' in text for pid in answered)
         os.kill(answered[0], signal.SIGKILL)

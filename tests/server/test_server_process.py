@@ -61,7 +61,7 @@ def run_process(folder: Path, *arguments: str, **more: str) -> Iterator[tuple[su
 
 
 def get_json(address: str, path: str = "/healthz") -> Any:
-    with urllib.request.urlopen(f"{address}{path}", timeout=30) as answer:
+    with urllib.request.urlopen(f"{address}{path}", timeout=60) as answer:
         return json.loads(answer.read())
 
 
@@ -152,6 +152,13 @@ def test_nobody_else_is_let_near_it_before_there_is_a_key(tmp_path: Path, argume
     assert "dragoman keys create" in refused.stderr
 
 
+def send_until_refused(request: urllib.request.Request) -> None:
+    """Repeat a request until the server has read its key again and raises."""
+    while True:
+        urllib.request.urlopen(request, timeout=60).close()
+        time.sleep(0.05)
+
+
 def test_with_a_key_it_listens_everywhere_and_demands_it(tmp_path: Path) -> None:
     store = ("--store", str(tmp_path / "chats.db"))
     made = json.loads(run_command(tmp_path, "keys", "create", "--user", "ada", "--json", *store).stdout)
@@ -160,12 +167,11 @@ def test_with_a_key_it_listens_everywhere_and_demands_it(tmp_path: Path) -> None
         with pytest.raises(urllib.error.HTTPError, match="401"):
             get_json(here, "/api/v1/agent/me")
         request = urllib.request.Request(f"{here}/api/v1/agent/me", headers={"Authorization": f"Bearer {made['key']}"})
-        with urllib.request.urlopen(request, timeout=30) as answer:
+        with urllib.request.urlopen(request, timeout=60) as answer:
             assert json.loads(answer.read())["userId"] == "ada"
         assert run_command(tmp_path, "keys", "revoke", made["public_id"], *store).returncode == 0
-        time.sleep(1.0)
         with pytest.raises(urllib.error.HTTPError, match="401"):
-            urllib.request.urlopen(request, timeout=30)
+            send_until_refused(request)
 
 
 def test_a_port_that_is_taken_is_said_so(tmp_path: Path) -> None:

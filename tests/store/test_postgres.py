@@ -255,21 +255,18 @@ async def test_a_connection_that_is_lost_before_the_commit_costs_nothing(url: st
 async def test_a_deadlock_is_resolved_by_doing_one_of_them_again(url: str) -> None:
     async with open_store(url) as store:
         sessions = [(await store.create_session()).id for _ in range(2)]
-        attempts = list[str]()
-        both = asyncio.Barrier(2)
+        attempts, holders = list[str](), set[str]()
 
         @operation
         def crosswise(first: str, second: str) -> Generator[Any, Any, None]:
             attempts.append(first)
             yield "UPDATE sessions SET last_seq = last_seq + 1 WHERE id = ?", (first,)
-            yield "SELECT pg_sleep(0.2)", ()
+            holders.add(first)
+            while len(holders) < 2:  # until each holds the row that the other wants
+                yield "SELECT pg_sleep(0.01)", ()
             yield "UPDATE sessions SET last_seq = last_seq + 1 WHERE id = ?", (second,)
 
-        async def run(first: str, second: str) -> None:
-            await both.wait()
-            await store._write(crosswise(first, second))
-
-        await asyncio.gather(run(*sessions), run(*reversed(sessions)))
+        await asyncio.gather(store._write(crosswise(*sessions)), store._write(crosswise(*reversed(sessions))))
         assert len(attempts) == 3
         assert [(await store.get_session(one)).last_seq for one in sessions] == [2, 2]
 
@@ -324,17 +321,21 @@ async def test_a_number_that_no_column_can_hold_is_refused(url: str) -> None:
 async def test_a_reader_sees_one_moment_and_can_change_nothing(url: str) -> None:
     async with open_store(url) as store:
         session = await store.create_session()
+        has_read, is_appended = asyncio.Event(), list[bool]()
 
         @operation
         def twice() -> Generator[Any, Any, tuple[int, int]]:
             before = yield "SELECT last_seq FROM sessions WHERE id = ?", (session.id,)
-            yield "SELECT pg_sleep(0.3)", ()
+            has_read.set()
+            while not is_appended:
+                yield "SELECT pg_sleep(0.01)", ()
             after = yield "SELECT last_seq FROM sessions WHERE id = ?", (session.id,)
             return before[0][0], after[0][0]
 
         reading = asyncio.create_task(store._read(twice()))
-        await asyncio.sleep(0.1)
+        await has_read.wait()
         await store.append(session.id, said("x"))
+        is_appended.append(True)
         assert await reading == (0, 0)
         with pytest.raises(StorageError):
             await store._read(asked("UPDATE sessions SET title = 'x'"))

@@ -38,7 +38,7 @@ async def test_an_answer_that_ends_just_when_it_is_flushed_ends(steps: int, tmp_
         for _ in range(steps):
             await asyncio.sleep(0)
         whole = growing.message(growing.accumulator.reply(), context, MessageStatus.CANCELLED)
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             ended = await growing.finish(whole)
         assert ended.message.content == (TextBlock("a" + "b" * FLUSH_CHARACTERS),)
 

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 __all__ = ["program", "pytest_pyfunc_call"]
 
-WAIT_MS = 10_000
+WAIT_MS = 60_000
 
 
 @pytest.fixture(scope="session")

@@ -240,7 +240,7 @@ async def test_plots_have_the_colours_of_the_page(visitor: Visitor, worked: str)
     await visitor.find(".lines canvas").first.wait_for()
     light = await visitor.page.evaluate(drawn)
     await visitor.page.emulate_media(color_scheme="dark")
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while await visitor.page.evaluate(drawn) == light:
             await asyncio.sleep(0.05)
 

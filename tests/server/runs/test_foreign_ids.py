@@ -84,7 +84,7 @@ async def use_endpoints_during_run(caller: Caller) -> None:
     caller.server.agent.tools = ToolRegistry([slow.tool()])
     caller.server.fake.call("wait")
     await caller.run(user("Wait.", "m-2"), "run-b")
-    await asyncio.wait_for(slow.began.wait(), 10)
+    await asyncio.wait_for(slow.began.wait(), 60)
     await caller.run(user("And this?", "m-3"), "run-c")
     await caller.run(user("Something else", "m-4"), "run-b")
     await caller.ask("DELETE", f"{THREADS}/{{id}}")

@@ -66,7 +66,7 @@ async def slow_run(server: ServerFixture, **given: Any) -> AsyncIterator[tuple[S
     body = run_input("Wait.", **given)
     async with server.client.post(RUNS, json=body) as answer:
         assert answer.status == 202, await answer.text()
-    await asyncio.wait_for(slow.began.wait(), 10)
+    await asyncio.wait_for(slow.began.wait(), 60)
     yield slow, body
     slow.may_end.set()
 
@@ -164,7 +164,7 @@ async def test_a_run_goes_on_when_its_client_is_gone(chat_server: ServerFixture)
     chat_server.fake.say("I am still here.")
     given = run_input("Wait.")
     answer = await chat_server.client.post(RUNS, json=given, headers=SSE)
-    await asyncio.wait_for(slow.began.wait(), 10)
+    await asyncio.wait_for(slow.began.wait(), 60)
     answer.close()
     slow.may_end.set()
     _, told = await get_events(chat_server, given["threadId"])

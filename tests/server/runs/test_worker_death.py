@@ -35,7 +35,7 @@ needs_proc = pytest.mark.skipif(
 
 @asynccontextmanager
 async def run_two_workers(folder: Path) -> AsyncIterator[tuple[int, str, Store]]:
-    """A server of two workers whose model tells a long story: its process, its address, and its store."""
+    """A server of two workers whose model streams a story: its process, its address, and its store."""
     async with FaultyServer(_make_story) as upstream:
         file = folder / "dragoman" / "config.toml"
         file.parent.mkdir()
@@ -112,7 +112,7 @@ async def test_another_worker_ends_the_run_of_one_that_is_killed(tmp_path: Path,
     ):
         for _ in range(times(2, 50)):
             await wait_for_two(supervisor, address)
-            client = Client(session, run_input("A long story, please."))
+            client = Client(session, run_input("An endless story, please."))
             waits_s.append(await kill_worker(client, address, store))
             await check_ended(client, store)
             again = Client(session, run_input("Another story", threadId=client.given["threadId"]))
@@ -164,7 +164,7 @@ async def test_another_server_ends_the_run_of_one_that_is_killed(
     ):
         _, survivor = await servers.server()
         for _ in range(times(*rounds)):
-            clients = [Client(session, run_input("A long story, please.")) for _ in range(together)]
+            clients = [Client(session, run_input("An endless story, please.")) for _ in range(together)]
             killed = [await servers.server() for _ in clients]
             await asyncio.gather(*(begin_and_kill(*pair) for pair in zip(clients, killed, strict=True)))
             waits_s += await asyncio.gather(*(follow_to_end(client, survivor) for client in clients))

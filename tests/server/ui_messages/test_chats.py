@@ -47,7 +47,7 @@ async def start_slow_chat(server: ServerFixture, body: dict[str, Any]) -> tuple[
     server.fake.say("It was long.")
     response = await server.client.post(CHAT, json=body)
     assert response.status == 200, await response.text()
-    await asyncio.wait_for(slow.began.wait(), 10)
+    await asyncio.wait_for(slow.began.wait(), 60)
     return slow, response
 
 

@@ -44,7 +44,7 @@ class Server:
         for process in family:
             with contextlib.suppress(psutil.NoSuchProcess):
                 process.kill()
-        psutil.wait_procs(family, timeout=30)
+        psutil.wait_procs(family, timeout=60)
 
     def kill_one_backend(self, chance: random.Random) -> None:
         """End one process that serves a client; the server then ends all the others by itself, and recovers."""
