@@ -18,7 +18,7 @@ import msgspec
 import dragoman
 from dragoman.jsontext import read_json
 from dragoman.server.auth.principal import get_owned_session
-from dragoman.server.http.endpoint import Endpoint, EventStream, Handler
+from dragoman.server.http.endpoint import EventStream, Handler, chat_endpoint
 from dragoman.server.http.http_errors import not_found_error
 from dragoman.server.http.requests import app_state, parse_as, read_body, validate_id
 from dragoman.server.http.responses import json_response
@@ -93,43 +93,34 @@ async def post_stop(request: Request) -> Response:
 
 
 ENDPOINTS: Final = (
-    Endpoint(
-        "GET",
-        f"{_BASE}/info",
-        get_info,
-        name="copilotkit_info",
-        summary="What CopilotKit may use",
-        scope="chat",
-        responses={200: RuntimeInfo},
+    chat_endpoint(
+        "GET", f"{_BASE}/info", get_info, "What CopilotKit may use", {200: RuntimeInfo}, name="copilotkit_info"
     ),
-    Endpoint(
+    chat_endpoint(
         "POST",
         f"{_BASE}/agent/{{agentId}}/run",
         _for_agent(post_run),
+        "Start a run, as CopilotKit requests it",
+        {200: EventStream},
         name="copilotkit_run",
-        summary="Start a run, as CopilotKit requests it",
-        scope="chat",
         request_body=RunAgentInput,
-        responses={200: EventStream},
     ),
-    Endpoint(
+    chat_endpoint(
         "POST",
         f"{_BASE}/agent/{{agentId}}/connect",
         _for_agent(post_connect),
+        "Restore a thread, as CopilotKit requests it",
+        {200: EventStream},
         name="copilotkit_connect",
-        summary="Restore a thread, as CopilotKit requests it",
-        scope="chat",
         request_body=ConnectInput,
-        responses={200: EventStream},
     ),
-    Endpoint(
+    chat_endpoint(
         "POST",
         f"{_BASE}/agent/{{agentId}}/stop/{{threadId}}",
         _for_agent(post_stop),
+        "Cancel a run, as CopilotKit requests it",
+        {200: StopResponse},
         name="copilotkit_stop",
-        summary="Cancel a run, as CopilotKit requests it",
-        scope="chat",
         request_body=StopRequest,
-        responses={200: StopResponse},
     ),
 )

@@ -14,7 +14,7 @@ from starlette.responses import Response
 
 import dragoman
 from dragoman.server.config import address
-from dragoman.server.http.endpoint import Body, Endpoint, Media
+from dragoman.server.http.endpoint import Body, Endpoint, Media, public_endpoint
 from dragoman.server.http.http_errors import ErrorBody
 from dragoman.server.http.requests import app_state
 
@@ -150,13 +150,7 @@ def _content(body: Body, schema_by_id: dict[int, Any]) -> dict[str, Any]:
 
 
 ENDPOINTS = (
-    Endpoint(
-        "GET",
-        "/api/v1/openapi.json",
-        get_openapi,
-        name="openapi",
-        summary="This document",
-        responses={200: {"type": "object"}},
-        public=True,
+    public_endpoint(
+        "GET", "/api/v1/openapi.json", get_openapi, "This document", {200: {"type": "object"}}, name="openapi"
     ),
 )

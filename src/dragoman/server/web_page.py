@@ -24,7 +24,7 @@ from starlette.responses import Response
 
 from dragoman.server.auth.local_access import PARAMETER, cookie_name
 from dragoman.server.auth.principal import get_peer_uid
-from dragoman.server.http.endpoint import Endpoint, Media, Query
+from dragoman.server.http.endpoint import Media, Query, public_endpoint
 from dragoman.server.http.http_errors import ApiError, not_found_error
 from dragoman.server.http.requests import app_state
 from dragoman.server.http.responses import accepts_gzip
@@ -153,41 +153,37 @@ def _image_sources(attachments: str | None) -> str:
 
 
 ENDPOINTS = (
-    Endpoint(
+    public_endpoint(
         "GET",
         "/",
         get_page,
+        "The web page",
+        {200: Media("text/html", {"type": "string"}), 303: None},
         name="page",
-        summary="The web page",
-        responses={200: Media("text/html", {"type": "string"}), 303: None},
         query=(Query(PARAMETER, summary="The token that the server printed; the response sets a cookie"),),
-        public=True,
     ),
-    Endpoint(
+    public_endpoint(
         "GET",
         "/frame",
         get_frame,
+        "The page for previews of HTML and diagrams, in a sandbox",
+        {200: Media("text/html", {"type": "string"})},
         name="preview_frame",
-        summary="The page for previews of HTML and diagrams, in a sandbox",
-        responses={200: Media("text/html", {"type": "string"})},
-        public=True,
     ),
-    Endpoint(
+    public_endpoint(
         "GET",
         f"/{_WORKER}",
         get_service_worker,
+        "The service worker of the web page",
+        {200: Media("text/javascript")},
         name="service_worker",
-        summary="The service worker of the web page",
-        responses={200: Media("text/javascript")},
-        public=True,
     ),
-    Endpoint(
+    public_endpoint(
         "GET",
         "/static/{name}",
         get_page_file,
+        "A file of the web page",
+        {200: (Media("text/javascript"), Media("text/css"), Media("image/svg+xml"), Media("text/plain"))},
         name="page_part",
-        summary="A file of the web page",
-        responses={200: (Media("text/javascript"), Media("text/css"), Media("image/svg+xml"), Media("text/plain"))},
-        public=True,
     ),
 )

@@ -11,7 +11,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 import dragoman
-from dragoman.server.http.endpoint import Endpoint
+from dragoman.server.http.endpoint import public_endpoint
 from dragoman.server.http.requests import app_state
 
 _TIMEOUT_S: Final = 5.0
@@ -50,13 +50,12 @@ async def get_health(request: Request) -> Response:
 
 
 ENDPOINTS = (
-    Endpoint(
+    public_endpoint(
         "GET",
         "/healthz",
         get_health,
+        "State of the store and of mail, and durability of stored data",
+        {200: Health, 503: Health},
         name="health",
-        summary="State of the store and of mail, and durability of stored data",
-        responses={200: Health, 503: Health},
-        public=True,
     ),
 )

@@ -24,7 +24,7 @@ from dragoman.server.auth.scopes import ADMIN
 from dragoman.server.http.endpoint import Endpoint, Media
 from dragoman.server.http.requests import app_state
 from dragoman.server.http.responses import json_response
-from dragoman.server.mail.access import SCOPE, mail_team
+from dragoman.server.mail.access import mail_endpoint, mail_team
 from dragoman.store import Totals
 
 if TYPE_CHECKING:
@@ -299,15 +299,14 @@ def _mail_metrics(mail: MailMetrics) -> Iterator[Metric]:
 
 
 def _metrics_endpoint(path: str, name: str) -> Endpoint:
-    return Endpoint(
+    return mail_endpoint(
         "GET",
         path,
         show_metrics,
+        "Measures of tasks, agents, models, mail and cost; with the scope admin also runs and requests",
+        {200: (AllMeasures, Media("text/plain", {"type": "string"}))},
         name=name,
-        summary="Measures of tasks, agents, models, mail and cost; with the scope admin also runs and requests",
         description="JSON, or the Prometheus text format if Accept prefers it.",
-        responses={200: (AllMeasures, Media("text/plain", {"type": "string"}))},
-        scope=SCOPE,
     )
 
 

@@ -27,6 +27,4 @@ async def get_me(request: Request) -> Response:
     return Response(msgspec.json.encode(body), media_type="application/json")
 
 
-ENDPOINTS = (
-    Endpoint("GET", "/api/v1/agent/me", get_me, name="me", summary="The caller's identity", responses={200: Me}),
-)
+ENDPOINTS = (Endpoint("GET", "/api/v1/agent/me", get_me, "The caller's identity", {200: Me}, name="me"),)

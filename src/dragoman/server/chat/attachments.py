@@ -22,7 +22,7 @@ from dragoman.attachments import ROUTE, OpenFile, Owner, response_headers
 from dragoman.attachments.file_types import is_text_type
 from dragoman.message import ImageSource, MediaBlock, Message
 from dragoman.server.auth.principal import get_principal
-from dragoman.server.http.endpoint import Endpoint, Media, Query
+from dragoman.server.http.endpoint import Media, Query, chat_endpoint, public_endpoint
 from dragoman.server.http.http_errors import ApiError
 from dragoman.server.http.multipart import read_form
 from dragoman.server.http.requests import app_state, request_base_url, text_param, validate_id
@@ -184,37 +184,31 @@ _FORM: Final = Media(
 )
 
 ENDPOINTS = (
-    Endpoint(
+    chat_endpoint(
         "POST",
         "/api/v1/agent/attachments",
         upload_attachment,
-        name="upload_attachment",
-        summary="Upload a file for a message",
-        scope="chat",
+        "Upload a file for a message",
+        {200: UploadResponse},
         request_body=_FORM,
-        responses={200: UploadResponse},
     ),
-    Endpoint(
+    chat_endpoint(
         "GET",
         "/api/v1/agent/attachments/signed-url",
         sign_attachment,
-        name="sign_attachment",
-        summary="A signed URL for a file",
-        scope="chat",
-        responses={200: SignedUrlResponse},
+        "A signed URL for a file",
+        {200: SignedUrlResponse},
         query=(
             Query("bucket", summary="From the message's metadata", required=True),
             Query("path", summary="From the message's metadata", required=True),
         ),
     ),
-    Endpoint(
+    public_endpoint(
         "GET",
         f"{ROUTE}{{bucket}}/{{path:path}}",
         read_attachment,
-        name="read_attachment",
-        summary="The file of a signed URL",
-        responses={200: _BYTES, 206: _BYTES, 307: None},
+        "The file of a signed URL",
+        {200: _BYTES, 206: _BYTES, 307: None},
         query=(Query("token", summary="The signature", required=True),),
-        public=True,
     ),
 )

@@ -26,7 +26,7 @@ from dragoman.pricing import ReceiptLine, cache_savings, receipt
 from dragoman.server.auth.principal import Principal, find_session, get_owned_session, get_principal
 from dragoman.server.auth.scopes import ADMIN
 from dragoman.server.chat.history import day_param, seq_param, usage_to_json
-from dragoman.server.http.endpoint import Endpoint, Media, Query
+from dragoman.server.http.endpoint import Media, Query, chat_endpoint
 from dragoman.server.http.http_errors import ApiError
 from dragoman.server.http.requests import app_state, int_param, text_param
 from dragoman.server.http.responses import json_response
@@ -306,37 +306,33 @@ _RANGE: Final = (
 )
 
 ENDPOINTS = (
-    Endpoint(
+    chat_endpoint(
         "GET",
         f"{_THREAD}/cost",
         get_thread_cost,
+        "Cost of a thread by model and by answer",
+        {200: ThreadCostResponse},
         name="thread_cost",
-        summary="Cost of a thread by model and by answer",
-        scope="chat",
-        responses={200: ThreadCostResponse},
         query=(
             Query("limit", {"type": "integer", "minimum": 1}, "Maximum number of receipts, at most 1000"),
             Query("afterSeq", {"type": "integer", "minimum": 0}, "Answers after this position"),
         ),
     ),
-    Endpoint(
+    chat_endpoint(
         "GET",
         "/api/v1/agent/cost",
         get_cost,
+        "Usage by day, model and thread",
+        {200: CostResponse},
         name="cost",
-        summary="Usage by day, model and thread",
-        scope="chat",
-        responses={200: CostResponse},
         query=_RANGE,
     ),
-    Endpoint(
+    chat_endpoint(
         "GET",
         "/api/v1/agent/cost/export",
         export_cost,
-        name="export_cost",
-        summary="One line of CSV for each answer",
-        scope="chat",
-        responses={200: Media("text/csv", {"type": "string"})},
+        "One line of CSV for each answer",
+        {200: Media("text/csv", {"type": "string"})},
         query=_RANGE,
     ),
 )

@@ -38,7 +38,7 @@ from dragoman.offload import estimate_size, run_off_loop
 from dragoman.server.auth.principal import Principal, find_thread, get_owned_session, get_principal
 from dragoman.server.auth.scopes import TOOLS
 from dragoman.server.chat.swap import load_history
-from dragoman.server.http.endpoint import Endpoint
+from dragoman.server.http.endpoint import chat_endpoint
 from dragoman.server.http.http_errors import ApiError
 from dragoman.server.http.requests import app_state, json_body, parse_as, validate_id
 from dragoman.server.http.responses import large_json_response
@@ -265,24 +265,20 @@ async def get_conversation(request: Request) -> Response:
 
 
 ENDPOINTS = (
-    Endpoint(
+    chat_endpoint(
         "POST",
         "/api/v1/envelopes",
         post_conversation,
-        name="post_conversation",
-        summary="Answer a conversation of agent message envelopes",
-        description="messages are rows of role, content and metadata, or envelopes; the response has envelopes.",
+        "Answer a conversation of agent message envelopes",
+        {200: ConversationResponse},
         request_body=ConversationRequest,
-        responses={200: ConversationResponse},
-        scope="chat",
+        description="messages are rows of role, content and metadata, or envelopes; the response has envelopes.",
     ),
-    Endpoint(
+    chat_endpoint(
         "GET",
         "/api/v1/envelopes/{threadId}",
         get_conversation,
-        name="get_conversation",
-        summary="A thread as agent message envelopes",
-        responses={200: EnvelopeThread},
-        scope="chat",
+        "A thread as agent message envelopes",
+        {200: EnvelopeThread},
     ),
 )

@@ -24,7 +24,7 @@ from dragoman.message import Message
 from dragoman.server.auth.principal import get_owned_session
 from dragoman.server.chat.history import seq_param
 from dragoman.server.chat.messages import strip_foreign_raw, with_client_name
-from dragoman.server.http.endpoint import Endpoint, Media, Query
+from dragoman.server.http.endpoint import Media, Query, chat_endpoint
 from dragoman.server.http.http_errors import ApiError
 from dragoman.server.http.requests import app_state, json_body, parse_as, text_param
 from dragoman.store import Session, Store
@@ -138,14 +138,12 @@ async def _stream_json(store: Store, session: Session, first: int, last: int) ->
 _NUMBER: Final = {"type": "integer", "minimum": 0}
 
 ENDPOINTS = (
-    Endpoint(
+    chat_endpoint(
         "GET",
         f"{_THREAD}/export",
         export_thread,
-        name="export_thread",
-        summary="A thread as a file",
-        scope="chat",
-        responses={
+        "A thread as a file",
+        {
             200: (
                 Media("text/markdown", {"type": "string"}),
                 Media("text/html", {"type": "string"}),
@@ -158,14 +156,12 @@ ENDPOINTS = (
             Query("toSeq", _NUMBER, "The last message"),
         ),
     ),
-    Endpoint(
+    chat_endpoint(
         "POST",
         "/api/v1/agent/threads/export",
         export_threads,
-        name="export_threads",
-        summary="Several threads as a ZIP archive",
-        scope="chat",
+        "Several threads as a ZIP archive",
+        {200: Media("application/zip", {"type": "string", "format": "binary"})},
         request_body=ExportRequest,
-        responses={200: Media("application/zip", {"type": "string", "format": "binary"})},
     ),
 )

@@ -41,7 +41,7 @@ from dragoman.message import (
     VideoBlock,
 )
 from dragoman.server.auth.principal import get_owned_session, get_principal
-from dragoman.server.http.endpoint import Endpoint, Query
+from dragoman.server.http.endpoint import Query, chat_endpoint
 from dragoman.server.http.http_errors import ApiError
 from dragoman.server.http.requests import app_state, int_param, text_param
 from dragoman.server.http.responses import json_response
@@ -217,14 +217,13 @@ def page_params() -> tuple[Query, ...]:
 
 
 ENDPOINTS = (
-    Endpoint(
+    chat_endpoint(
         "GET",
         "/api/v1/agent/history",
         get_history,
+        "Messages of a thread by day or by page",
+        {200: History},
         name="history",
-        summary="Messages of a thread by day or by page",
-        scope="chat",
-        responses={200: History},
         query=(
             Query("threadId", summary="The thread; by default the most recently changed one"),
             Query("before", {"type": "string", "format": "date"}, "Select the newest day before this one, in UTC"),

@@ -30,7 +30,7 @@ from dragoman.message import (
 )
 from dragoman.server.auth.principal import get_owned_session
 from dragoman.server.chat.history import MAX_PAGE_SIZE, PAGE_SIZE, client_message_id, page_params, read_page_rows
-from dragoman.server.http.endpoint import Endpoint
+from dragoman.server.http.endpoint import chat_endpoint
 from dragoman.server.http.http_errors import ApiError
 from dragoman.server.http.requests import app_state, int_param
 from dragoman.server.http.responses import json_response
@@ -174,32 +174,20 @@ async def list_formats(_: Request) -> Response:
 
 
 ENDPOINTS = (
-    Endpoint(
-        "GET",
-        "/api/v1/agent/formats",
-        list_formats,
-        name="list_formats",
-        summary="Formats of a message",
-        scope="chat",
-        responses={200: FormatList},
-    ),
-    Endpoint(
+    chat_endpoint("GET", "/api/v1/agent/formats", list_formats, "Formats of a message", {200: FormatList}),
+    chat_endpoint(
         "GET",
         f"{_THREAD}/messages",
         list_messages,
-        name="list_messages",
-        summary="A page of a thread in the canonical format",
-        scope="chat",
-        responses={200: MessagePage},
+        "A page of a thread in the canonical format",
+        {200: MessagePage},
         query=page_params(),
     ),
-    Endpoint(
+    chat_endpoint(
         "GET",
         f"{_THREAD}/messages/{{messageId}}/as/{{dialect}}",
         show_message_as,
-        name="show_message_as",
-        summary="A message as the wire of a dialect, as a transcript, or in the canonical format",
-        scope="chat",
-        responses={200: RenderedMessage},
+        "A message as the wire of a dialect, as a transcript, or in the canonical format",
+        {200: RenderedMessage},
     ),
 )

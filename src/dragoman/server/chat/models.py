@@ -10,7 +10,7 @@ from dragoman.catalog import Model
 from dragoman.errors import UnknownPriceError
 from dragoman.server.auth.principal import get_principal
 from dragoman.server.auth.scopes import ADMIN
-from dragoman.server.http.endpoint import Endpoint
+from dragoman.server.http.endpoint import chat_endpoint
 from dragoman.server.http.requests import app_state
 from dragoman.server.http.responses import json_response
 from dragoman.server.state import AppState
@@ -87,13 +87,11 @@ def _prices(state: AppState, model: Model) -> tuple[str | None, str | None]:
 
 
 ENDPOINTS = (
-    Endpoint(
+    chat_endpoint(
         "GET",
         "/api/v1/agent/models",
         list_models,
-        name="list_models",
-        summary="Available models, and which of them are configured",
-        scope="chat",
-        responses={200: ModelList},
+        "Available models, and which of them are configured",
+        {200: ModelList},
     ),
 )

@@ -24,7 +24,7 @@ from dragoman.offload import estimate_size, run_off_loop
 from dragoman.routing import read_policy
 from dragoman.server.auth.principal import Principal, get_owned_session, get_principal
 from dragoman.server.auth.scopes import TOOLS
-from dragoman.server.http.endpoint import Endpoint, Query
+from dragoman.server.http.endpoint import Query, chat_endpoint
 from dragoman.server.http.http_errors import ApiError
 from dragoman.server.http.requests import app_state, json_body, parse_as, text_param
 from dragoman.server.http.responses import json_response
@@ -202,52 +202,46 @@ def _first_seq(rows: list[Row], sent_ids: set[str]) -> int | None:
 
 
 ENDPOINTS = (
-    Endpoint(
+    chat_endpoint(
         "GET",
         f"{_THREAD}/settings",
         get_thread_settings,
+        "The settings of a thread",
+        {200: ThreadSettings},
         name="thread_settings",
-        summary="The settings of a thread",
-        scope="chat",
-        responses={200: ThreadSettings},
     ),
-    Endpoint(
+    chat_endpoint(
         "PUT",
         f"{_THREAD}/settings",
         replace_thread_settings,
-        name="replace_thread_settings",
-        summary="Replace the settings of a thread",
-        scope="chat",
+        "Replace the settings of a thread",
+        {200: ThreadSettings},
         request_body=ThreadSettingsUpdate,
-        responses={200: ThreadSettings},
     ),
-    Endpoint(
+    chat_endpoint(
         "GET",
         f"{_THREAD}/context",
         get_context,
+        "How the next question uses the context window",
+        {200: ContextUse},
         name="thread_context",
-        summary="How the next question uses the context window",
-        scope="chat",
-        responses={200: ContextUse},
         query=(Query("model", summary="The model, by id or alias; by default that of the thread"),),
     ),
-    Endpoint(
+    chat_endpoint(
         "GET",
         "/api/v1/agent/settings",
         get_defaults,
+        "The caller's settings for new threads",
+        {200: DefaultSettings},
         name="default_settings",
-        summary="The caller's settings for new threads",
-        scope="chat",
-        responses={200: DefaultSettings},
     ),
-    Endpoint(
+    chat_endpoint(
         "PUT",
         "/api/v1/agent/settings",
         replace_defaults,
+        "Replace the caller's settings for new threads",
+        {200: DefaultSettings},
         name="replace_default_settings",
-        summary="Replace the caller's settings for new threads",
-        scope="chat",
         request_body=DefaultSettingsUpdate,
-        responses={200: DefaultSettings},
     ),
 )

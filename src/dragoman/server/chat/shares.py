@@ -39,7 +39,7 @@ from dragoman.message import (
     ToolResultBlock,
 )
 from dragoman.server.auth.principal import get_owned_session
-from dragoman.server.http.endpoint import Endpoint, Media
+from dragoman.server.http.endpoint import Media, chat_endpoint, public_endpoint
 from dragoman.server.http.http_errors import ApiError, not_found_error
 from dragoman.server.http.requests import app_state, json_body, parse_as, request_base_url
 from dragoman.server.http.responses import json_response
@@ -188,32 +188,21 @@ def _public_blocks(blocks: Sequence[ContentBlock], include: frozenset[str]) -> I
 
 
 ENDPOINTS = (
-    Endpoint(
+    chat_endpoint(
         "POST",
         _THREAD,
         share_thread,
-        name="share_thread",
-        summary="Create the link to a read-only page of a thread",
-        scope="chat",
+        "Create the link to a read-only page of a thread",
+        {201: ShareResponse},
         request_body=ShareRequest,
-        responses={201: ShareResponse},
     ),
-    Endpoint(
-        "DELETE",
-        _THREAD,
-        revoke_share,
-        name="revoke_share",
-        summary="Revoke the link to a thread",
-        scope="chat",
-        responses={204: None},
-    ),
-    Endpoint(
+    chat_endpoint("DELETE", _THREAD, revoke_share, "Revoke the link to a thread", {204: None}),
+    public_endpoint(
         "GET",
         "/share/{token}",
         get_shared_page,
+        "The read-only page of a shared thread",
+        {200: Media("text/html", {"type": "string"})},
         name="shared_page",
-        summary="The read-only page of a shared thread",
-        public=True,
-        responses={200: Media("text/html", {"type": "string"})},
     ),
 )

@@ -21,7 +21,7 @@ from dragoman.ids import ToolIds, name_from_id
 from dragoman.message import Message
 from dragoman.server.auth.principal import get_owned_session, get_principal
 from dragoman.server.auth.scopes import TOOLS
-from dragoman.server.http.endpoint import Endpoint, Query
+from dragoman.server.http.endpoint import Query, chat_endpoint
 from dragoman.server.http.http_errors import ApiError
 from dragoman.server.http.requests import app_state, text_param
 from dragoman.server.http.responses import json_response
@@ -136,14 +136,13 @@ async def load_history(store: Store, session: Session) -> list[Message]:
 
 
 ENDPOINTS = (
-    Endpoint(
+    chat_endpoint(
         "GET",
         f"{_THREAD}/preflight",
         preview_swap,
+        "Preview of a swap to another model",
+        {200: SwapPreview},
         name="preflight",
-        summary="Preview of a swap to another model",
-        scope="chat",
-        responses={200: SwapPreview},
         query=(
             Query("model", summary="The model, by id or alias", required=True),
             Query(

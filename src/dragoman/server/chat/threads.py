@@ -25,7 +25,7 @@ from dragoman.server.auth.principal import Principal, find_session, find_thread,
 from dragoman.server.chat.history import MAX_PAGE_SIZE, client_message_id, day_param, message_text
 from dragoman.server.chat.shares import get_share
 from dragoman.server.chat.swap import swap_thread
-from dragoman.server.http.endpoint import Endpoint, Query
+from dragoman.server.http.endpoint import Query, chat_endpoint
 from dragoman.server.http.http_errors import ApiError, not_found_error
 from dragoman.server.http.requests import app_state, int_param, json_body, parse_as, text_param
 from dragoman.server.http.responses import json_response
@@ -430,14 +430,12 @@ _NUMBER: Final = {"type": "integer", "minimum": 1}
 _THREAD: Final = "/api/v1/agent/threads/{id}"
 
 ENDPOINTS = (
-    Endpoint(
+    chat_endpoint(
         "GET",
         "/api/v1/agent/threads",
         list_threads,
-        name="list_threads",
-        summary="The caller's threads, most recently changed first",
-        scope="chat",
-        responses={200: Threads},
+        "The caller's threads, most recently changed first",
+        {200: Threads},
         query=(
             Query("limit", _NUMBER, f"Maximum number of threads, at most {MAX_PAGE_SIZE}"),
             Query("cursor", summary="From the previous page"),
@@ -445,55 +443,33 @@ ENDPOINTS = (
             Query("tag", summary="Only threads with this tag, on one page"),
         ),
     ),
-    Endpoint(
-        "GET",
-        "/api/v1/agent/tags",
-        list_tags,
-        name="list_tags",
-        summary="The tags of the caller's threads",
-        scope="chat",
-        responses={200: Tags},
-    ),
-    Endpoint(
-        "GET", _THREAD, get_thread, name="get_thread", summary="One thread", scope="chat", responses={200: Thread}
-    ),
-    Endpoint(
+    chat_endpoint("GET", "/api/v1/agent/tags", list_tags, "The tags of the caller's threads", {200: Tags}),
+    chat_endpoint("GET", _THREAD, get_thread, "One thread", {200: Thread}),
+    chat_endpoint(
         "PATCH",
         _THREAD,
         update_thread,
+        "Change the title, the model, the pin or the tags of a thread",
+        {200: Thread},
         name="change_thread",
-        summary="Change the title, the model, the pin or the tags of a thread",
-        scope="chat",
         request_body=ThreadUpdate,
-        responses={200: Thread},
     ),
-    Endpoint(
-        "DELETE",
-        _THREAD,
-        delete_thread,
-        name="delete_thread",
-        summary="Delete a thread and its files",
-        scope="chat",
-        responses={204: None},
-    ),
-    Endpoint(
+    chat_endpoint("DELETE", _THREAD, delete_thread, "Delete a thread and its files", {204: None}),
+    chat_endpoint(
         "POST",
         f"{_THREAD}/fork",
         fork_thread,
-        name="fork_thread",
-        summary="Create a thread that shares the history up to a message",
-        scope="chat",
+        "Create a thread that shares the history up to a message",
+        {201: Thread},
         request_body=ForkRequest,
-        responses={201: Thread},
     ),
-    Endpoint(
+    chat_endpoint(
         "GET",
         "/api/v1/agent/search",
         search_messages,
+        "Search the messages of the caller's threads",
+        {200: SearchResults},
         name="search",
-        summary="Search the messages of the caller's threads",
-        scope="chat",
-        responses={200: SearchResults},
         query=(
             Query("q", summary='Words; "words in quotes" are a phrase', required=True),
             Query("threadId", summary="Search only this thread"),

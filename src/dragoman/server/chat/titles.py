@@ -18,7 +18,7 @@ from dragoman.message import TextBlock
 from dragoman.server.auth.principal import get_owned_session
 from dragoman.server.chat.history import message_text
 from dragoman.server.chat.threads import Thread, describe_thread
-from dragoman.server.http.endpoint import Endpoint
+from dragoman.server.http.endpoint import chat_endpoint
 from dragoman.server.http.http_errors import ApiError
 from dragoman.server.http.requests import app_state
 from dragoman.server.http.responses import json_response
@@ -71,13 +71,11 @@ def clean_title(text: str) -> str:
 
 
 ENDPOINTS = (
-    Endpoint(
+    chat_endpoint(
         "POST",
         "/api/v1/agent/threads/{id}/title",
         write_title,
-        name="write_title",
-        summary="Let the model of a thread write its title",
-        scope="chat",
-        responses={200: Thread},
+        "Let the model of a thread write its title",
+        {200: Thread},
     ),
 )

@@ -15,7 +15,7 @@ from starlette.responses import Response
 
 from dragoman.ids import name_from_id
 from dragoman.server.auth.principal import find_session, get_owned_session, get_principal
-from dragoman.server.http.endpoint import Endpoint
+from dragoman.server.http.endpoint import chat_endpoint
 from dragoman.server.http.requests import app_state
 from dragoman.server.http.responses import json_response
 from dragoman.store import Session
@@ -77,13 +77,11 @@ def _versions_in(
 
 
 ENDPOINTS = (
-    Endpoint(
+    chat_endpoint(
         "GET",
         f"{_THREAD}/versions",
         list_versions,
-        name="list_versions",
-        summary="The messages of a thread that have several versions, and the threads with these versions",
-        scope="chat",
-        responses={200: ThreadVersions},
+        "The messages of a thread that have several versions, and the threads with these versions",
+        {200: ThreadVersions},
     ),
 )

@@ -28,7 +28,7 @@ from dragoman.server.auth.scopes import TOOLS
 from dragoman.server.chat.costs import ReceiptResponse, make_receipt
 from dragoman.server.chat.history import client_message_id
 from dragoman.server.chat.messages import LossResponse, with_client_name
-from dragoman.server.http.endpoint import Endpoint
+from dragoman.server.http.endpoint import chat_endpoint
 from dragoman.server.http.http_errors import ApiError
 from dragoman.server.http.requests import app_state
 from dragoman.server.http.responses import json_response
@@ -294,22 +294,18 @@ def _shorten(value: Any) -> Any:
 
 
 ENDPOINTS = (
-    Endpoint(
+    chat_endpoint(
         "GET",
         f"{_MESSAGE}/why",
         explain_answer,
-        name="explain_answer",
-        summary="The route, the receipt and the trace of an answer",
-        scope="chat",
-        responses={200: WhyResponse},
+        "The route, the receipt and the trace of an answer",
+        {200: WhyResponse},
     ),
-    Endpoint(
+    chat_endpoint(
         "GET",
         f"{_MESSAGE}/wire",
         show_wire,
-        name="show_wire",
-        summary="The request and the reply of an answer, rebuilt from the stored messages",
-        scope="chat",
-        responses={200: WireResponse},
+        "The request and the reply of an answer, rebuilt from the stored messages",
+        {200: WireResponse},
     ),
 )

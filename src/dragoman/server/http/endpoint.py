@@ -1,8 +1,8 @@
 """The description of an endpoint. The routes and the OpenAPI document are generated from it.
 
     ENDPOINTS = (
-        Endpoint("GET", "/api/v1/agent/threads", list_threads, name="list_threads", summary="The caller's threads",
-                 query=(Query("limit", {"type": "integer", "minimum": 1}),), responses={200: Threads}),
+        chat_endpoint("GET", "/api/v1/agent/threads", list_threads, "The caller's threads", {200: Threads},
+                      query=(Query("limit", {"type": "integer", "minimum": 1}),)),
     )
 
 ``request_body`` and each of ``responses`` is a msgspec type, a JSON schema, ``Media`` for a body that is not JSON,
@@ -12,6 +12,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -41,46 +42,25 @@ class Query(msgspec.Struct, frozen=True):
     required: bool = False
 
 
-class Endpoint:
+class Endpoint(msgspec.Struct, eq=False):
     """A route and its description."""
 
-    __slots__ = (
-        "description",
-        "handler",
-        "method",
-        "name",
-        "path",
-        "public",
-        "query",
-        "request_body",
-        "responses",
-        "scope",
-        "summary",
-    )
+    method: str
+    path: str
+    handler: Handler
+    summary: str
+    responses: Mapping[int, Body]
+    name: str = ""  # the operation id; by default the name of the handler
+    request_body: Body = None
+    query: tuple[Query, ...] = ()
+    scope: str | None = None  # required scope; 403 without it
+    public: bool = False  # needs no key
+    description: str = ""
 
-    def __init__(
-        self,
-        method: str,
-        path: str,
-        handler: Handler,
-        *,
-        name: str,
-        summary: str,
-        responses: Mapping[int, Body],
-        request_body: Body = None,
-        query: tuple[Query, ...] = (),
-        scope: str | None = None,
-        public: bool = False,
-        description: str = "",
-    ) -> None:
-        self.method = method
-        self.path = path
-        self.handler = handler
-        self.name = name
-        self.summary = summary
-        self.responses = responses
-        self.request_body = request_body
-        self.query = query
-        self.scope = scope  # required scope; 403 without it
-        self.public = public  # needs no key
-        self.description = description
+    def __post_init__(self) -> None:
+        if not self.name:
+            self.name = self.handler.__name__
+
+
+chat_endpoint = partial(Endpoint, scope="chat")
+public_endpoint = partial(Endpoint, public=True)

@@ -9,12 +9,14 @@ Invariant: handlers read mail only through ``team_mail(request)``, which is limi
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from dragoman.letters import is_agent_name
 from dragoman.letters.records import personal_team
 from dragoman.mail import Mail
 from dragoman.server.auth.principal import Principal, get_owned_session, get_principal
+from dragoman.server.http.endpoint import Endpoint
 from dragoman.server.http.http_errors import ApiError, not_found_error
 from dragoman.server.http.requests import MAX_JSON_BYTES, app_state, read_body
 
@@ -24,6 +26,7 @@ if TYPE_CHECKING:
     from dragoman.store import Session
 
 SCOPE: Final = "mail"
+mail_endpoint: Final = partial(Endpoint, scope=SCOPE)
 _AGENT_PREFIX: Final = "agent:"
 
 

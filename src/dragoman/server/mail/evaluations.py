@@ -39,8 +39,8 @@ from dragoman.server.http.http_errors import ApiError, not_found_error
 from dragoman.server.http.requests import app_state, int_param, parse_as, text_param
 from dragoman.server.http.responses import json_response
 from dragoman.server.mail.access import (
-    SCOPE,
     linked_session,
+    mail_endpoint,
     mail_team,
     read_letter_body,
     require_sender,
@@ -231,26 +231,24 @@ def _make_endpoints(path: str, name: str) -> tuple[Endpoint, Endpoint]:
     """Return the endpoints under a path."""
     asks: Any = {"anyOf": [inline_schema(), msgspec.json.schema(TaskRating)["$defs"]["TaskRating"]]}
     return (
-        Endpoint(
+        mail_endpoint(
             "POST",
             f"{path}/evaluate",
             evaluate,
+            "Record an evaluation of a task",
+            {201: EvaluateResponse},
             name=f"evaluate{name}",
-            summary="Record an evaluation of a task",
+            request_body=asks,
             description="A task_result letter, or a rating. A letter is recorded once; a rating is recorded once per"
             " Idempotency-Key.",
-            request_body=asks,
-            responses={201: EvaluateResponse},
-            scope=SCOPE,
         ),
-        Endpoint(
+        mail_endpoint(
             "GET",
             f"{path}/evaluation/{{task_id}}",
             task_evaluation,
+            "List the evaluations of a task with summary and trend",
+            {200: TaskEvaluationResponse},
             name=f"evaluation{name}",
-            summary="List the evaluations of a task with summary and trend",
-            responses={200: TaskEvaluationResponse},
-            scope=SCOPE,
         ),
     )
 
@@ -258,27 +256,25 @@ def _make_endpoints(path: str, name: str) -> tuple[Endpoint, Endpoint]:
 ENDPOINTS = (
     *_make_endpoints("", ""),
     *_make_endpoints("/api/v1/mail", "_of_mail"),
-    Endpoint(
+    mail_endpoint(
         "GET",
         "/api/v1/mail/summaries",
         list_summaries,
+        "Summarize the newest evaluations of agents or models",
+        {200: Summaries},
         name="summaries",
-        summary="Summarize the newest evaluations of agents or models",
         query=(
             Query("by", {"type": "string", "enum": ["agent", "model"]}, "group by agent or model"),
             Query("newest", {"type": "integer", "minimum": 1, "maximum": _MAX_NEWEST}, "evaluations of each group"),
         ),
-        responses={200: Summaries},
-        scope=SCOPE,
     ),
-    Endpoint(
+    mail_endpoint(
         "GET",
         "/api/v1/mail/trends",
         list_trends,
+        "List scores, successes and durations of agents or models by hour, day or week",
+        {200: Trends},
         name="trends",
-        summary="List scores, successes and durations of agents or models by hour, day or week",
         query=(Query("by", {"type": "string", "enum": ["agent", "model"]}, "group by agent or model"),),
-        responses={200: Trends},
-        scope=SCOPE,
     ),
 )

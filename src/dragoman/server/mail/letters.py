@@ -26,11 +26,18 @@ from dragoman.mail.graph import Spend, letter_graph
 from dragoman.offload import LARGE, run_off_loop
 from dragoman.server.auth.principal import get_principal
 from dragoman.server.chat.history import HistoryRow, to_history_rows
-from dragoman.server.http.endpoint import Endpoint, Media, Query
+from dragoman.server.http.endpoint import Media, Query, public_endpoint
 from dragoman.server.http.http_errors import not_found_error, to_api_error
 from dragoman.server.http.requests import app_state, int_param, text_param
 from dragoman.server.http.responses import json_response, large_json_response
-from dragoman.server.mail.access import SCOPE, key_agents, linked_session, read_letter_body, require_sender, team_mail
+from dragoman.server.mail.access import (
+    key_agents,
+    linked_session,
+    mail_endpoint,
+    read_letter_body,
+    require_sender,
+    team_mail,
+)
 from dragoman.server.mail.evaluations import EvaluationResponse, to_evaluation_response
 from dragoman.server.mail.types import (
     DeadLetterDetail,
@@ -263,72 +270,58 @@ async def resend_letter(request: Request) -> Response:
 _LIMIT: Final = Query("limit", {"type": "integer", "minimum": 1}, "maximum number of letters")
 
 ENDPOINTS = (
-    Endpoint(
+    mail_endpoint(
         "POST",
         "/api/v1/mail",
         send_letter,
-        name="send_letter",
-        summary="Send a letter",
+        "Send a letter",
+        {200: SendResponse, 201: SendResponse},
+        request_body=inline_schema(),
         description="Sending the same letter again has no effect and returns 200 instead of 201. An invalid letter is"
         " rejected and stored as a dead letter, and its sender receives an error letter.",
-        request_body=inline_schema(),
-        responses={200: SendResponse, 201: SendResponse},
-        scope=SCOPE,
     ),
-    Endpoint(
+    public_endpoint(
         "GET",
         "/api/v1/mail/schema",
         letter_schema,
-        name="letter_schema",
-        summary="Get the JSON Schema of letters",
-        responses={200: Media("application/schema+json", {"type": "object"})},
-        public=True,
+        "Get the JSON Schema of letters",
+        {200: Media("application/schema+json", {"type": "object"})},
     ),
-    Endpoint(
+    mail_endpoint(
         "GET",
         "/api/v1/mail/tasks/{task_id}",
         list_task_letters,
+        "List the letters of a task in the order of sending",
+        {200: Letters},
         name="task_letters",
-        summary="List the letters of a task in the order of sending",
         query=(_LIMIT, Query("cursor", {"type": "string"}, "cursor of the previous page")),
-        responses={200: Letters},
-        scope=SCOPE,
     ),
-    Endpoint(
+    mail_endpoint(
         "GET",
         "/api/v1/mail/letters/{recipient}/{letter_id}",
         get_letter,
+        "Get a letter with its session, messages, tool calls, spend and evaluations",
+        {200: LetterGraphResponse},
         name="letter_graph",
-        summary="Get a letter with its session, messages, tool calls, spend and evaluations",
-        responses={200: LetterGraphResponse},
-        scope=SCOPE,
     ),
-    Endpoint(
+    mail_endpoint(
         "GET",
         "/api/v1/mail/dead",
         list_dead_letters,
+        "List dead letters",
+        {200: DeadLetters},
         name="dead_letters",
-        summary="List dead letters",
         query=(Query("recipient", {"type": "string"}, "only of this recipient"), _LIMIT),
-        responses={200: DeadLetters},
-        scope=SCOPE,
     ),
-    Endpoint(
+    mail_endpoint(
         "GET",
         "/api/v1/mail/dead/{dead_id}",
         get_dead_letter,
+        "Get a dead letter with its bytes as redacted text",
+        {200: DeadLetterDetail},
         name="dead_letter",
-        summary="Get a dead letter with its bytes as redacted text",
-        responses={200: DeadLetterDetail},
-        scope=SCOPE,
     ),
-    Endpoint(
-        "POST",
-        "/api/v1/mail/dead/{dead_id}/resend",
-        resend_letter,
-        name="resend_letter",
-        summary="Send a dead letter again",
-        responses={200: SendResponse},
-        scope=SCOPE,
+    mail_endpoint(
+        "POST", "/api/v1/mail/dead/{dead_id}/resend", resend_letter, "Send a dead letter again", {200: SendResponse}
     ),
 )

@@ -31,7 +31,7 @@ from dragoman.server.auth.principal import get_principal
 from dragoman.server.http.endpoint import Endpoint, Query
 from dragoman.server.http.requests import app_state, int_param, json_body, parse_as, text_param
 from dragoman.server.http.responses import json_response, large_json_response
-from dragoman.server.mail.access import SCOPE, get_recipient, key_agents, team_mail
+from dragoman.server.mail.access import get_recipient, key_agents, mail_endpoint, team_mail
 from dragoman.server.mail.types import (
     SLICE,
     JsonObject,
@@ -296,51 +296,46 @@ def _letter_endpoint(
     request_body: Any,
     responses: dict[int, Any],
 ) -> Endpoint:
-    return Endpoint(
+    return mail_endpoint(
         "POST",
         f"{_PATH}/{{letter_id}}/{verb}",
         handler,
+        summary,
+        responses,
         name=f"{verb.replace('-', '_')}_letter",
-        summary=summary,
         request_body=request_body,
-        responses=responses,
-        scope=SCOPE,
     )
 
 
 ENDPOINTS = (
-    Endpoint(
+    mail_endpoint(
         "GET",
         "/api/v1/mail",
         list_mailboxes,
+        "List the mailboxes of your team and their counts",
+        {200: Mailboxes},
         name="mailboxes",
-        summary="List the mailboxes of your team and their counts",
-        responses={200: Mailboxes},
-        scope=SCOPE,
     ),
-    Endpoint(
+    mail_endpoint(
         "GET",
         _PATH,
         list_letters,
+        "List the newest letters of a mailbox without a lease",
+        {200: Letters},
         name="look_into_mailbox",
-        summary="List the newest letters of a mailbox without a lease",
         query=(
             Query("limit", {"type": "integer", "minimum": 1}, "maximum number of letters"),
             Query("cursor", {"type": "string"}, "cursor of the previous page"),
         ),
-        responses={200: Letters},
-        scope=SCOPE,
     ),
-    Endpoint(
+    mail_endpoint(
         "POST",
         f"{_PATH}/receive",
         receive_letters,
-        name="receive_letters",
-        summary="Lease the next letters of a mailbox",
-        description="In their order, at most one per task. Other consumers cannot receive them until the lease ends.",
+        "Lease the next letters of a mailbox",
+        {200: Deliveries},
         request_body=ReceiveRequest,
-        responses={200: Deliveries},
-        scope=SCOPE,
+        description="In their order, at most one per task. Other consumers cannot receive them until the lease ends.",
     ),
     _letter_endpoint("ack", ack_letter, "Acknowledge a letter", LeaseRequest, {200: AckResponse}),
     _letter_endpoint("nack", nack_letter, "Report that a letter failed", NackRequest, {200: NackResponse}),

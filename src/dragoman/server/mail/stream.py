@@ -17,11 +17,11 @@ from starlette.responses import Response, StreamingResponse
 
 from dragoman.offload import run_off_loop
 from dragoman.server.auth.principal import authenticate
-from dragoman.server.http.endpoint import Endpoint, EventStream, Query
+from dragoman.server.http.endpoint import EventStream, Query
 from dragoman.server.http.http_errors import ApiError
 from dragoman.server.http.requests import app_state, text_param
 from dragoman.server.http.responses import KEEP_ALIVE
-from dragoman.server.mail.access import SCOPE, get_recipient, team_mail
+from dragoman.server.mail.access import SCOPE, get_recipient, mail_endpoint, team_mail
 from dragoman.server.mail.types import SLICE, to_letter_response
 from dragoman.store.mailbox.mail_store import LetterStatus
 
@@ -78,15 +78,13 @@ async def _is_authorized(request: Request) -> bool:
 
 
 ENDPOINTS = (
-    Endpoint(
+    mail_endpoint(
         "GET",
         "/api/v1/mail/inbox/{recipient}/stream",
         stream_mailbox,
-        name="stream_mailbox",
-        summary="Stream the new letters of a mailbox",
-        description="With Last-Event-ID, the stream starts after that letter, else with the next letter.",
+        "Stream the new letters of a mailbox",
+        {200: EventStream},
         query=(Query("last_event_id", {"type": "string"}, "replaces the header, for clients that cannot set one"),),
-        responses={200: EventStream},
-        scope=SCOPE,
+        description="With Last-Event-ID, the stream starts after that letter, else with the next letter.",
     ),
 )

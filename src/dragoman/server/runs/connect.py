@@ -16,7 +16,7 @@ from starlette.responses import Response
 
 from dragoman.ids import name_from_id
 from dragoman.server.auth.principal import find_thread, get_principal
-from dragoman.server.http.endpoint import Endpoint, EventStream
+from dragoman.server.http.endpoint import EventStream, chat_endpoint
 from dragoman.server.http.requests import app_state, json_body, parse_as, validate_id
 from dragoman.server.http.responses import encode_event
 from dragoman.server.runs.agui_encoder import AguiEncoder
@@ -92,15 +92,14 @@ def _make_event(run: Run | None, event: dict[str, Any]) -> RunEvent:
 
 
 ENDPOINTS = (
-    Endpoint(
+    chat_endpoint(
         "POST",
         "/api/v1/agent/connect",
         post_connect,
+        "The messages of a thread as events, then its active run",
+        {200: (EventStream, ProtoStream)},
         name="connect",
-        summary="The messages of a thread as events, then its active run",
-        description="For clients that restore a thread. A thread that does not exist has an empty stream.",
-        scope="chat",
         request_body=ConnectInput,
-        responses={200: (EventStream, ProtoStream)},
+        description="For clients that restore a thread. A thread that does not exist has an empty stream.",
     ),
 )

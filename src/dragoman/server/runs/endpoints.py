@@ -15,7 +15,7 @@ from dragoman.ids import name_from_id
 from dragoman.jsontext import read_json
 from dragoman.offload import LARGE, run_off_loop
 from dragoman.server.auth.principal import get_owned_session, get_principal
-from dragoman.server.http.endpoint import Endpoint, EventStream, Media, Query
+from dragoman.server.http.endpoint import EventStream, Media, Query, chat_endpoint
 from dragoman.server.http.http_errors import ApiError, not_found_error
 from dragoman.server.http.requests import app_state, json_bytes, text_param, validate_id
 from dragoman.server.http.responses import EventStreamResponse
@@ -173,54 +173,46 @@ def stream_response(batches: AsyncGenerator[list[RunEvent], None], encoder: Stre
 
 
 ENDPOINTS: Final = (
-    Endpoint(
+    chat_endpoint(
         "POST",
         "/api/v1/agent/runs",
         post_run,
+        "Start a run: one turn of a conversation",
+        {200: (EventStream, ProtoStream), 202: RunResponse},
         name="begin_run",
-        summary="Start a run: one turn of a conversation",
-        description=(
-            "With Accept: text/event-stream, or the protobuf type of AG-UI, the response streams the run's events;"
-            " otherwise it is 202 and the ids."
-            " The same request with the same runId is the same run."
-        ),
-        scope="chat",
         request_body=RunAgentInput,
-        responses={200: (EventStream, ProtoStream), 202: RunResponse},
+        description="With Accept: text/event-stream, or the protobuf type of AG-UI, the response streams the run's"
+        " events; otherwise it is 202 and the ids."
+        " The same request with the same runId is the same run.",
     ),
-    Endpoint(
+    chat_endpoint(
         "GET",
         "/api/v1/agent/runs/{threadId}/events",
         get_events,
+        "Events of the runs of a thread",
+        {200: (EventStream, ProtoStream), 204: None},
         name="run_events",
-        summary="Events of the runs of a thread",
-        description=(
-            "With Last-Event-ID all events after that one, otherwise the newest run from its start. The stream ends"
-            " when no run is active; 204 if there are no events."
-        ),
-        scope="chat",
         query=(
             Query("runId", summary="One run only"),
             Query("lastEventId", {"type": "string"}, "Instead of the header, for clients that cannot set it"),
         ),
-        responses={200: (EventStream, ProtoStream), 204: None},
+        description="With Last-Event-ID all events after that one, otherwise the newest run from its start. The stream"
+        " ends when no run is active; 204 if there are no events.",
     ),
-    Endpoint(
+    chat_endpoint(
         "POST",
         "/api/v1/agent/runs/{threadId}/cancel",
         post_cancel,
+        "Cancel the active run of a thread",
+        {200: CancelResponse, 202: CancelResponse},
         name="cancel_runs",
-        summary="Cancel the active run of a thread",
-        scope="chat",
-        responses={200: CancelResponse, 202: CancelResponse},
     ),
-    Endpoint(
+    chat_endpoint(
         "POST",
         "/api/v1/agent/runs/{threadId}/{runId}/cancel",
         post_cancel,
+        "Cancel a run",
+        {200: CancelResponse, 202: CancelResponse},
         name="cancel_run",
-        summary="Cancel a run",
-        scope="chat",
-        responses={200: CancelResponse, 202: CancelResponse},
     ),
 )

@@ -11,7 +11,7 @@ from starlette.responses import Response
 from dragoman.jsontext import read_json
 from dragoman.offload import LARGE, run_off_loop
 from dragoman.server.auth.principal import get_principal
-from dragoman.server.http.endpoint import Endpoint, EventStream
+from dragoman.server.http.endpoint import EventStream, chat_endpoint
 from dragoman.server.http.http_errors import not_found_error
 from dragoman.server.http.requests import app_state, json_bytes
 from dragoman.server.http.responses import json_response
@@ -97,43 +97,34 @@ async def _find_chat(request: Request) -> Session | None:
 
 
 ENDPOINTS: Final = (
-    Endpoint(
+    chat_endpoint(
         "POST",
         _CHAT,
         post_chat,
+        "Start a run of a chat, as the AI SDK requests it",
+        {200: EventStream},
         name="chat",
-        summary="Start a run of a chat, as the AI SDK requests it",
-        description="The response is a UI message stream, version 1. The chat is the thread of the same id.",
-        scope="chat",
         request_body=ChatRequest,
-        responses={200: EventStream},
+        description="The response is a UI message stream, version 1. The chat is the thread of the same id.",
     ),
-    Endpoint(
+    chat_endpoint(
         "GET",
         f"{_CHAT}/{{id}}/stream",
         get_stream,
+        "The active run of a chat, from the start of its message",
+        {200: EventStream, 204: None},
         name="chat_stream",
-        summary="The active run of a chat, from the start of its message",
         description="A UI message stream; 204 if no run is active.",
-        scope="chat",
-        responses={200: EventStream, 204: None},
     ),
-    Endpoint(
-        "GET",
-        f"{_CHAT}/{{id}}/messages",
-        get_messages,
-        name="chat_messages",
-        summary="A chat as UI messages",
-        scope="chat",
-        responses={200: UiHistory},
+    chat_endpoint(
+        "GET", f"{_CHAT}/{{id}}/messages", get_messages, "A chat as UI messages", {200: UiHistory}, name="chat_messages"
     ),
-    Endpoint(
+    chat_endpoint(
         "POST",
         f"{_CHAT}/{{id}}/cancel",
         post_cancel,
+        "Cancel the active run of a chat",
+        {200: ChatCancelResponse, 202: ChatCancelResponse},
         name="cancel_chat",
-        summary="Cancel the active run of a chat",
-        scope="chat",
-        responses={200: ChatCancelResponse, 202: ChatCancelResponse},
     ),
 )
