@@ -2,7 +2,9 @@
 
     create_file(path)      a new, empty file with mode 0600
     open_new(path)         the same, open for writing
+    replace_file(path, …)  write a file with mode 0600 atomically and durably
     make_folder(path)      a folder with mode 0700, and its missing parents
+    sync_folder(path)      make the names in a folder durable
     restrict(path, …)      remove the permissions of other users, with a warning for each path
 
 Modes are set on creation, so other users can never open the file. On systems without POSIX modes nothing is changed.
@@ -13,6 +15,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import secrets
 from pathlib import Path
 from typing import IO, Final
 
@@ -30,6 +33,30 @@ def create_file(path: Path) -> None:
 def open_new(path: Path) -> IO[bytes]:
     """Create a file with mode 0600 and open it for writing. It must not exist."""
     return os.fdopen(_descriptor(path), "wb")
+
+
+def replace_file(path: Path, data: bytes) -> None:
+    """Write a file with mode 0600 under a temporary name, sync it, and rename it to ``path``."""
+    temporary = path.with_name(f".{secrets.token_hex(8)}")
+    try:
+        with open_new(temporary) as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def sync_folder(folder: Path) -> None:
+    """Write the entries of a folder to disk. Windows cannot open a folder; nothing is done there."""
+    if not _POSIX:
+        return
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def _descriptor(path: Path) -> int:

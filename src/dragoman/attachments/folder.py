@@ -10,7 +10,6 @@ import asyncio
 import contextlib
 import errno
 import os
-import secrets
 import stat
 from collections.abc import AsyncGenerator, Mapping
 from pathlib import Path
@@ -78,22 +77,11 @@ class FolderStorage:
             if location is None:
                 raise StorageError("a link is in place of a folder of attachments", where=str(self._root))
             folders = permissions.make_folder(location.parent)
-            self._put(location, data)
+            permissions.replace_file(location, data)
             for folder in (location.parent, *(created.parent for created in folders)):
-                _sync(folder)
+                permissions.sync_folder(folder)
         except OSError as error:
             raise _storage_error(error) from error
-
-    def _put(self, location: Path, data: bytes) -> None:
-        temporary = location.with_name(f".{secrets.token_hex(8)}")
-        try:
-            with permissions.open_new(temporary) as file:
-                file.write(data)
-                file.flush()
-                os.fsync(file.fileno())
-            temporary.replace(location)
-        finally:
-            temporary.unlink(missing_ok=True)
 
     def _size(self, path: str) -> int:
         file, size = self._open(path)
@@ -149,16 +137,6 @@ async def _chunks(file: BinaryIO) -> AsyncGenerator[bytes]:
     with file:
         while chunk := await asyncio.to_thread(file.read, _CHUNK):
             yield chunk
-
-
-def _sync(folder: Path) -> None:
-    if os.name != "posix":
-        return  # Windows cannot open a folder
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def _storage_error(error: OSError) -> StorageError:

@@ -9,18 +9,16 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Mapping
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, Final
-from urllib.parse import parse_qsl, urlsplit
+from typing import TYPE_CHECKING, Final
 
 from dragoman.attachments.paths import not_found_error, validate_bucket
 from dragoman.attachments.types import Chunks
-from dragoman.errors import StorageError, StoreUnusableError
+from dragoman.errors import StorageError
+from dragoman.s3_bucket import open_bucket
 
 if TYPE_CHECKING:
     from obstore import GetResult
-    from obstore.store import S3Store
 
-_OPTIONS: Final = ("endpoint", "region", "path_style", "direct")
 _STORED_HEADERS: Final = ("Content-Type", "Content-Disposition", "Cache-Control")
 
 
@@ -28,28 +26,12 @@ class S3Storage:
     """A bucket."""
 
     def __init__(self, url: str) -> None:
-        try:
-            import obstore  # noqa: PLC0415  an extra
-            from obstore.exceptions import BaseError, NotFoundError  # noqa: PLC0415
-            from obstore.store import S3Store  # noqa: PLC0415
-        except ImportError:
-            raise StoreUnusableError(
-                "S3 needs the package obstore", remedy="Install dragoman[s3]", code="missing_extra"
-            ) from None
-        parts = urlsplit(url)
-        options = dict(parse_qsl(parts.query, keep_blank_values=True))
-        if not parts.hostname or parts.username or set(options) - set(_OPTIONS):
-            raise StoreUnusableError(
-                "not the URL of a bucket",
-                remedy="Use s3://bucket/prefix?endpoint=https://…&region=…, with credentials in the environment",
-                code="not_a_store",
-            )
-        self.bucket = validate_bucket(parts.netloc)
-        self._obstore, self._faults = obstore, BaseError
-        self._not_found = (FileNotFoundError, NotFoundError)
-        self._prefix = f"{parts.path.strip('/')}/".lstrip("/")
-        self._is_direct = options.get("direct") == "true"
-        self._bucket_store = _open_bucket(S3Store, parts.netloc, options)
+        bucket = open_bucket(url, extra_options=("direct",))
+        self.bucket = validate_bucket(bucket.name)
+        self._obstore, self._faults, self._not_found = bucket.obstore, bucket.errors, bucket.missing_errors
+        self._prefix = f"{bucket.path.strip('/')}/".lstrip("/")
+        self._is_direct = bucket.options.get("direct") == "true"
+        self._bucket_store = bucket.store
 
     async def write(self, path: str, data: bytes, headers: Mapping[str, str]) -> None:
         attributes = {name: headers[name] for name in _STORED_HEADERS if name in headers}
@@ -104,11 +86,12 @@ class S3Storage:
         if not self._is_direct:
             return None
         try:
-            return await self._obstore.sign_async(
+            url: str = await self._obstore.sign_async(
                 self._bucket_store, "GET", self._prefix + path, timedelta(seconds=ttl_s)
             )
         except self._faults as error:
             raise self._storage_error(error) from error
+        return url
 
     async def close(self) -> None:
         """Nothing to close."""
@@ -125,21 +108,3 @@ class S3Storage:
         return StorageError(
             f"the bucket cannot be reached ({type(error).__name__}: {first})", where=f"s3://{self.bucket}"
         )
-
-
-def _open_bucket(kind: type[S3Store], bucket: str, options: dict[str, str]) -> S3Store:
-    endpoint = options.get("endpoint")
-    config: dict[str, Any] = {"virtual_hosted_style_request": options.get("path_style", "true") == "false"}
-    if endpoint is not None:
-        config["endpoint"] = endpoint
-    config["region"] = options.get("region", "us-east-1")
-    return kind(
-        bucket,
-        **config,
-        client_options={
-            "allow_http": (endpoint or "").startswith("http://"),
-            "connect_timeout": "5 seconds",
-            "timeout": "60 seconds",
-        },
-        retry_config={"max_retries": 4, "retry_timeout": timedelta(seconds=30)},
-    )

@@ -10,9 +10,7 @@ replaced as a whole, so that no reader sees a part of it.
 
 from __future__ import annotations
 
-import contextlib
 import os
-import secrets
 import shlex
 from collections.abc import Mapping
 from pathlib import Path
@@ -20,6 +18,7 @@ from typing import Any, Final
 
 import msgspec
 
+from dragoman import permissions
 from dragoman.errors import SettingsError
 
 Tables = dict[str, dict[str, Any]]
@@ -85,16 +84,9 @@ def change_provider(
 
 def _replace(path: Path, data: bytes) -> None:
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
     try:
-        with os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as stream:
-            stream.write(data)
-            stream.flush()
-            os.fsync(stream.fileno())
-        temporary.replace(path)
+        permissions.replace_file(path, data)
     except OSError as error:
-        with contextlib.suppress(OSError):
-            temporary.unlink()
         what = error.strerror or "cannot be written"
         raise SettingsError(what, where=str(path), remedy="Check its permissions", code="config_not_writable") from None
 

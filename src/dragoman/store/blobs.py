@@ -17,21 +17,20 @@ import errno
 import hashlib
 import os
 import re
-import secrets
 import time
 from collections.abc import AsyncIterator
-from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Protocol
-from urllib.parse import parse_qsl, unquote, urlsplit
+from typing import TYPE_CHECKING, Final, Protocol
+from urllib.parse import unquote, urlsplit
 
 import msgspec
 
 from dragoman import permissions
 from dragoman.errors import CorruptDataError, StorageError, StoreUnusableError
+from dragoman.s3_bucket import open_bucket
 
 if TYPE_CHECKING:
-    from obstore.store import S3Store
+    pass
 
 _is_name: Final = re.compile("[0-9a-f]{64}").fullmatch
 
@@ -167,7 +166,7 @@ class FolderBlobs:
             if not self._touch(path, len(data)):
                 self._write(path, data)
             for folder in (path.parent, self.folder):  # also if another process has written it and not synced it yet
-                _sync(folder)
+                permissions.sync_folder(folder)
         except OSError as error:
             raise _storage_error(error) from error
 
@@ -181,25 +180,9 @@ class FolderBlobs:
     def _write(self, path: Path, data: bytes) -> None:
         is_new = not self.folder.exists()
         permissions.make_folder(path.parent)
-        partial = path.with_name(f".{secrets.token_hex(8)}")
-        try:
-            with permissions.open_new(partial) as file:
-                file.write(data)
-                file.flush()
-                os.fsync(file.fileno())
-            partial.replace(path)
-        finally:
-            partial.unlink(missing_ok=True)
+        permissions.replace_file(path, data)
         if is_new:
-            _sync(self.folder.parent)
-
-
-def _sync(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+            permissions.sync_folder(self.folder.parent)
 
 
 def _storage_error(error: OSError) -> StorageError:
@@ -210,8 +193,6 @@ def _storage_error(error: OSError) -> StorageError:
 
 # --- S3 --------------------------------------------------------------------------------------------------------------
 
-_OPTIONS: Final = ("endpoint", "region", "path_style")
-
 
 class S3Blobs:
     """Blobs in a bucket: ``s3://bucket/prefix?endpoint=https://…&region=…``.
@@ -221,44 +202,11 @@ class S3Blobs:
     """
 
     def __init__(self, url: str) -> None:
-        try:
-            import obstore  # noqa: PLC0415  an optional extra
-            from obstore.exceptions import BaseError, NotFoundError  # noqa: PLC0415
-            from obstore.store import S3Store  # noqa: PLC0415
-        except ImportError:
-            raise StoreUnusableError(
-                "S3 needs a package that is not installed", remedy="Install dragoman[s3]", code="missing_extra"
-            ) from None
-        parts = urlsplit(url)
-        options = dict(parse_qsl(parts.query, keep_blank_values=True))
-        if not parts.hostname or parts.username or set(options) - set(_OPTIONS):
-            raise StoreUnusableError(
-                "it is not the URL of a bucket",
-                remedy="Write s3://bucket/prefix?endpoint=https://…&region=…; keys come from the environment",
-                code="not_a_store",
-            )
-        self._obstore, self._errors = obstore, BaseError
-        self._missing_errors = (FileNotFoundError, NotFoundError)
-        self._where = f"s3://{parts.netloc}{parts.path}"
-        self._prefix = parts.path.strip("/")
-        self._bucket = self._open(S3Store, parts.netloc, options)
-
-    def _open(self, kind: type[S3Store], bucket: str, options: dict[str, str]) -> S3Store:
-        endpoint = options.get("endpoint")
-        config: dict[str, Any] = {"virtual_hosted_style_request": options.get("path_style", "true") == "false"}
-        if endpoint is not None:
-            config["endpoint"] = endpoint
-        config["region"] = options.get("region", "us-east-1")
-        return kind(
-            bucket,
-            **config,
-            client_options={
-                "allow_http": (endpoint or "").startswith("http://"),
-                "connect_timeout": "5 seconds",
-                "timeout": "60 seconds",
-            },
-            retry_config={"max_retries": 4, "retry_timeout": timedelta(seconds=30)},
-        )
+        bucket = open_bucket(url)
+        self._obstore, self._errors, self._missing_errors = bucket.obstore, bucket.errors, bucket.missing_errors
+        self._where = f"s3://{bucket.name}{bucket.path}"
+        self._prefix = bucket.path.strip("/")
+        self._bucket = bucket.store
 
     def _key(self, sha256: str) -> str:
         name = f"{validate_name(sha256)[:2]}/{sha256}"

@@ -22,6 +22,7 @@ from dragoman.wire.residue import foreign_field_losses
 if TYPE_CHECKING:
     from dragoman.catalog import Model
 
+Quirks = Collection[str]  # deviations of a provider from its API, by name
 _ASSISTANT, _TOOL = Role.ASSISTANT, Role.TOOL
 
 
@@ -39,7 +40,7 @@ def prepare_request(
     table: LimitTable,
     carries: Carries,
     model: Model | None,
-    quirks: Collection[str],
+    quirks: Quirks,
     *,
     fit: bool,
 ) -> Preparation:

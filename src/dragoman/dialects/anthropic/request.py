@@ -5,7 +5,7 @@ Invariant: a request that was read here is written as it was.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from dragoman.dialects.anthropic import fast_path
@@ -38,7 +38,7 @@ from dragoman.jsontext import accepts_json_text, expect_list, expect_object, fla
 from dragoman.message import ContentBlock, Message, ProviderRaw, Role, TextBlock
 from dragoman.wire.message_builder import MessageBuilder
 from dragoman.wire.option_fields import OptionFields
-from dragoman.wire.preparation import prepare_request
+from dragoman.wire.preparation import Quirks, prepare_request
 from dragoman.wire.residue import apply_diff, get_notes, make_notes
 from dragoman.wire.support import request_losses
 from dragoman.wire.tool_definitions import allowed_tools, write_tools
@@ -88,9 +88,7 @@ def read_request(body: dict[str, Any]) -> Request:
     return request.replace(provider_raw=raw or {"dialect": NAME})
 
 
-def write_request(
-    request: Request, quirks: Collection[str] = (), model: Model | None = None, *, fit: bool = True
-) -> Written:
+def write_request(request: Request, quirks: Quirks = (), model: Model | None = None, *, fit: bool = True) -> Written:
     """Write a request of the Messages API, with losses."""
     request, losses, adjustments, is_plain = prepare_request(request, TABLE, _carries, model, quirks, fit=fit)
     notes = get_notes(request.provider_raw, NAME)

@@ -6,7 +6,7 @@ consecutive messages of one role are written as one, unless they were separate.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, Final
 
 from dragoman.dialects.bedrock_converse.blocks import (
@@ -27,7 +27,7 @@ from dragoman.exchange import Loss, OpaqueTool, Request, SideEffects, ToolDefini
 from dragoman.jsontext import accepts_json_text, expect_list, expect_object, flag_or_none, text_or_none
 from dragoman.message import ContentBlock, InvalidToolUseBlock, Message, Role, ToolUseBlock
 from dragoman.wire.message_builder import MessageBuilder
-from dragoman.wire.preparation import prepare_request
+from dragoman.wire.preparation import Quirks, prepare_request
 from dragoman.wire.residue import apply_diff, get_notes, make_notes
 from dragoman.wire.support import request_losses
 from dragoman.wire.tool_definitions import allowed_tools, write_tools
@@ -69,9 +69,7 @@ def read_request(body: dict[str, Any]) -> Request:
     return request.replace(provider_raw=raw or {"dialect": NAME})
 
 
-def write_request(
-    request: Request, quirks: Collection[str] = (), model: Model | None = None, *, fit: bool = True
-) -> Written:
+def write_request(request: Request, quirks: Quirks = (), model: Model | None = None, *, fit: bool = True) -> Written:
     """Write a request of Converse and report losses. The model belongs in the URL."""
     request, losses, adjustments, is_plain = prepare_request(request, TABLE, _carries, model, quirks, fit=fit)
     notes = get_notes(request.provider_raw, NAME)

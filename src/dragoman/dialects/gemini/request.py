@@ -6,7 +6,7 @@ Invariant: a content is split into messages so that joining them restores it.
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from dragoman.dialects.gemini.blocks import (
@@ -26,7 +26,7 @@ from dragoman.errors import FormatError
 from dragoman.exchange import Loss, Request, ToolDefinition, Written
 from dragoman.jsontext import accepts_json_text, expect_list, expect_object, text_or_none
 from dragoman.message import ContentBlock, InvalidToolUseBlock, Message, Role, TextBlock, ToolUseBlock
-from dragoman.wire.preparation import prepare_request
+from dragoman.wire.preparation import Quirks, prepare_request
 from dragoman.wire.residue import apply_diff, diff, get_notes, make_notes
 from dragoman.wire.support import request_losses
 
@@ -75,9 +75,7 @@ def read_request(wire: dict[str, Any]) -> Request:
     return request.replace(provider_raw=raw or {"dialect": NAME})
 
 
-def write_request(
-    request: Request, quirks: Collection[str] = (), model: Model | None = None, *, fit: bool = True
-) -> Written:
+def write_request(request: Request, quirks: Quirks = (), model: Model | None = None, *, fit: bool = True) -> Written:
     """Write a request to generateContent and report losses. The model belongs in the URL."""
     request, losses, adjustments, is_plain = prepare_request(request, TABLE, _carries, model, quirks, fit=fit)
     notes = get_notes(request.provider_raw, NAME)

@@ -6,7 +6,7 @@ unless it was read in another form.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any, Final
 
 from dragoman.dialects.gemini_interactions.limits import TABLE
@@ -50,7 +50,7 @@ from dragoman.message import (
 from dragoman.wire.losses import option_losses, supported_blocks
 from dragoman.wire.message_builder import MessageBuilder
 from dragoman.wire.option_fields import OptionFields
-from dragoman.wire.preparation import prepare_request
+from dragoman.wire.preparation import Quirks, prepare_request
 from dragoman.wire.residue import apply_diff, get_notes, make_notes
 from dragoman.wire.support import request_losses
 from dragoman.wire.tool_definitions import EMPTY_SCHEMA, write_tools
@@ -85,9 +85,7 @@ def read_request(body: Wire) -> Request:
     return request.replace(provider_raw=raw or {"dialect": NAME})
 
 
-def write_request(
-    request: Request, quirks: Collection[str] = (), model: Model | None = None, *, fit: bool = True
-) -> Written:
+def write_request(request: Request, quirks: Quirks = (), model: Model | None = None, *, fit: bool = True) -> Written:
     """Write a request of ``/interactions`` and report losses."""
     request, losses, adjustments, is_plain = prepare_request(request, TABLE, _carries, model, quirks, fit=fit)
     losses.extend(_option_losses(request.options))

@@ -5,7 +5,7 @@ Invariant: a request that was read here is written as it was.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
@@ -67,7 +67,7 @@ from dragoman.message import (
 from dragoman.wire.losses import error_flag_losses, supported_blocks
 from dragoman.wire.message_builder import MessageBuilder
 from dragoman.wire.option_fields import OptionFields
-from dragoman.wire.preparation import prepare_request
+from dragoman.wire.preparation import Quirks, prepare_request
 from dragoman.wire.residue import apply_diff, get_notes, make_notes
 from dragoman.wire.support import request_losses
 from dragoman.wire.tool_definitions import default_tool, read_tool, write_tool
@@ -126,9 +126,7 @@ def read_request(body: dict[str, Any]) -> Request:
     return request.replace(provider_raw=raw or {"dialect": NAME})
 
 
-def write_request(
-    request: Request, quirks: Collection[str] = (), model: Model | None = None, *, fit: bool = True
-) -> Written:
+def write_request(request: Request, quirks: Quirks = (), model: Model | None = None, *, fit: bool = True) -> Written:
     """Write a request for a provider with these quirks, with losses."""
     request, losses, adjustments, is_plain = prepare_request(request, TABLE, _carries, model, quirks, fit=fit)
     notes = get_notes(request.provider_raw, NAME)

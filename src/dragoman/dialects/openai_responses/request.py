@@ -6,7 +6,7 @@ Invariant: a request that was read is written as it was.
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Final
 
 from dragoman.dialects.openai_responses.blocks import (
@@ -53,7 +53,7 @@ from dragoman.message import ContentBlock, Message, OpaqueBlock, Role, TextBlock
 from dragoman.wire.losses import REFUSALS, drop_refused_options
 from dragoman.wire.message_builder import MessageBuilder
 from dragoman.wire.option_fields import OptionFields
-from dragoman.wire.preparation import prepare_request
+from dragoman.wire.preparation import Quirks, prepare_request
 from dragoman.wire.residue import apply_diff, diff, get_notes, make_notes
 from dragoman.wire.support import request_losses
 from dragoman.wire.tool_definitions import EMPTY_SCHEMA, write_tools
@@ -114,9 +114,7 @@ def read_request(body: dict[str, Any]) -> Request:
     return request.replace(provider_raw=raw or {"dialect": NAME})
 
 
-def write_request(
-    request: Request, quirks: Collection[str] = (), model: Model | None = None, *, fit: bool = True
-) -> Written:
+def write_request(request: Request, quirks: Quirks = (), model: Model | None = None, *, fit: bool = True) -> Written:
     """Write a request for a provider with these quirks, with losses."""
     request, losses, adjustments, is_plain = prepare_request(request, TABLE, _carries, model, quirks, fit=fit)
     request = mark_free_form_results(request)

@@ -10,7 +10,6 @@ Invariant: a file with the name of the copy is never incomplete.
 from __future__ import annotations
 
 import asyncio
-import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -75,11 +74,7 @@ def _publish(partial: Path, target: Path) -> None:
     if _blob_folder(partial).exists():
         _blob_folder(partial).rename(_blob_folder(target))
     partial.rename(target)
-    descriptor = os.open(target.parent, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+    permissions.sync_folder(target.parent)
 
 
 class _BackupProgress:

@@ -26,6 +26,7 @@ from typing import Any, Final
 
 import apsw
 
+from dragoman import permissions
 from dragoman.errors import DragomanError, StorageError
 from dragoman.store.engines.sqlite_jobs import (
     WAKE,
@@ -179,7 +180,7 @@ class LoopWriter:
             connection = self._connect()
             if self._log is None:
                 self._log = os.open(self._log_path, os.O_RDONLY)
-                _sync_folder(self._log_path.parent)  # the log may be a new file
+                permissions.sync_folder(self._log_path.parent)  # the log may be a new file
         except (OSError, DragomanError):
             return  # the writer thread reports it
         connection.set_busy_timeout(0)
@@ -215,11 +216,3 @@ class LoopWriter:
         if connection is not None:
             connection.close()
         self._lock.close()
-
-
-def _sync_folder(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
