@@ -39,7 +39,7 @@ from dragoman.wire.message_builder import MessageBuilder, foreign_block_reason
 from dragoman.wire.residue import apply_diff, get_notes, make_notes
 
 NAME: Final = "anthropic"
-DEFAULT_ID: Final = "msg_dragoman"  # of an answer that came without one
+DEFAULT_ID: Final = "msg_dragoman"  # for an answer without an id
 _DOCUMENT_TYPES: Final = ("application/pdf", "text/plain")
 
 
@@ -59,7 +59,7 @@ def block_notes(block: ContentBlock, wire: dict[str, Any]) -> ProviderRaw | None
         provider_id = wire["id"]
     own = (
         True if isinstance(block, ThinkingBlock | RedactedThinkingBlock) else None
-    )  # marks it as native, so it can be sent back
+    )  # marks the block as native: only native blocks can be sent back
     return make_notes(NAME, _default_block(block, provider_id), wire, id=provider_id, own=own)
 
 

@@ -105,8 +105,8 @@ def write_reply(reply: Reply) -> Written:
 
 def default_reply(reply: Reply) -> dict[str, Any]:
     wire: dict[str, Any] = {"id": DEFAULT_ID, "type": "message", "role": "assistant"}
-    wire["model"] = reply.model or ""  # the API requires one; not every provider sends it
-    has_failed = reply.fault is not None and reply.fault.code != "empty_response"  # which ends like any other
+    wire["model"] = reply.model or ""  # required by the API; some providers send none
+    has_failed = reply.fault is not None and reply.fault.code != "empty_response"  # an empty response ends normally
     wire["stop_reason"] = None if has_failed else _STOP_WORDS.get(reply.stop_reason, "end_turn")
     wire["stop_sequence"] = reply.stop_sequence
     if reply.stop_details is not None:

@@ -57,8 +57,8 @@ _TIERS: Final = ("auto", "standard_only")
 _EFFORTS: Final = ("low", "medium", "high", "xhigh", "max")
 _SUMMARIES: Final = {"summarized": "auto", "omitted": "none"}
 _DISPLAYS: Final = {"none": "omitted", "auto": "summarized", "concise": "summarized", "detailed": "summarized"}
-_BETA_FORMAT_KEY: Final = "output_format"  # where the format of the answer stood while it was in beta
-_SEPARATE_KEYS: Final = ("messages", "system", "tools")  # parts of a request that are read one by one
+_BETA_FORMAT_KEY: Final = "output_format"  # the key of the response format during its beta
+_SEPARATE_KEYS: Final = ("messages", "system", "tools")  # read by their own functions
 _DEFAULT_MAX_TOKENS: Final = 4096  # the API requires a limit
 
 
@@ -93,7 +93,7 @@ def write_request(request: Request, quirks: Quirks = (), model: Model | None = N
     request, losses, adjustments, is_plain = prepare_request(request, TABLE, _carries, model, quirks, fit=fit)
     notes = get_notes(request.provider_raw, NAME)
     if not notes:
-        losses.extend(_option_losses(request.options))  # what this API itself said comes back as residue
+        losses.extend(_option_losses(request.options))  # fields of a native request are in the residue
     options = _write_options(request, notes.get("form"))
     if "residue" in notes:
         options = apply_diff(options, notes["residue"])
@@ -151,7 +151,7 @@ def _read_system(system: Any, builder: MessageBuilder) -> None:
 def _split_system(messages: tuple[Message, ...]) -> tuple[list[Message], Sequence[Message]]:
     """Separate the system prompts, which are beside the list, from the messages in the list."""
     system = [message for message in messages if message.role is _SYSTEM and not _is_in_list(message)]
-    if len(system) == 1 and messages[0] is system[0]:  # where it stands most often
+    if len(system) == 1 and messages[0] is system[0]:  # the usual position
         return [message for message in system if message.content], messages[1:]
     rest = [message for message in messages if message.role is not _SYSTEM or _is_in_list(message)]
     return [message for message in system if message.content], rest
@@ -202,9 +202,9 @@ def _make_message_notes(
     if previous_kind is None:
         message_notes = {name: note for name, note in notes.items() if note is not None}
         if kind == "tool" and builder.messages and builder.messages[-1].role is Role.TOOL:
-            message_notes["joined"] = False  # results next to each other that came in two messages
+            message_notes["joined"] = False  # adjacent results of two messages
     elif "user" in (kind, previous_kind):
-        message_notes["joined"] = True  # words and results that came in one message
+        message_notes["joined"] = True  # text and results of one message
     return {"dialect": NAME, **message_notes} if message_notes else None
 
 
@@ -230,7 +230,7 @@ def _write_messages(messages: Sequence[Message], losses: list[Loss]) -> list[dic
         role, raw = message.role, message.metadata.provider_raw
         notes = _NO_NOTES if raw is None else get_notes(raw, NAME)
         blocks = _write_blocks(message, losses)
-        if blocks or not message.content:  # else nothing of it can be said here; the losses name it
+        if blocks or not message.content:  # otherwise no block can be written; the losses name them
             may_join = notes or (role is _TOOL and previous is not None and previous.role is _TOOL)
             if may_join and wire and wire[-1]["role"] == "user" and _is_joined(previous, message, notes):
                 wire[-1]["content"] = [*_to_block_list(wire[-1]["content"]), *blocks]

@@ -38,7 +38,7 @@ from dragoman.wire.message_builder import MessageBuilder
 from dragoman.wire.residue import make_notes
 from dragoman.wire.stream_reader import BaseStreamReader, EventOrderError
 
-_PLACEHOLDER: Final = (TextBlock("…"),)  # stands for content that was emitted already
+_PLACEHOLDER: Final = (TextBlock("…"),)  # replaces emitted content
 
 
 class _TextDelta(msgspec.Struct, tag_field="type", tag="text_delta", forbid_unknown_fields=True, gc=False):
@@ -93,7 +93,7 @@ class StreamReader(BaseStreamReader):
         super().__init__(NAME, framing or "sse")
         self._message: dict[str, Any] = {}
         self._blocks: list[_Block] = []
-        self._current: _Block | None = None  # the block that the next delta most likely belongs to
+        self._current: _Block | None = None  # most likely the block of the next delta
         self._builder = MessageBuilder()
 
     def read_delta(self, delta: _BlockDelta) -> StreamEvent | None:
@@ -262,7 +262,7 @@ class StreamReader(BaseStreamReader):
         self._select(None)
         match block.kind:
             case "tool_use":
-                if not block.has_text and block.wire.get("input"):  # the whole input was in content_block_start
+                if not block.has_text and block.wire.get("input"):  # content_block_start had the complete input
                     events.append(ToolUseInputDelta(block.index, msgspec.json.encode(block.wire["input"]).decode()))
                 events.append(ToolUseEnd(block.index, block.raw))
             case "text":

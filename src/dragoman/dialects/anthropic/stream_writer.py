@@ -42,7 +42,7 @@ from dragoman.wire.frames import json_text, sse_frame
 from dragoman.wire.residue import apply_diff, get_notes
 from dragoman.wire.stream_writer import BaseStreamWriter
 
-_PLACEHOLDER: Final = (TextBlock("…"),)  # placeholder for a text: only whether there was one matters at the end
+_PLACEHOLDER: Final = (TextBlock("…"),)  # replaces written text: the end needs only its presence
 _DELTA_KEYS: Final[dict[type, tuple[str, str]]] = {  # type of a delta, and the key of its text
     TextDelta: ("text_delta", "text"),
     ThinkingDelta: ("thinking_delta", "thinking"),
@@ -57,8 +57,8 @@ class _Block:
         self.kind = kind
         self.index = index
         self.signature = begin.get("signature")
-        self.citations = 0  # how many are written
-        self.cited: tuple[Citation, ...] = ()  # known fields
+        self.citations = 0  # number of written citations
+        self.cited: tuple[Citation, ...] = ()  # citations received so far
         self.inputs: list[str] = []  # of a call, to detect whether it is complete when another block starts
         self.is_open = True
         name, key = _DELTA_KEYS[kind]

@@ -38,7 +38,7 @@ from dragoman.wire.residue import apply_diff, get_notes
 from dragoman.wire.stream_writer import BaseStreamWriter
 
 _STREAMED_FIELDS: Final = ("content", "tool_plan", "tool_calls", "citations")
-_KEPT_CHARACTERS: Final = 2_000  # of each text, so that a long answer does not fill the memory
+_KEPT_CHARACTERS: Final = 2_000  # per text: a long answer must not fill the memory
 
 
 class _CitedText:

@@ -46,11 +46,11 @@ from dragoman.wire.residue import apply_diff, get_notes, make_notes, wrap_residu
 from dragoman.wire.tool_definitions import read_arguments
 
 NAME: Final = "openai_chat"
-DEFAULT_ID: Final = "chatcmpl-dragoman"  # of an answer that came without one
+DEFAULT_ID: Final = "chatcmpl-dragoman"  # for an answer without an id
 TIERS: Final = ("auto", "default", "flex", "scale", "priority", "fast")  # accepted by the official SDK
-TRANSCRIPT: Final = "audio.transcript"  # places of a spoken answer
+TRANSCRIPT: Final = "audio.transcript"  # field of a spoken answer
 AUDIO: Final = "audio.data"
-LEGACY_ID: Final = "function_call:"  # calls had no ids once: a result named the function
+LEGACY_ID: Final = "function_call:"  # legacy calls have no id; their result has the name of the function
 ABSENT: Final = object()
 _DATA_URI: Final = re.compile(r"data:([^;,]+);base64,(.*)", re.DOTALL)
 _AUDIO_TYPES: Final = {"wav": "audio/wav", "mp3": "audio/mpeg"}

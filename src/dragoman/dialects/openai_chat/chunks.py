@@ -23,7 +23,7 @@ from dragoman.jsontext import OWN, join_surrogates, read_json
 
 Place = tuple[str, int]
 
-THINKING_FIELDS: Final = ("reasoning_content", "reasoning", "reasoning_text")  # the same, by vendor
+THINKING_FIELDS: Final = ("reasoning_content", "reasoning", "reasoning_text")  # one field, three vendor names
 _TEXT_FIELDS: Final = (*THINKING_FIELDS, "refusal", "reasoning_opaque")
 _STABLE_KEYS: Final = (
     "id",
@@ -41,7 +41,7 @@ _CHOICE_KEYS: Final = (
     "logprobs",
 )  # Perplexity repeats the whole message
 _CALL_KEYS: Final = ("tool_calls", "function_call")
-_SURROGATE_ESCAPE: Final = re.compile(rb"\\u[dD][89a-fA-F]")  # an escape for half of a character
+_SURROGATE_ESCAPE: Final = re.compile(rb"\\u[dD][89a-fA-F]")  # an escaped half of a surrogate pair
 _DETAIL_TEXTS: Final = {"reasoning.text": "text", "reasoning.summary": "summary"}
 
 
@@ -129,7 +129,7 @@ class Completion:
         completion = {**self.top, "object": "chat.completion", "choices": choices}
         try:
             msgspec.json.encode(completion)
-        except UnicodeEncodeError:  # a character was cut between two chunks
+        except UnicodeEncodeError:  # two chunks split a surrogate pair
             completion = _join_all_surrogates(completion)
         return completion
 
@@ -141,7 +141,7 @@ class PartialChoice:
         self.message: dict[str, Any] = {"role": "assistant"}
         self.rest: dict[str, Any] = {}
         self.finish_reason: str | None = None
-        self.origin: str | None = None  # where the reasoning is read from
+        self.origin: str | None = None  # the field of the reasoning text
         self.trailing: list[str] = []  # chunks after the end
         self.texts: dict[Place, list[str]] = {}  # text received so far, by place
         self._call_keys: list[int | None] = []

@@ -70,7 +70,7 @@ def read_message(wire: Any, builder: MessageBuilder) -> bool:
 
 def _read_result(provider_id: Any, content: Any, builder: MessageBuilder) -> bool:
     if type(provider_id) is not str or type(content) is not str or not content or ":" in provider_id:
-        return False  # a colon may be part of the made-up id of a legacy call
+        return False  # a colon may be part of a generated id of a legacy call
     if not provider_id.isascii():
         return False
     if not content.isascii():
@@ -121,7 +121,7 @@ def _read_call(wire: Any) -> tuple[str, str, dict[str, Any]] | None:
         if type(value) is dict and _encode(value) == arguments.encode():
             return provider_id, name, value
     except (msgspec.DecodeError, UnicodeError):
-        pass  # the general path names the problem
+        pass  # the general path raises the error
     return None
 
 

@@ -60,7 +60,7 @@ TABLE: Final = LimitTable(
         ("own_service_tiers", {"service_tiers": None}),
         ("no_prefill", {"ends_with_user": True}),
         ("reasoning_object", {"budget": (1, 1_000_000), "has_switch": True}),
-        ("thinking_object", {"budget": (1, 1_000_000), "has_switch": True}),  # reported when it is written
+        ("thinking_object", {"budget": (1, 1_000_000), "has_switch": True}),  # the writer reports the loss
         ("enable_thinking", {"budget": (1, 1_000_000), "has_switch": True}),
     ),
 )

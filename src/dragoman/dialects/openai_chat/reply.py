@@ -49,7 +49,7 @@ _FINISH_REASONS: Final = {
     StopReason.REFUSAL: "content_filter",
     StopReason.ERROR: "error",
 }
-UNUSABLE: Final = {  # finish reasons of answers that ended normally and cannot be used
+UNUSABLE: Final = {  # finish reasons of complete but unusable answers
     "tool_input_truncated": "length",
     "tool_input_invalid": "tool_calls",
     "empty_response": "stop",
@@ -226,10 +226,10 @@ def make_reply(
         fault=fault,
         alternatives=tuple(alternatives),
     )
-    marked = _mark_unusable(reply)  # how it will be written
+    marked = _mark_unusable(reply)  # as the writer writes it
     rest = {key: value for key, value in body.items() if key != "choices"}
     other_fields = {key: value for key, value in choice.items() if key != "message" or form == "no message"}
-    raw = wrap_residue(  # no two answers have the same id: there is always a difference
+    raw = wrap_residue(  # never empty: every answer has another id
         NAME,
         diff(default_reply(reply), rest),
         form=form,
@@ -277,7 +277,7 @@ def _read_stop(choice: dict[str, Any], blocks: list[ContentBlock]) -> tuple[Stop
         return StopReason.MAX_TOKENS, None
     reason = STOP_REASONS.get(str(word), StopReason.UNKNOWN)
     details = choice.get("finish_details")
-    if isinstance(details, dict) and details.get("type") == "max_tokens":  # sent by the first vision models
+    if isinstance(details, dict) and details.get("type") == "max_tokens":  # only the first vision models send it
         reason = StopReason.MAX_TOKENS
     if reason not in (StopReason.END_TURN, StopReason.UNKNOWN):
         return reason, None
@@ -306,7 +306,7 @@ def _read_failure(choice: dict[str, Any], body: dict[str, Any]) -> Fault:
 def default_reply(reply: Reply) -> dict[str, Any]:
     """Return the wire around the choices, without notes."""
     wire: dict[str, Any] = {"id": DEFAULT_ID, "object": "chat.completion", "created": 0}
-    wire["model"] = reply.model or ""  # the API requires one; not every provider sends it
+    wire["model"] = reply.model or ""  # required by the API; some providers send none
     if reply.usage is not None:
         wire["usage"] = write_usage(reply.usage)
         if reply.usage.service_tier in TIERS:

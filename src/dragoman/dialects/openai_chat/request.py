@@ -96,7 +96,7 @@ _FIELDS: Final = OptionFields(
 )
 _MODALITIES: Final = frozenset({"text", "audio"})
 _FORMATS: Final = {"text": "text", "json_object": "json"}
-_SEPARATE_KEYS: Final = ("messages", "tools", "functions")  # parts of a request that are read one by one
+_SEPARATE_KEYS: Final = ("messages", "tools", "functions")  # read by their own functions
 
 
 @accepts_json_text(separate=("messages", "tools"))

@@ -54,7 +54,7 @@ from dragoman.wire.residue import make_notes
 from dragoman.wire.stream_reader import BaseStreamReader, EventOrderError
 
 _THINKING_PART_KEYS: Final = frozenset({"type", "thinking"})
-_MAX_TRIES: Final = 16  # chunks of other shapes, before the reader stops to look for a repeated shape
+_MAX_TRIES: Final = 16  # chunks of other shapes before the reader stops searching for a repeated shape
 _LONE_SURROGATE: Final = "half of a character in a text"
 
 # --- chunks that only add text ---------------------------------------------------------------------------------------
@@ -160,8 +160,8 @@ class StreamReader(BaseStreamReader):
         self._builder = MessageBuilder()
         self._indexes: dict[Place, int] = {}
         self._open_places: set[Place] = set()
-        self._complete_places: set[Place] = set()  # of blocks that were emitted whole
-        self._deferred_keys: set[str] = set()  # keys with a block that is emitted at the end
+        self._complete_places: set[Place] = set()  # places of blocks emitted as one event
+        self._deferred_keys: set[str] = set()  # keys of blocks that are emitted at the end
         self._signatures: dict[int, str] = {}  # emitted signatures of reasoning details
         self._pending_surrogates: dict[Place, str] = {}
         self._unnamed_inputs: dict[Place, str] = {}  # input of calls without a name so far
@@ -289,7 +289,7 @@ class StreamReader(BaseStreamReader):
                 first = self._completion.first
                 wire = first.get_part(at) if key == "content" else first.get_detail(at)
                 events.append(BlockComplete(index, _read_single_block(key, [wire])))
-            case _:  # emitted at the end, and so are the blocks behind it
+            case _:  # emitted at the end, with all later blocks
                 self._deferred_keys.add(key)
 
     def _read_text(self, piece: Piece, index: int, events: list[StreamEvent]) -> None:

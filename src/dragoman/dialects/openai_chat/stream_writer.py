@@ -43,7 +43,7 @@ from dragoman.wire.stream_writer import BaseStreamWriter
 
 _REPEATED_KEYS: Final = ("id", "created", "model", "system_fingerprint", "service_tier", "provider")
 _TEXT_KEYS: Final = ("reasoning_content", "reasoning", "reasoning_text", "refusal", "reasoning_opaque", "content")
-_TEXT_MARK: Final = "\0words\0"  # in place of the words, while the bytes around them are made
+_TEXT_MARK: Final = "\0words\0"  # marks the position of the text in the template bytes
 _TEXT_MARK_JSON: Final = json_text(_TEXT_MARK)
 
 
@@ -55,7 +55,7 @@ class _Block:
         self.template = template
         self.raw = raw
         self.call: ToolUseBlock | None = None
-        self.number = 0  # of a call
+        self.number = 0  # number of the call
 
 
 class StreamWriter(BaseStreamWriter):
@@ -78,8 +78,8 @@ class StreamWriter(BaseStreamWriter):
         self._has_legacy_call = False
         self._has_content = False
         self._has_parts = False  # whether the content is a list
-        self._length = 0  # of all texts so far
-        self._starts: dict[int, int] = {}  # of each text among all texts
+        self._length = 0  # characters of all texts so far
+        self._starts: dict[int, int] = {}  # offset of each text
         self._annotations: list[dict[str, Any]] = []
         self._logprobs: list[TokenLogprob] = []
         self._alternatives: list[Alternative] = []
@@ -121,7 +121,7 @@ class StreamWriter(BaseStreamWriter):
             residue = get_notes(notes.get("message"), NAME).get("residue")
             choice["delta"]["annotations"] = apply_diff({"annotations": self._annotations}, residue).get("annotations")
         if end.stop_reason is not StopReason.UNKNOWN or not notes:  # otherwise the provider sends no finish reason
-            choice["finish_reason"] = choice.get("finish_reason") or "stop"  # without one it looks cut
+            choice["finish_reason"] = choice.get("finish_reason") or "stop"  # without it a client sees a cut stream
         alternatives = [write_alternative(each, at) for at, each in enumerate(self._alternatives, 1)]
         others = [one for other in (*notes.get("others", ()), *alternatives) for one in _choice_chunks(other)]
         out = b"".join(sse_frame({**self._base, "choices": [one]}) for one in (choice, *others))
@@ -155,7 +155,7 @@ class StreamWriter(BaseStreamWriter):
         if audio:
             rest["audio"] = audio
         if self._has_content and not self._has_parts and notes.get("form") == "list":
-            rest["content"] = []  # the words were the words of a part
+            rest["content"] = []  # the text belongs to a part
         return rest
 
     def feed(self, event: StreamEvent) -> bytes:

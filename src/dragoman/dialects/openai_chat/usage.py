@@ -59,7 +59,7 @@ def read_plain_usage(body: dict[str, Any]) -> TokenUsage | None:
     if cached > prompt or reasoning > completion or audio > completion:
         return None
     if reasoning and total == prompt + completion + reasoning:
-        return None  # xAI counts reasoning apart
+        return None  # xAI does not include reasoning in the output
     return _usage(
         input_tokens=prompt - cached,
         output_tokens=completion,

@@ -43,7 +43,7 @@ from dragoman.wire.residue import apply_diff, diff, get_notes, make_notes
 NAME: Final = "openai_responses"
 ROLE_NAMES: Final = {Role.ASSISTANT: "assistant", Role.SYSTEM: "system"}
 _GENERATED: Final = "image_generation_call"  # the form of an image that this API generated
-SUMMARY_SEPARATOR: Final = "\n\n"  # separator of the summaries of one reasoning item in one text
+SUMMARY_SEPARATOR: Final = "\n\n"  # joins the summaries of a reasoning item to one text
 TIERS: Final = frozenset({"auto", "default", "flex", "scale", "priority", "fast", "ultrafast"})
 
 AddLoss = Callable[[str, str], None]  # records a loss: name and reason
@@ -167,7 +167,7 @@ def read_reasoning(wire: dict[str, Any], source: str | None = None) -> ThinkingB
     form = "content" if source == "content" else None
     cuts = None if len(texts) == bool(text) else [len(part) for part in texts]
     raw = make_notes(NAME, _default_reasoning(text, secret, form, cuts), wire, form=form, cuts=cuts)
-    raw = raw or {"dialect": NAME}  # its origin allows writing it again
+    raw = raw or {"dialect": NAME}  # marks it as native, so that it can be written again
     if secret is not None and not texts:
         return RedactedThinkingBlock(secret, raw)
     return ThinkingBlock(text, secret, raw, is_summary=bool(text) and source == "summary")
@@ -291,7 +291,7 @@ def _read_known_part(wire: dict[str, Any], role: Role) -> tuple[ContentBlock | N
             return DocumentBlock(source, "application/pdf", text_or_none(wire.get("filename"))), None
         case {"type": "input_file", "file_data": str(data)} if role is not Role.ASSISTANT:
             media_type, source = _read_url(data, "application/pdf")
-            form = "bare" if source.kind == "url" else None  # base64 without saying of what
+            form = "bare" if source.kind == "url" else None  # base64 without a media type
             return DocumentBlock(
                 ImageSource("base64", source.data), media_type, text_or_none(wire.get("filename"))
             ), form
@@ -490,7 +490,7 @@ def _write_item(block: ContentBlock, add_loss: AddLoss) -> dict[str, Any]:
             raise AssertionError(block.type)
     item: dict[str, Any] = apply_diff(default, notes.get("residue"))
     if isinstance(block, InvalidToolUseBlock) and "status" not in item and is_input(block.input_text):
-        item["status"] = "incomplete"  # otherwise it would look complete
+        item["status"] = "incomplete"  # a missing status means complete
     return item
 
 

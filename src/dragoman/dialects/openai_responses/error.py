@@ -45,7 +45,7 @@ _UNKNOWN_ITEM: Final = re.compile(
     r"Item with id '[^']*' not found|of type '\w+' was provided without its required"
     r"|encrypted content .*could not be (?:verified|decrypted)"
 )
-_REQUEST_ID: Final = re.compile(r"request ID (req_\w+)")  # inside a stream only the message names it
+_REQUEST_ID: Final = re.compile(r"request ID (req_\w+)")  # a stream has the id only in the message
 
 
 def read_error(status: int | None, headers: Mapping[str, str], body: Any) -> Fault:

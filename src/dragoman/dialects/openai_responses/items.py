@@ -29,17 +29,17 @@ class Item:
         self.place = place
         self.wire = wire
         self.kind = str(wire.get("type", "message"))
-        self.indexes = [index]  # of its blocks, by part
+        self.indexes = [index]  # block indexes, by part
         self.numbers: dict[int, int] = {}  # type of each part of a message on the wire
-        self.started_parts: dict[int, dict[str, Any]] = {}  # the parts of a message as they began
+        self.started_parts: dict[int, dict[str, Any]] = {}  # the start events of the parts
         self.pieces: dict[int, list[str]] = {}  # emitted text, by part
         self.pending_surrogates: dict[int, str] = {}  # first halves of surrogate pairs
-        self.cuts = [0]  # the lengths of the parts of reasoning so far
-        self.closed_parts: set[int] = set()  # the parts that have ended
+        self.cuts = [0]  # the length of each part of reasoning
+        self.closed_parts: set[int] = set()  # parts with an end event
         self.call_id: str | None = None  # our id of a started call
         self.source: str | None = None  # source of the reasoning text: "summary" or "content"
-        self.raws: dict[int, ProviderRaw | None] = {}  # the residue that was passed on, by part
-        self.detailed_parts: set[int] = set()  # whose citations and probabilities were passed on
+        self.raws: dict[int, ProviderRaw | None] = {}  # emitted residue, by part
+        self.detailed_parts: set[int] = set()  # parts with emitted citations and probabilities
         self.is_done = False
 
     @property
@@ -71,7 +71,7 @@ class SequenceNumbers:
 
     def __init__(self) -> None:
         self._highest: int | None = None
-        self._first: bytes | None = None  # the first numbered event, until there is a second
+        self._first: bytes | None = None  # the first numbered event, until the second arrives
         self._gaps: list[range] = []
         self._is_counting = True
 

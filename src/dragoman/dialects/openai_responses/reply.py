@@ -43,7 +43,7 @@ _UNUSABLE: Final = {
     "tool_input_invalid": StopReason.TOOL_USE,
     "empty_response": StopReason.END_TURN,
 }
-# Calls that the client has to run, other than calls of functions: the model waits for these, too.
+# Calls that the client must run, besides function calls. The model waits for their results.
 _CLIENT_CALLS: Final = frozenset(
     {"custom_tool_call", "computer_call", "local_shell_call", "shell_call", "apply_patch_call"}
 )
@@ -140,7 +140,7 @@ def write_reply(reply: Reply) -> Written:
     notes = get_notes(reply.provider_raw, NAME)
     wire: dict[str, Any] = apply_diff(default_reply(reply), notes.get("residue"))
     items = write_items(map(as_generated_image, reply.content), Role.ASSISTANT, None, add_loss)
-    if not notes:  # of another origin: every item of this API has an id and a status
+    if not notes:  # not native: every item of this API needs an id and a status
         cut_index = len(items) - 1 if wire["status"] != "completed" and not _ends_in_a_call(reply) else None
         items = [complete_item(place, item, is_cut=place == cut_index) for place, item in enumerate(items)]
     elif revisions := notes.get("revised"):
@@ -167,7 +167,7 @@ _ID_PREFIXES: Final = {
 }
 
 
-SEED: Final = "dragoman"  # in the ids of items, if nobody names the response
+SEED: Final = "dragoman"  # for item ids if the response has no id
 
 
 def rename_items(items: list[dict[str, Any]], seed: str) -> list[dict[str, Any]]:
@@ -225,7 +225,7 @@ def _read_stop(body: dict[str, Any], content: list[ContentBlock]) -> StopReason:
             return _read_limit(body)
         case "cancelled":
             return StopReason.CANCELLED
-        case "queued" | "in_progress":  # it runs in the background
+        case "queued" | "in_progress":  # a background response
             return StopReason.PAUSED
         case _:
             return StopReason.UNKNOWN
@@ -254,7 +254,7 @@ def _is_refusal(block: ContentBlock) -> bool:
 def default_reply(reply: Reply) -> dict[str, Any]:
     """Return the wire of a response without its output and without notes."""
     wire: dict[str, Any] = {"id": "resp_dragoman", "object": "response", "created_at": 0, **_ECHO_DEFAULTS}
-    wire["model"] = "unknown" if reply.model is None else reply.model  # demanded; not every wire names it
+    wire["model"] = "unknown" if reply.model is None else reply.model  # required by the API; some providers send none
     usage = reply.usage
     wire["service_tier"] = supported_tier(usage.service_tier if usage is not None else None) or "default"
     wire["usage"] = _write_usage(usage) if usage is not None else None
@@ -318,7 +318,7 @@ def _read_server_calls(body: dict[str, Any], usage: dict[str, Any]) -> dict[str,
 
 def _read_cost(usage: dict[str, Any]) -> Decimal | None:
     ticks, cost = usage.get("cost_in_usd_ticks"), usage.get("cost")
-    if type(ticks) is int:  # xAI: ten thousand millionths of a dollar
+    if type(ticks) is int:  # xAI: 10,000,000,000 ticks are one dollar
         return Decimal(ticks) / 10_000_000_000
     return Decimal(repr(cost)) if type(cost) in (int, float) else None  # OpenRouter
 

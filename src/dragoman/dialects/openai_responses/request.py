@@ -85,7 +85,7 @@ _SUMMARIES: Final = ("auto", "concise", "detailed")
 _EFFORTS: Final = frozenset({"none", "minimal", "low", "medium", "high", "xhigh", "max"})
 QUIRKS: Final = (*REFUSALS, "store_nothing")
 _ENCRYPTED: Final = "reasoning.encrypted_content"  # an additional output, requested in ``include``
-_SEPARATE_KEYS: Final = ("input", "instructions", "tools")  # parts of a request that are read one by one
+_SEPARATE_KEYS: Final = ("input", "instructions", "tools")  # read by their own functions
 
 
 @accepts_json_text()

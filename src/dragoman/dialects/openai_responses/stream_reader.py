@@ -65,9 +65,9 @@ class StreamReader(BaseStreamReader):
         super().__init__(NAME, framing or "sse")
         self._builder = MessageBuilder()
         self._numbers = SequenceNumbers()
-        self._items: list[Item] = []  # in the order of their places
-        self._open: dict[int, Item] = {}  # those that are not done, by their place
-        self._blocks = 0  # how many there are so far
+        self._items: list[Item] = []  # in output order
+        self._open: dict[int, Item] = {}  # open items, by output index
+        self._blocks = 0  # number of blocks so far
         self._is_started = False
 
     def decode_event(self, data: bytes) -> Any:
@@ -218,10 +218,10 @@ class StreamReader(BaseStreamReader):
     def _revise_item(
         self, item: Item, wire: dict[str, Any], revisions: dict[str, Any], events: list[StreamEvent]
     ) -> None:
-        if item.raws:  # it grew
+        if item.raws:  # deltas were emitted
             previous, item.wire = item.wire, wire
             if len(item.parts) < len(item.pieces) and item.kind == "message":
-                item.wire = previous  # the end repeats less than the deltas
+                item.wire = previous  # the end event has less than the deltas
             self._emit_notes(item, events)
             return
         if item.kind == "function_call" and not is_same_json(wire.get("arguments"), item.wire["arguments"]):
@@ -427,7 +427,7 @@ class StreamReader(BaseStreamReader):
             raise EventOrderError(f"the call of item {item.place} has no name, no id or no arguments")
         self._emit_rest_of_input(item, item.wire["arguments"], events)
         if item.wire.get("status") == "incomplete" and is_input(item.get_text(0)):
-            return  # a call without an end counts as cut off, even if its input can be parsed
+            return  # a call without an end event is cut off, even if its input is valid JSON
         events.append(ToolUseEnd(item.indexes[0], read_call(item.wire, item.call_id).provider_raw))
 
 
@@ -436,7 +436,7 @@ def _text_details(block: ContentBlock) -> tuple[tuple[Citation, ...], tuple[Toke
 
 
 _CALL_KEYS: Final = ("call_id", "name", "arguments")
-_MAX_NEW_PARTS: Final = 100  # further parts of reasoning start later
+_MAX_NEW_PARTS: Final = 100  # per event
 
 
 _HANDLERS: Final = {

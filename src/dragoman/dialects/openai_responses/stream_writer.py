@@ -73,13 +73,13 @@ class _Block:
 
     def __init__(self, kind: type[StreamEvent], address: dict[str, Any] | None) -> None:
         self.kind = kind
-        self.address = address  # its address; ``None`` if this wire cannot carry it
+        self.address = address  # ``None`` if the API does not support the block
         self.events: list[StreamEvent] = []
         self.is_open = True
-        self.has_ended = False  # of a call: whether its end was written
-        self.part = -1  # of reasoning: the open part
-        self.texts: list[str] = []  # of that part
-        self.at = 0  # how far into it
+        self.has_ended = False  # the end of a call is written
+        self.part = -1  # the open part of reasoning
+        self.texts: list[str] = []  # the texts of the open part
+        self.at = 0  # characters written of it
         self.cuts: list[int] = []
         self._block: ContentBlock | None = None
 
@@ -132,10 +132,10 @@ class StreamWriter(BaseStreamWriter):
         super().__init__(NAME)
         self._number = 0
         self._start: MessageStart | None = None
-        self._hint: ProviderRaw = {}  # the notes of this dialect about the start
-        self._wire_blocks: list[_Block] = []  # in the order in which they started
-        self._blocks: dict[int, _Block] = {}  # by index
-        self._current: list[_Block] = []  # of the message item or the reasoning item that is open
+        self._hint: ProviderRaw = {}  # native notes of the start event
+        self._wire_blocks: list[_Block] = []  # in order of their start
+        self._blocks: dict[int, _Block] = {}  # by block index
+        self._current: list[_Block] = []  # blocks of the open message or reasoning item
         self._places = 0
 
     def write_start(self, start: MessageStart) -> bytes:
@@ -237,7 +237,7 @@ class StreamWriter(BaseStreamWriter):
     def _make_reply(self, stop_reason: StopReason, raw: ProviderRaw | None, fault: Fault | None = None) -> Reply:
         content = tuple(block.block for block in self._wire_blocks)
         notes: ProviderRaw | None = None
-        if self._hint:  # a failed reply may have fewer fields at its end than at its start
+        if self._hint:  # the end of a failed reply may have fewer fields than its start
             notes = {**(self._hint if fault is not None else {}), **get_notes(raw, NAME)} or self._hint
         model = self._start.model if self._start is not None else None
         return Reply(
@@ -278,7 +278,7 @@ class StreamWriter(BaseStreamWriter):
             block.is_open = False
             frames.extend(self._end_thinking_part(block) if block.kind is ThinkingDelta else self._end_part(block))
 
-    # Words
+    # Text
 
     def _add_text(self, event: TextDelta | ThinkingDelta, frames: Frames) -> None:
         block = self._blocks.get(event.index)
@@ -422,7 +422,7 @@ class StreamWriter(BaseStreamWriter):
         frames.append({"type": "response.function_call_arguments.done", **address, "arguments": text})
         frames.append({"type": "response.output_item.done", "output_index": address["output_index"], "item": item})
 
-    # What comes whole
+    # Complete blocks
 
     def _add_whole_block(self, event: BlockComplete, frames: Frames) -> None:
         block = as_generated_image(event.block)
