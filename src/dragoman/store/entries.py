@@ -69,8 +69,8 @@ class EntryStore:
     ) -> list[int]:
         """Append one or several entries, all or none, and return their seqs.
 
-        They are of the agent that is named here, or else of the one that an entry names itself in ``agent_key``, or of
-        none. An entry that is none is a ``FormatError``. With ``create`` the session is made if it is not there.
+        The agent of an entry is ``agent_key``, else the one in the entry, else none. An invalid entry raises
+        ``FormatError``. With ``create``, a missing session is created.
         """
         items = [entries] if isinstance(entries, Mapping) else list(entries)
         drafts = [draft_from(entry, agent_key, number) for number, entry in enumerate(items)]
@@ -189,7 +189,7 @@ def select(session_id: str, selection: Selection, limit: int | None) -> Steps[li
     return [row_from(row) for row in (rows if limit is None else rows[::-1])]
 
 
-# Each condition is a range of an index, of which the end is read: what is asked for costs what is asked for.
+# Each condition is a range of an index and is read from its end, so the cost depends only on the limit.
 _NEWEST: Final = "SELECT seq FROM entries WHERE session_id = ? AND {} ORDER BY seq DESC LIMIT ?"
 _MAX_CONDITIONS: Final = 100  # SQLite allows 500 in one statement
 

@@ -1,14 +1,14 @@
-"""The clock that leases are measured on: one that nobody sets.
+"""The clock of leases, which is independent of the wall clock.
 
     lease_now()     an SQL function of both engines: microseconds on that clock
-    restart(id)     start every lease of an earlier clock anew
+    restart(id)     restart every lease of an earlier clock
 
-A lease, the sign of life of a run, and the time for which a letter is handed out or put off are stored as readings of
-this clock, never of the wall clock. So setting the date of a machine ends none of them and prolongs none of them.
+Leases, heartbeats of runs, and the delays of letters are stored as readings of this clock, never of the wall clock.
+Setting the date of a machine neither ends nor prolongs them.
 
 - SQLite: the machine's monotonic clock. A file in WAL mode is opened on one machine only, and all processes of a
-  machine share that clock until it restarts. The first process that opens the file after a restart gives every lease
-  its full length again.
+  machine share that clock until it restarts. The first process that opens the file after a restart resets every lease
+  to its full length.
 - PostgreSQL: the clock of the database. The clocks of its clients do not matter. Where the database's clock was set
   back, the next store that opens it shortens every lease to its full length.
 
@@ -27,7 +27,7 @@ from dragoman.store.operation import Steps, operation
 
 _BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
 _COARSE_S: Final = 600
-_LEASE_COLUMNS: Final = (  # table, when it is over, how long it lasts, which rows
+_LEASE_COLUMNS: Final = (  # table, column of the end, column of the length, condition
     ("leases", "expires_at", "length_us", "1 = 1"),
     ("runs", "alive_until", "alive_us", "status = 'running'"),
     ("inbox", "available_at", "wait_us", "state = 'ready' AND available_at > 0"),
@@ -51,16 +51,16 @@ def _darwin_boot_id() -> str:
 
 
 def _rough_boot_id() -> str:
-    """About when the machine started. Setting the wall clock changes it, which only prolongs leases once."""
+    """Return the approximate start time of the machine. Setting the wall clock changes it and prolongs leases once."""
     return f"about {round((time.time() - time.monotonic()) / _COARSE_S)}"
 
 
 @operation
 def restart_leases(clock_id: str | None) -> Steps[None]:
-    """Give every lease its full length from now on, if what is stored was read on another clock than ``clock_id``.
+    """Reset every lease to its full length if it was stored on another clock than ``clock_id``.
 
-    Without an id the clock is always the same one, and may have been set back: then no lease is left longer than its
-    length.
+    Without an id the clock is always the same, but may have been set back: leases longer than their length are
+    shortened.
     """
     if clock_id is not None:
         rows = yield "SELECT id FROM lease_clock WHERE number = 1", ()
@@ -73,4 +73,7 @@ def restart_leases(clock_id: str | None) -> Steps[None]:
     for table, expiry, length, condition in _LEASE_COLUMNS:
         limit = "" if clock_id is not None else f" AND {expiry} > lease_now() + {length}"
         yield f"UPDATE {table} SET {expiry} = lease_now() + {length} WHERE {condition}{limit}", ()
-    yield "UPDATE outbox SET available_at = lease_now() WHERE available_at > lease_now()", ()  # sent twice is no harm
+    yield (
+        "UPDATE outbox SET available_at = lease_now() WHERE available_at > lease_now()",
+        (),
+    )  # a second delivery is harmless

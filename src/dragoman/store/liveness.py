@@ -59,7 +59,7 @@ def _machine() -> str:
 
 
 def _start_of(pid: int) -> str:
-    """The start time of a process; empty if it has ended, or if the system does not tell."""
+    """The start time of a process; empty if it has ended, or if the system does not provide it."""
     try:
         fields = (_PROC / str(pid) / "stat").read_text().rpartition(")")[2].split()
     except OSError:

@@ -240,9 +240,9 @@ class AttachmentRefs(msgspec.Struct, frozen=True):
 
 @operation
 def find_attachment_refs(session_id: str, owners: Owners, prefix: str) -> Steps[AttachmentRefs]:
-    """The files that a session names; and those that others of the user name, of the same ones or under a prefix.
+    """Return the files of a session, and those of other sessions of the owners: the same files, or under a prefix.
 
-    In whichever team: a file lies under its user alone, who may show it in all of them.
+    Teams do not matter: a file belongs to its user, who may use it in all teams.
     """
     rows = yield "SELECT max(parent_seq) FROM sessions WHERE parent_session_id = ?", (session_id,)
     shared_seq = rows[0][0] or 0  # messages up to here are part of a fork as well

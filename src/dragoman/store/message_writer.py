@@ -124,9 +124,8 @@ def append_messages(
 ) -> Steps[MessageRange]:
     """Append messages to a session and return their seqs.
 
-    With a key, or with the id of a message that is there already: the same again changes nothing and gives the same
-    places; something else under that name is a ``ConflictError``. ``end`` is where the session is believed to end,
-    which saves looking.
+    A repetition under the same key, or with ids of stored messages, changes nothing and returns the same seqs; other
+    content raises ``ConflictError``. ``end`` is the presumed end of the session, which saves a query.
     """
     at = to_micros(now)
     if end is not None and idempotency_key is None and expected_seq in (None, end[0]) and are_after(drafts, end[1]):

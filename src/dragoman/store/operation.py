@@ -1,4 +1,4 @@
-"""Operations: what a store does, written once for every engine.
+"""Operations of a store, written once for every engine.
 
 An operation is a generator. It yields statements ``(sql, arguments)``, receives the rows of each, and returns its
 result. An engine runs it inside one transaction: SQLite in a thread, PostgreSQL with ``await``.
@@ -36,7 +36,7 @@ Item = TypeVar("Item")
 
 
 class Operation(Generic[Result]):
-    """An operation that an engine can run, and run again after a rollback: each iteration starts it anew."""
+    """An operation that an engine can run, and run again after a rollback: each iteration starts it again."""
 
     is_quick = False  # a few rows by their keys: SQLite may run it on the event loop, see ``engines/loop_writer``
     gather_s = 0.0  # how long a quick one may wait for others, so that they share a commit
@@ -106,7 +106,7 @@ def volatile_operation(steps: Callable[Params, Steps[Result]]) -> Callable[Param
 
 
 class _EmptyAwaitable:
-    """Something to await that returns at once."""
+    """An awaitable that returns immediately."""
 
     def __await__(self) -> Generator[None, None, None]:
         yield from ()
@@ -169,7 +169,7 @@ def optional_column_text(text: str | None) -> str | None:
 
 # --- statements for many rows ----------------------------------------------------------------------------------------
 #
-# Each function uses few different statements, because an engine plans each statement anew.
+# Each function uses few different statements, because an engine plans each new statement.
 
 
 def in_clause_chunks(values: Sequence[Any]) -> Iterator[tuple[str, tuple[Any, ...]]]:

@@ -82,12 +82,12 @@ class Store:
     """A store of sessions. ``open_store`` makes one; use it with ``async with``."""
 
     engine: str
-    durability: str  # in words: power-safe, process-crash-safe or memory
+    durability: str  # power-safe, process-crash-safe or memory
 
     def __init__(self, blobs: Blobs, clock: Callable[[], datetime] = now_utc) -> None:
         self.blobs = blobs
         self.clock = clock
-        self.strict = False  # whether an append that breaks a rule is refused
+        self.strict = False  # whether an append that violates a rule is rejected
         self.mark = HighWaterMark(None)
         self.signals = Signals()
         self.search_index = SearchIndex(self)
@@ -102,9 +102,7 @@ class Store:
         self.trace = TraceStore(self)
         self.turns = TurnStore(self)
         self._message_cache = MessageCache()
-        self._ends: dict[
-            str, SessionEnd
-        ] = {}  # of sessions, when they were last added to here: others may have been there
+        self._ends: dict[str, SessionEnd] = {}  # after our last append; other processes may have appended since
         self._ids = UlidSource(lambda: time.time_ns() // 1_000_000, lambda: int.from_bytes(os.urandom(10)))
 
     @property
@@ -354,7 +352,7 @@ class Store:
             what = f"it belongs to session {message.session_id!r}"
             raise FormatError(what, where=f"message {message.id}", remedy=f"Append it there, not to {session_id!r}")
         created_at = self.clock() if message.created_at == UNKNOWN_TIME else message.created_at
-        # What is new needs no looking at, and the rest was looked at when the message was made.
+        # The new fields are valid, and the others were validated when the message was created.
         return _make_message(
             self._ids.next(),
             session_id,
@@ -406,20 +404,20 @@ class Store:
         while rows := await self.read(session_id, after, size):
             for row in rows:
                 yield row
-            if len(rows) < size:  # nothing is behind it
+            if len(rows) < size:  # the last page
                 return
             after, size = rows[-1].seq, page
 
     async def seq_before(self, session_id: str, when: datetime) -> int:
-        """The place of the newest message that was said before a moment; 0 if there is none.
+        """Return the seq of the newest message before a time; 0 if there is none.
 
-        Messages stand in the order of their times unless they were brought from elsewhere. Where they do not, it is a
-        place whose message was said before, and the next one was not.
+        Messages are in the order of their times unless they were imported. Otherwise the result is a seq whose message
+        is before that time, and the next one is not.
         """
         return await self._read(message_reader.seq_before(session_id, to_micros(when)))
 
     async def find_message(self, session_id: str, name: str) -> Row:
-        """The message of that id, or the newest one that a client knows by that name, or ``UnknownMessageError``."""
+        """Return the message of that id, or the newest one with that client id; else raise ``UnknownMessageError``."""
         (row,) = await self._to_rows([await self._read(message_reader.find_message(self.engine, session_id, name))])
         return row
 
@@ -446,7 +444,7 @@ class Store:
         return await self._read(sessions.list_forks(parents, owners)) if parents else []
 
     async def find_attachment_refs(self, session_id: str, owners: Owners, prefix: str) -> AttachmentRefs:
-        """The files that only this session names; and those of it, or under a prefix, that others of theirs name."""
+        """Return the files of this session only, and those that other sessions of the owners have, or under a prefix."""
         return await self._read(message_reader.find_attachment_refs(session_id, owners, prefix))
 
     async def _store_messages(
@@ -561,7 +559,7 @@ class Store:
         if entries:
             await self._write(tool_call_rows.insert_tool_ids(session_id, entries))
 
-    # --- care --------------------------------------------------------------------------------------------------------
+    # --- retention ---------------------------------------------------------------------------------------------------
 
     async def delete_session(self, session_id: str) -> None:
         """Delete a session. Its forks keep their histories, and the totals keep its costs."""
@@ -572,7 +570,7 @@ class Store:
     async def retain(
         self, older_than: timedelta, *, user_id: str | None = None, dry_run: bool = False
     ) -> list[Session]:
-        """Delete the sessions that have not changed for so long, and return them, the oldest first.
+        """Delete the sessions that have not changed for this time, and return them, the oldest first.
 
         A session in which a turn is running stays. ``dry_run`` deletes nothing.
         """
@@ -587,14 +585,14 @@ class Store:
         return deleted
 
     def cutoff(self, older_than: timedelta) -> datetime:
-        """Return the time so long ago; ``InputError`` for a time in the future."""
+        """Return the time that is ``older_than`` ago; ``InputError`` for a time in the future."""
         if older_than < timedelta():
             what = "the age of sessions to delete is negative"
             raise InputError(what, where=f"older_than {older_than}", remedy="Give a length of time")
         try:
             return self.clock() - older_than
         except OverflowError:
-            return datetime.min.replace(tzinfo=UTC)  # nothing is that old
+            return datetime.min.replace(tzinfo=UTC)  # before any session
 
     async def delete_if_inactive(self, session_id: str, before: datetime, lease_owner: str = "") -> bool:
         """Delete a session that has not changed since; return whether it did. ``lease_owner`` may hold its lease."""
@@ -617,13 +615,12 @@ class Store:
     ) -> ErasureReceipt:
         """Erase a user: all sessions of the user, and the user's messages in sessions of others. It cannot be undone.
 
-        Their sessions go, what forks of others share of them as well; their messages in sessions of others become
-        tombstones; what they consumed stays in the totals without them. Copies made before know nothing of it: those
-        that lie beside the database are named in the receipt, and with ``delete_copies`` those that a migration has
-        made are deleted.
+        The sessions of the user are deleted, including the parts that forks of others share. Messages in sessions of
+        others become tombstones. The totals keep the usage without the user. Older copies of the database are not
+        changed: the receipt names those beside the database, and ``delete_copies`` deletes those that migrations made.
 
-        ``delete_files`` deletes what they have uploaded, and says how much that was. It is called when their keys are
-        gone; where it fails the receipt says why, and to erase them again is to try it again.
+        ``delete_files`` deletes the uploads of the user and returns their number. It is called after the keys of the
+        user are deleted. If it fails, the receipt has the reason; erase the user again to retry.
         """
         receipt_id, has_files = f"era_{self._ids.next()}", delete_files is not None
         self.mark.forget(await self._read(erasure.find_user_sessions(user_id)))
@@ -660,7 +657,7 @@ class Store:
         return await self._read(erasure.erasures())
 
     async def collect_blobs(self, grace: timedelta = timedelta(hours=1)) -> int:
-        """Delete blobs that have no reference and were not put for so long; return their number."""
+        """Delete blobs without a reference that were not put within ``grace``; return their number."""
         return await blob_gc.collect_blobs(self, grace)
 
     async def sizes(self) -> SizeReport:
@@ -687,16 +684,16 @@ class Store:
         self.mark.accept_losses(ends, self.clock())
         self.mark.forget(ends.keys() - (await self._read(high_water.session_ends())).keys())  # deleted meanwhile
 
-    # --- elsewhere ---------------------------------------------------------------------------------------------------
+    # --- archive -----------------------------------------------------------------------------------------------------
 
     def export(self, session_id: str) -> AsyncIterator[bytes]:
-        """Export a session with its whole history as JSON Lines, a line at a time."""
+        """Export a session with its whole history as JSON Lines, line by line."""
         return exporter.export_session(self, session_id)
 
     async def import_session(
         self, lines: AsyncIterable[bytes] | Iterable[bytes], session_id: str | None = None
     ) -> Session:
-        """Import a session that ``export`` wrote, or messages alone, one a line; with ``session_id``, as a copy.
+        """Import a session that ``export`` wrote, or messages alone, one per line; with ``session_id``, as a copy.
 
         A truncated or changed file is rejected, and nothing of it is stored. The same session again changes nothing;
         another one of the same id is a ``ConflictError``.
@@ -718,8 +715,8 @@ class Store:
     async def backup(self, target: str | Path, progress: Callable[[int, int], None] | None = None) -> Verification:
         """Copy the store into a SQLite file with a folder of blobs beside it, and verify the copy.
 
-        The store may be in use. The copy is a store itself: to go back to it is to open it. There must be nothing at
-        ``target`` yet. ``progress`` is told how much is done, and of how much.
+        The store may be in use. The copy is a store: open it to restore it. ``target`` must not exist. ``progress``
+        receives the amount copied and the total.
         """
         from dragoman.store.archive import backup  # noqa: PLC0415  only backups need SQLite
 
@@ -727,7 +724,7 @@ class Store:
 
 
 def _row_size(row: MessageRow) -> int:
-    """Return how much there is to decode."""
+    """Return the number of characters to decode."""
     return len(row.columns.content_json) + len(row.columns.metadata_json)
 
 

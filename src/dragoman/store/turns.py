@@ -140,7 +140,7 @@ class TurnStore(Facet):
     ) -> Awaitable[Any]:
         """Acquire the lease of a session and append the rows of ``place``; with ``is_new`` create the session first.
 
-        Return when this is committed. Await the result before anybody is told: until then a power cut may undo it.
+        Return when this is committed. Await the result before you report it: until then a power cut may undo it.
 
         ``part`` is a part of the same transaction. ``ConflictError`` if the session has other messages by now
         (``seq_conflict``) or another turn runs (``turn_in_flight``); then nothing is stored.
@@ -238,7 +238,7 @@ class SessionLease:
     async def __aenter__(self) -> Self:
         try:
             await self._turns.acquire(self.session_id, self.owner, self._seconds)
-        except asyncio.CancelledError:  # the lease may have been acquired all the same
+        except asyncio.CancelledError:  # the lease may have been acquired nevertheless
             await run_to_completion(self._turns.release(self.session_id, self.owner))
             raise
         self.confirm()

@@ -1,7 +1,7 @@
 """Commit quick operations on the event loop, and sync them in a thread.
 
-A statement that touches a few rows takes microseconds. Handed to a thread it takes several times as long, because the
-thread and the event loop pass the interpreter lock to and fro for each statement. Quick operations of one turn of the
+A statement that touches a few rows takes microseconds. In a thread it takes several times as long, because the thread
+and the event loop exchange the interpreter lock for each statement. Quick operations of one turn of the
 event loop are committed together, without a sync; a thread then syncs the log, while further groups are committed. One
 sync covers all groups that were committed before it started.
 
@@ -43,7 +43,7 @@ from dragoman.store.engines.write_scheduler import WriterLock
 from dragoman.store.operation import AnyOperation, VolatileOperation
 
 _MAX_GROUP: Final = 32  # operations per transaction
-_SYNCS_PER_CHECKPOINT: Final = 64  # before the writer thread looks whether the log is long
+_SYNCS_PER_CHECKPOINT: Final = 64  # before the writer thread checks the length of the log
 _sync_file: Final[Callable[[int], None]] = getattr(os, "fdatasync", os.fsync)
 
 

@@ -64,17 +64,17 @@ _MIN_VERSION: Final = 14
 _CONNECTIONS: Final = 10
 _MIGRATION_LOCK: Final = 0x44524147  # "DRAG"
 _CLOSE_TIMEOUT_S: Final = 20
-_PAUSES_S: Final = (0.02, 0.1, 0.5, 1.5)  # before an operation is tried again
+_PAUSES_S: Final = (0.02, 0.1, 0.5, 1.5)  # before a retry of an operation
 _SAFE_SETTINGS: Final = {"fsync": "on", "full_page_writes": "on", "server_encoding": "UTF8"}
 _SAFE_COMMITS: Final = ("on", "remote_apply")
 _SETTINGS: Final = (*_SAFE_SETTINGS, "synchronous_commit")
-_OPTIONS: Final = ("schema", "connections", "pooler")  # of the URL, our own
+_OPTIONS: Final = ("schema", "connections", "pooler")  # our options in the URL
 
 _ROLLBACK_ERRORS: Final = (asyncpg.SerializationError, asyncpg.DeadlockDetectedError)
 _CONNECTION_ERRORS: Final = (
     asyncpg.PostgresConnectionError,
     asyncpg.InterfaceError,
-    asyncpg.InternalClientError,  # what the driver says of a connection that was lost in the middle of something
+    asyncpg.InternalClientError,  # raised for a connection lost during a query
     asyncpg.AdminShutdownError,
     asyncpg.CrashShutdownError,
     asyncpg.CannotConnectNowError,
@@ -92,7 +92,7 @@ class PostgresStore(Store):
         self._dsn, options = _options_from(url)
         self._schema = options.get("schema")
         self._connections = int(options.get("connections", _CONNECTIONS))
-        self._pooler = options.get("pooler")  # none or transaction; detected if it is not given
+        self._pooler = options.get("pooler")  # "none" or "transaction"; detected if unset
         self._setup = ""  # statements at the start of each transaction
         self._pool: Pool | None = None
         super().__init__(blobs if blobs is not None else PostgresBlobs(self), clock)
@@ -124,7 +124,7 @@ class PostgresStore(Store):
         await self.signals.stop()
         pool, self._pool = self._pool, None
         if pool is not None:
-            with contextlib.suppress(TimeoutError):  # a server that does not answer keeps nobody here
+            with contextlib.suppress(TimeoutError):  # do not wait for a server that does not respond
                 await asyncio.wait_for(pool.close(), _CLOSE_TIMEOUT_S)
 
     @property
@@ -134,7 +134,7 @@ class PostgresStore(Store):
 
     @property
     def _where(self) -> str:
-        """The place, without a password."""
+        """The URL without its password."""
         parts = urlsplit(self._dsn)
         return f"{parts.hostname or 'local server'}{parts.path}{f', schema {self._schema}' if self._schema else ''}"
 
@@ -145,7 +145,7 @@ class PostgresStore(Store):
         if self._pooler is None:
             try:
                 pool = await self._connect_pool()
-            except asyncpg.ProtocolViolationError:  # of a pooler: it does not know the parameter search_path
+            except asyncpg.ProtocolViolationError:  # a pooler may reject the parameter search_path
                 self._pooler = "transaction"
             else:
                 self._pooler = "transaction" if await _is_pooler(pool) else "none"
@@ -209,8 +209,7 @@ class PostgresStore(Store):
         return StoreUnusableError(what, where=self._where, remedy="Change the server's settings, or use another server")
 
     async def _migrate(self, connection: Connection) -> None:
-        """Take the steps that are missing, all or none. Changes of tables are part of the transaction here, so that no
-        copy has to be made first."""
+        """Apply the missing migrations in one transaction, which can roll back changes of tables; no copy is needed."""
         steps = migrations("postgres")
         async with self._transaction(connection):
             if await self._version(connection) == len(steps):
@@ -260,12 +259,12 @@ class PostgresStore(Store):
         return await self._run_with_retries("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY", operation)
 
     async def _run_with_retries(self, begin: str, operation: AnyOperation[Outcome]) -> Outcome:
-        """Run it, and again if something undid it; ``StorageError`` if that goes on."""
+        """Run an operation, with retries after a rollback; ``StorageError`` if the last retry fails."""
         for pause in _PAUSES_S:
             try:
                 return await self._run_once(begin, operation)
             except _RetryableError as error:
-                if isinstance(operation, Generator):  # it has begun, and there is no other
+                if isinstance(operation, Generator):  # a started generator cannot run again
                     raise _translate_error(error.cause) from error.cause
                 await asyncio.sleep(pause)
         try:
@@ -274,12 +273,12 @@ class PostgresStore(Store):
             raise _translate_error(error.cause) from error.cause
 
     async def _run_once(self, begin: str, operation: AnyOperation[Outcome]) -> Outcome:
-        """Run it in one transaction; ``_UndoneError`` if nothing can be left of it, and it may go well another time."""
+        """Run an operation in one transaction; ``_RetryableError`` if it was rolled back and a retry may succeed."""
         async with self._connection() as connection:
             try:
                 await connection.execute(f"{begin}; {self._setup}" if self._setup else begin)
                 result = await _run_operation(connection, operation)
-            except BaseException as error:  # noqa: BLE001  it goes on, as what it means here
+            except BaseException as error:  # noqa: BLE001  raised again, translated
                 with contextlib.suppress(asyncpg.PostgresError, *_CONNECTION_ERRORS):
                     await connection.execute("ROLLBACK")
                 if isinstance(error, (*_ROLLBACK_ERRORS, *_CONNECTION_ERRORS)):
@@ -306,7 +305,7 @@ class PostgresStore(Store):
     ) -> MessageRange | None:
         """Append with one statement where this process appended last, with two where another one did."""
         if idempotency_key is not None and not idempotency_key.isascii():
-            return None  # it may contain what the general operation rejects
+            return None  # the general operation validates it
         fields: dict[str, Any] = {"now": now, "expected_seq": expected_seq, "key": idempotency_key}
         end = self._ends.get(session_id)
         places = None if end is None else await self._append_at(session_id, drafts, end, **fields)
@@ -361,7 +360,7 @@ class PostgresStore(Store):
 
 
 class _RetryableError(Exception):
-    """Nothing of an operation can have been stored, and it may go well another time."""
+    """An operation was rolled back completely, and a retry may succeed."""
 
     def __init__(self, cause: BaseException) -> None:
         super().__init__(str(cause))
@@ -382,19 +381,19 @@ async def _run_operation(connection: Connection, operation: AnyOperation[Outcome
 
 @functools.cache
 def _number_placeholders(sql: str) -> str:
-    """The statement with its arguments marked as PostgreSQL has it: $1, $2, …"""
+    """Return the statement with the placeholders of PostgreSQL: $1, $2, …"""
     first, *rest = sql.split("?")
     return first + "".join(f"${number}{part}" for number, part in enumerate(rest, 1))
 
 
 async def _is_pooler(pool: Pool) -> bool:
-    """Whether the server that answers is another one than the process that was connected to."""
+    """Whether another backend than the connected one executes the statement."""
     async with pool.acquire() as connection, connection.transaction():
         return bool(await connection.fetchval("SELECT pg_backend_pid()") != connection.get_server_pid())
 
 
 async def _skip_reset(_: Connection) -> None:
-    """Nothing of a session's state is ever changed, so that there is nothing to reset, and no round trip for it."""
+    """Skip the reset: no operation changes the state of a connection, so a round trip is saved."""
 
 
 def _translate_error(error: BaseException) -> BaseException:
@@ -430,7 +429,7 @@ def _translate_error(error: BaseException) -> BaseException:
 
 
 def _options_from(url: str) -> tuple[str, dict[str, str]]:
-    """The URL without the options that are ours, and those."""
+    """Return the URL without our own options, and these options."""
     parts = urlsplit(url)
     options = dict(parse_qsl(parts.query, keep_blank_values=True))
     own = {name: options.pop(name) for name in list(options) if name in _OPTIONS}
@@ -450,7 +449,7 @@ def _quote_name(name: str) -> str:
 
 
 class PostgresBlobs:
-    """Large content in a table of the store's own database."""
+    """Blobs in a table of the same database."""
 
     def __init__(self, store: PostgresStore) -> None:
         self._store = store

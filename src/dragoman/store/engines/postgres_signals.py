@@ -121,7 +121,7 @@ class PostgresSignals(Signals):
                     connection.add_termination_listener(self._report_loss)
                     self._is_lost.clear()
                     self.is_shared, failures = True, 0
-                    self.deliver_all()  # what happened before was not announced here
+                    self.deliver_all()  # earlier signals did not arrive here
                     await self._watch(connection)
                 finally:
                     self.is_shared = False

@@ -55,19 +55,19 @@ from dragoman.store.row_hash import CALL_FIELDS, call_hash
 from dragoman.store.store import Store, now_utc
 
 _log: Final = logging.getLogger("dragoman.store")
-_HEADER: Final = 72  # bytes at the beginning of a file, of which the last four are the application id
+_HEADER: Final = 72  # bytes; the last four are the application id
 _APPLICATION_ID: Final = 0x44524147  # "DRAG"
-_MIN_VERSION: Final = (3, 51, 3)  # before it, two connections that write and checkpoint at once may corrupt the file
+_MIN_VERSION: Final = (3, 51, 3)  # older versions may corrupt a file: a concurrent write and checkpoint
 _ENDS: Final = "SELECT id, last_seq FROM sessions"
 _MIGRATION_COPY: Final = re.compile(r"\.schema-\d+")
-_PAGE_SIZE: Final = 2048  # a message seldom fills a whole number of pages: with small ones, little stays empty
-_LOCK_TIMEOUT_S: Final = 60  # that a program may keep the database locked
+_PAGE_SIZE: Final = 2048  # small pages waste less space at the end of a message
+_LOCK_TIMEOUT_S: Final = 60  # wait for the lock of another program
 _READERS: Final = 2
-_WAL_SIZE_LIMIT: Final = 8 * 1024 * 1024  # that the log keeps of the disk when it begins anew, after it had to grow
+_WAL_SIZE_LIMIT: Final = 8 * 1024 * 1024  # of the log after a restart
 _SETTINGS: Final = {"journal_mode": "wal", "synchronous": 2, "foreign_keys": 1, "mmap_size": 0}
 _EXACT_CONTEXT: Final = Context(prec=5_000, Emax=MAX_EMAX, Emin=MIN_EMIN, traps=[Inexact])
 _MOUNTS: Final = Path("/proc/self/mounts")
-_OCTAL: Final = re.compile(r"\\([0-7]{3})")  # how a space in a path is written there
+_OCTAL: Final = re.compile(r"\\([0-7]{3})")  # the escape of a space in a path
 _NETWORK_FILE_SYSTEMS: Final = ("nfs", "nfs4", "cifs", "smb3", "smbfs", "9p", "fuse.sshfs", "afs", "glusterfs", "ceph")
 
 
@@ -87,7 +87,7 @@ class SqliteStore(Store):
         super().__init__(blobs, clock)
         self.path = path
         self._name = str(path)
-        self._read_copy: tempfile.TemporaryDirectory[str] | None = None  # what is read in place of it
+        self._read_copy: tempfile.TemporaryDirectory[str] | None = None  # a copy that is read instead of the file
         self.mark = HighWaterMark(path)
         self.durability = "power-safe" if path is not None else "memory"
         self._synchronous = synchronous
@@ -137,7 +137,7 @@ class SqliteStore(Store):
             await asyncio.to_thread(self._read_copy.cleanup)
 
     def _make_read_copy(self, path: Path) -> None:
-        """Read a copy of a store on media that cannot be written: even reading a log that is there needs a file."""
+        """Copy a store on read-only media and read the copy: reading an existing log needs a writable folder."""
         self._read_copy = tempfile.TemporaryDirectory(prefix="dragoman-", ignore_cleanup_errors=True)
         self.path = Path(self._read_copy.name) / path.name
         try:
@@ -243,21 +243,21 @@ class SqliteStore(Store):
             lock.close()
 
     def _record_losses(self, connection: apsw.Connection) -> None:
-        """Keep in the mark which sessions end before what was acknowledged, before they grow again."""
+        """Record in the mark which sessions lack acknowledged messages, before new messages are appended."""
         state = self.mark.read()
         if state is None:
             return
         try:
             losses = run_read(connection, high_water.compare_ends(state))
         except (apsw.Error, CorruptDataError, UnicodeDecodeError):
-            return  # the file is damaged, and verify says where
+            return  # a damaged file; ``verify`` reports where
         self.mark.record_losses(losses)
         if losses or state.is_damaged:
             what = f"messages are missing at the end of {len(losses)} sessions" if losses else "its mark is damaged"
             _log.warning("%s: %s. Run dragoman verify", self._where, what)
 
     def _check_file(self, path: Path) -> None:
-        """Whether it may be ours, before anything is written beside it."""
+        """Raise unless the file may be a store, before a file is created beside it."""
         try:
             if path.exists() and _header(path)[:16] not in (b"", b"SQLite format 3\0"):
                 raise StoreUnusableError("it is not a SQLite file", where=self._where, code="not_a_store")
@@ -272,7 +272,7 @@ class SqliteStore(Store):
         try:
             connection.set_busy_timeout(
                 _LOCK_TIMEOUT_S * 1000
-            )  # before anything is read: somebody may be recovering the file
+            )  # before the first read: another process may be recovering the file
             self._check_ownership(connection)
             self._apply_settings(connection, _SETTINGS if self.path is not None else {"foreign_keys": 1})
             connection.pragma("journal_size_limit", _WAL_SIZE_LIMIT)
@@ -284,14 +284,14 @@ class SqliteStore(Store):
             if isinstance(error, apsw.Error):
                 raise self._open_error(error, is_full=is_full) from None
             raise
-        connection.config(apsw.SQLITE_DBCONFIG_ENABLE_QPSG, 1)  # a plan does not depend on values, and is made once
+        connection.config(apsw.SQLITE_DBCONFIG_ENABLE_QPSG, 1)  # a plan is independent of values and is made once
         connection.create_aggregate_function("decimal_sum", _DecimalSum, 1)
         connection.create_scalar_function("call_hash", call_hash, len(CALL_FIELDS), deterministic=True)
         connection.create_scalar_function("lease_now", lambda *_: time.monotonic_ns() // 1_000, 0, deterministic=True)
         return connection
 
     def _apply_settings(self, connection: apsw.Connection, settings: Mapping[str, Any]) -> None:
-        """Choose the settings, and see that they were taken."""
+        """Apply the settings, and verify each of them."""
         if not connection.pragma("user_version"):
             connection.pragma("page_size", _PAGE_SIZE)
         for name, expected in settings.items():
@@ -312,7 +312,7 @@ class SqliteStore(Store):
         )
 
     def _check_ownership(self, connection: apsw.Connection) -> None:
-        """Whether this version may write it. Not even a setting is changed before that is known."""
+        """Raise unless this version may write the file. No setting is changed before."""
         if connection.readonly("main"):
             raise StoreUnusableError("it may be read and not written", where=self._where, remedy="Ask for permission")
         is_ours = connection.pragma("application_id") == _APPLICATION_ID
@@ -351,7 +351,7 @@ class SqliteStore(Store):
             await asyncio.to_thread(self._vacuum)
 
     def _vacuum(self) -> None:
-        """Write the file anew without what is free in it, and empty the log beside it."""
+        """Rewrite the file without its free pages, and truncate the log."""
         lock, connection = self._lock(), self._connect()
         try:
             with lock.hold():
@@ -372,7 +372,7 @@ class SqliteStore(Store):
     def _find_copies(self, *, delete: bool) -> tuple[tuple[str, ...], tuple[str, ...]]:
         if self.path is None:
             return (), ()
-        self.mark.compact(force=True)  # which names sessions
+        self.mark.compact(force=True)  # it contains session ids
         deleted: list[str] = []
         remaining: list[str] = []
         for file in sorted(self.path.parent.iterdir()):
@@ -388,7 +388,7 @@ class SqliteStore(Store):
     # --- backup ------------------------------------------------------------------------------------------------------
 
     async def copy_to(self, target: Path, progress: Callable[[int, int], None] | None = None) -> None:
-        """A consistent copy of the database in another file, made while it is in use; pages done, and of how many."""
+        """Copy a snapshot of the database to another file. ``progress`` receives the copied pages and all pages."""
         connection = await asyncio.to_thread(self._connect)
         loop = asyncio.get_running_loop()
 
@@ -403,7 +403,7 @@ class SqliteStore(Store):
 
 
 def _note_outcome(future: asyncio.Future[Any]) -> None:
-    """Mark the error of an operation as seen: the caller got it from the commit."""
+    """Retrieve the error of an operation, which the commit has raised in the caller."""
     if not future.cancelled():
         future.exception()
 
@@ -414,20 +414,20 @@ def _copy(source: apsw.Connection, target: Path, report: Callable[[int, int], ob
     copy = apsw.Connection(str(target))
     try:
         with transaction(source, "DEFERRED"), copy.backup("main", source, "main") as backup:
-            source.execute("SELECT 1 FROM sqlite_schema").fetchall()  # what others write from now on does not matter
+            source.execute("SELECT 1 FROM sqlite_schema").fetchall()  # starts the snapshot
             while not backup.done:
                 backup.step(1024)
                 if report is not None:
                     report(backup.page_count - backup.remaining, backup.page_count)
-        copy.pragma("journal_mode", "delete")  # one file and nothing beside it
+        copy.pragma("journal_mode", "delete")  # one file, without a log
     finally:
         copy.close()
 
 
 def _restrict_files(path: Path) -> None:
-    """Make the file, if there is none, so that only we can read it; restrict what is there.
+    """Create the file with mode 0600 if it does not exist, and restrict existing files.
 
-    SQLite gives its log and its index of the log the mode of the database file.
+    SQLite creates the log and its index with the mode of the database file.
     """
     permissions.create_file(path)
     real = Path(os.path.realpath(path))
@@ -437,12 +437,12 @@ def _restrict_files(path: Path) -> None:
 
 
 def _is_read_only(path: Path) -> bool:
-    """Whether a store is there and nothing can be written beside it."""
+    """Whether the file exists and its folder is read-only."""
     return path.is_file() and not os.access(path.parent, os.W_OK)
 
 
 def _is_store_file(file: Path) -> bool:
-    """Whether a file is a store, by what stands at its beginning."""
+    """Whether a file is a store, by its header."""
     try:
         header = _header(file)
     except apsw.Error:
@@ -453,8 +453,8 @@ def _is_store_file(file: Path) -> bool:
 def _header(file: Path) -> bytes:
     """Return the first bytes of a file, the last four of which are the application id of a SQLite file.
 
-    SQLite's own layer of files reads them: to close a descriptor of our own would release the locks of every connection
-    that this process has to the same file (POSIX).
+    They are read through SQLite: closing our own descriptor would release the POSIX locks of every connection of this
+    process to the same file.
     """
     vfs_file = apsw.VFSFile("", str(file.absolute()), [apsw.SQLITE_OPEN_MAIN_DB | apsw.SQLITE_OPEN_READONLY, 0])
     try:
@@ -464,7 +464,7 @@ def _header(file: Path) -> bytes:
 
 
 def _file_system(folder: Path) -> str:
-    """The kind of file system that a folder lies on, where the machine tells."""
+    """Return the type of the file system of a folder; empty if unknown."""
     try:
         mounts = _MOUNTS.read_text().splitlines()
     except OSError:
@@ -477,7 +477,7 @@ def _file_system(folder: Path) -> str:
 
 
 class _DecimalSum:
-    """SQLite adds texts as floats; money is added as it is. An amount that no call can have cost adds nothing."""
+    """An exact sum of decimal texts, which SQLite would add as floats. Impossible amounts are left out."""
 
     def __init__(self) -> None:
         self._sum = Decimal(0)
@@ -495,7 +495,7 @@ class _DecimalSum:
 
 
 class _Reader:
-    """A thread that reads."""
+    """The body of a reader thread."""
 
     def __init__(self, connection: apsw.Connection, jobs: Jobs) -> None:
         self._connection = connection

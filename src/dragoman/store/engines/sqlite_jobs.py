@@ -46,7 +46,7 @@ class Job:
 
 
 class _Wake:
-    """Wakes a thread that has nothing to do."""
+    """Wakes an idle thread."""
 
 
 WAKE: Final = _Wake()
@@ -103,7 +103,7 @@ class transaction:  # noqa: N801  a context manager, read as a function
 
 
 def run_operation(connection: apsw.Connection, operation: AnyOperation[Any]) -> Any:
-    """Run an operation in the transaction that has begun."""
+    """Run an operation in the open transaction."""
     execute, steps = connection.execute, iter(operation)
     try:
         sql, arguments = next(steps)

@@ -2,7 +2,7 @@
 
     search(query, filters) -> hits            includes every message that was stored before the call
     schedule()                                index new messages soon
-    reindex()                                 build the index anew
+    reindex()                                 rebuild the index
 
 The index is filled in the background, shortly after messages were appended, in small transactions with pauses, so that
 writers hardly notice. Several processes may do this at once. If a process ends before it is done, the next one that
