@@ -9,7 +9,6 @@ Invariant: a method returns only after its change is as safe as ``durability`` s
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import functools
 import os
@@ -22,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
 import msgspec
 
 from dragoman import value
-from dragoman.errors import DragomanError, FormatError, InputError, UnknownSessionError
+from dragoman.errors import FormatError, InputError, UnknownSessionError
 from dragoman.ids import UlidSource
 from dragoman.message import Message, Role
 from dragoman.offload import run_off_loop
@@ -444,7 +443,7 @@ class Store:
         return await self._read(sessions.list_forks(parents, owners)) if parents else []
 
     async def find_attachment_refs(self, session_id: str, owners: Owners, prefix: str) -> AttachmentRefs:
-        """Return the files of this session only, and those that other sessions of the owners have, or under a prefix."""
+        """Return the files of this session only, and shared ones: in other sessions of the owners or under a prefix."""
         return await self._read(message_reader.find_attachment_refs(session_id, owners, prefix))
 
     async def _store_messages(
@@ -622,35 +621,7 @@ class Store:
         ``delete_files`` deletes the uploads of the user and returns their number. It is called after the keys of the
         user are deleted. If it fails, the receipt has the reason; erase the user again to retry.
         """
-        receipt_id, has_files = f"era_{self._ids.next()}", delete_files is not None
-        self.mark.forget(await self._read(erasure.find_user_sessions(user_id)))
-        result = await self._write(
-            erasure.erase_user(self.engine, user_id, receipt_id, self.clock(), self._ids.next, has_files=has_files)
-        )
-        self._message_cache.clear()
-        await blob_gc.finish_deletion(self, result.blobs_to_delete)
-        await self._scrub()
-        receipt = await self._record_copies(result.receipt, delete=delete_copies)
-        return receipt if delete_files is None else await self._record_files(receipt, delete_files)
-
-    async def _record_copies(self, receipt: ErasureReceipt, *, delete: bool) -> ErasureReceipt:
-        deleted, remaining = await asyncio.to_thread(self._find_copies, delete=delete)
-        if deleted or remaining:
-            receipt = msgspec.structs.replace(receipt, copies_deleted=deleted, copies_left=remaining)
-            await self._write(erasure.update_receipt(receipt))
-        return receipt
-
-    async def _record_files(
-        self, receipt: ErasureReceipt, delete_files: Callable[[], Awaitable[int]]
-    ) -> ErasureReceipt:
-        count, fault = None, None
-        try:
-            count = await delete_files()
-        except DragomanError as error:
-            fault = str(error)
-        receipt = msgspec.structs.replace(receipt, attachments=count, attachments_fault=fault)
-        await self._write(erasure.update_receipt(receipt))
-        return receipt
+        return await erasure.erase(self, user_id, delete_files, delete_copies=delete_copies)
 
     async def erasures(self) -> list[ErasureReceipt]:
         """Return the receipts of all erasures, the oldest first."""

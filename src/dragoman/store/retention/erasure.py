@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Awaitable, Callable
 from datetime import datetime
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
+from dragoman.errors import DragomanError
 from dragoman.store import evaluations, runs, trace
 from dragoman.store.message_reader import MessageRow, read_at
 from dragoman.store.message_rows import message_hash
@@ -17,6 +20,9 @@ from dragoman.store.retention.tombstones import anonymize_related_rows, author_i
 from dragoman.store.search import index
 from dragoman.store.types import ErasureReceipt
 
+if TYPE_CHECKING:
+    from dragoman.store.store import Store
+
 _FILES_PENDING: Final = "they were not deleted yet"
 
 
@@ -25,6 +31,43 @@ class ErasureResult(msgspec.Struct, frozen=True):
 
     receipt: ErasureReceipt
     blobs_to_delete: list[str]
+
+
+async def erase(
+    store: Store, user_id: str, delete_files: Callable[[], Awaitable[int]] | None, *, delete_copies: bool
+) -> ErasureReceipt:
+    """Erase a user from the database, its copies and the files; see ``Store.erase_user``."""
+    store.mark.forget(await store._read(find_user_sessions(user_id)))
+    receipt_id, has_files = f"era_{store.new_id()}", delete_files is not None
+    result = await store._write(
+        erase_user(store.engine, user_id, receipt_id, store.clock(), store.new_id, has_files=has_files)
+    )
+    store._message_cache.clear()
+    await blob_gc.finish_deletion(store, result.blobs_to_delete)
+    await store._scrub()
+    receipt = await _record_copies(store, result.receipt, delete=delete_copies)
+    return receipt if delete_files is None else await _record_files(store, receipt, delete_files)
+
+
+async def _record_copies(store: Store, receipt: ErasureReceipt, *, delete: bool) -> ErasureReceipt:
+    deleted, remaining = await asyncio.to_thread(store._find_copies, delete=delete)
+    if deleted or remaining:
+        receipt = msgspec.structs.replace(receipt, copies_deleted=deleted, copies_left=remaining)
+        await store._write(update_receipt(receipt))
+    return receipt
+
+
+async def _record_files(
+    store: Store, receipt: ErasureReceipt, delete_files: Callable[[], Awaitable[int]]
+) -> ErasureReceipt:
+    count, fault = None, None
+    try:
+        count = await delete_files()
+    except DragomanError as error:
+        fault = str(error)
+    receipt = msgspec.structs.replace(receipt, attachments=count, attachments_fault=fault)
+    await store._write(update_receipt(receipt))
+    return receipt
 
 
 @operation
