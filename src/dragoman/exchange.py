@@ -59,8 +59,8 @@ class ToolDefinition(Value, metaclass=ValidatedMeta, frozen=True):
     provider_raw: ProviderRaw | None = None  # fields that only one dialect supports
     strict: bool | None = None  # whether the provider must enforce the schema
     cache_hint: CacheHint | None = None  # cache the prompt up to and including this tool
-    defer_loading: bool | None = None  # the model sees it only after it has searched for it
-    free_form: bool = False  # the tool takes one text instead of an object; see ``FREE_FORM_SCHEMA``
+    defer_loading: bool | None = None  # sent to the model only after a tool search
+    free_form: bool = False  # the input is one text instead of an object; see ``FREE_FORM_SCHEMA``
     grammar: Grammar | None = None  # the grammar of that text
 
     def validate(self) -> None:
@@ -177,7 +177,7 @@ class Written(msgspec.Struct, frozen=True):
 
     @property
     def adjustments(self) -> tuple[Loss, ...]:
-        """What is written in another way, because the target rejects the original."""
+        """A value that is written in another way, because the target rejects the original."""
         return tuple(note for note in self.notes if note.kind == "adjusted")
 
 

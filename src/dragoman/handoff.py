@@ -1,4 +1,4 @@
-"""Plan a model swap: what a history becomes for another model, and what blocks the swap.
+"""Plan a model swap: the history for another model, and the reasons that block the swap.
 
     plan_swap(history, adapter) -> SwapPlan
     project_history(history, capabilities) -> messages    the history for a model, without a plan

@@ -107,7 +107,7 @@ class Citation(Value, frozen=True, kw_only=True):
     cited_text: str | None = None  # quotation from the source
     source_id: str | None = None  # id of the source: a file, a document or a tool call
     document: int | None = None  # number of the source among the documents of the request, from 0
-    unit: Literal["char", "page", "block"] | None = None  # what the next two fields count
+    unit: Literal["char", "page", "block"] | None = None  # the unit of the next two fields
     source_start: int | None = None  # first character, page or block of the source
     source_end: int | None = None  # the one after the last
     unknown_fields: Unknown = UNSET
@@ -149,7 +149,7 @@ class ToolUseBlock(Block, frozen=True, tag_field="type", tag="tool_use"):
     name: str  # canonical tool name (snake_case, no provider prefix)
     input: dict[str, Any]  # a JSON object that matches the tool's input_schema
     provider_raw: ProviderRaw | None = None  # fields of this block that only one dialect supports
-    free_form: bool = False  # the tool takes one text, which is ``input["input"]``
+    free_form: bool = False  # the input is one text: ``input["input"]``
     cache_hint: CacheHint | None = None  # cache the prompt up to here
     unknown_fields: Unknown = UNSET
 
@@ -203,7 +203,7 @@ class ImageBlock(Block, frozen=True, tag_field="type", tag="image"):
     media_type: str  # IANA media type, e.g. "image/png"
     provider_raw: ProviderRaw | None = None  # fields of this block that only one dialect supports
     cache_hint: CacheHint | None = None  # cache the prompt up to here
-    detail: str | None = None  # resolution at which the model sees it: low, high, auto
+    detail: str | None = None  # resolution for the model: low, high, auto
     unknown_fields: Unknown = UNSET
 
 
@@ -270,7 +270,7 @@ class OpaqueBlock(Block, frozen=True, tag_field="type", tag="opaque"):
     dialect: str  # the only dialect that writes it
     wire: dict[str, Any]  # the original wire object
     provider_raw: ProviderRaw | None = None  # other fields that this dialect needs
-    kind: str | None = None  # what it is, in one word for all dialects: web_search, code_execution, file, …
+    kind: str | None = None  # its kind, with one name for all dialects: web_search, code_execution, file, …
     unknown_fields: Unknown = UNSET
 
     def validate(self) -> None:
@@ -471,7 +471,7 @@ class StopReason(enum.StrEnum):
 
 
 class StopDetails(Value, frozen=True, kw_only=True):
-    """What a provider adds to the reason why a model stopped."""
+    """The details that a provider adds to a stop reason."""
 
     category: str | None = None  # the provider's word for the kind of refusal
     explanation: str | None = None  # a sentence for people

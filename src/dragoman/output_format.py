@@ -5,7 +5,7 @@
     output.parse(text)                   the value, or ``OutputError`` with all problems
 
 A schema that comes from a type is sent in the part of JSON Schema that every provider enforces: objects are closed, all
-their fields are required, and other limits stand in the descriptions. The answer is validated against all of it. A type
+their fields are required, and other limits are in the descriptions. The answer is validated against all of it. A type
 that is no object, such as a list, is sent as an object with the field ``value``. A JSON Schema is sent unchanged.
 """
 
@@ -76,7 +76,7 @@ class Output(msgspec.Struct, Generic[T], frozen=True, kw_only=True):
             value = read_json(text)
             value = value[_VALUE] if self.is_wrapped else value
             result: T = value if self.type is None else convert_value(value, self.type)
-        except (JsonError, ValueError) as error:  # what a schema does not express, such as a validator of pydantic
+        except (JsonError, ValueError) as error:  # constraints outside the schema, such as a validator of pydantic
             raise OutputError((f"$: {error}",)) from None
         return result
 

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 WITHHELD: Final = "[withheld: it could not be redacted]"
 
-# --- what secrets look like ------------------------------------------------------------------------------------------
+# --- patterns of secrets ---------------------------------------------------------------------------------------------
 
 # Issuers publish these formats for detection. A key starts at the start of a word; part of a longer text, such as an
 # image in base64, does not match. The longest prefix is first.
@@ -95,7 +95,7 @@ _CONTINUATIONS: Final = {  # values with a check are matched up to a length, so 
 _EMAIL: Final = r"[0-9A-Za-z._%+-]{1,64}@(?:[0-9A-Za-z-]{1,63}\.){1,8}[A-Za-z]{2,24}"
 
 
-# --- what only looks like one ----------------------------------------------------------------------------------------
+# --- values that are not secrets -------------------------------------------------------------------------------------
 
 _WORDS: Final = re.compile(r"[A-Za-z]+(?:[_.:/@-][A-Za-z]+)*[0-9]{0,3}[.!?:]*")
 _NO_PASSWORD: Final = re.compile(
@@ -327,7 +327,7 @@ def _names() -> tuple[tuple[int, str], ...]:
 
 
 def _compile(pattern: str) -> Any:
-    import re2  # type: ignore[import-untyped]  # noqa: PLC0415  only who redacts pays for it
+    import re2  # type: ignore[import-untyped]  # noqa: PLC0415  loaded only to redact
 
     options = re2.Options()
     options.encoding = re2.Options.Encoding.LATIN1  # bytes, so that a lone surrogate is not an error
@@ -397,7 +397,7 @@ def redact_record(record: LogRecord) -> bool:
 
 
 def _traceback(exc_info: Any) -> list[str]:
-    import traceback  # noqa: PLC0415  only who logs an error needs it
+    import traceback  # noqa: PLC0415  loaded only to log an error
 
     return traceback.format_exception(exc_info[1])
 

@@ -179,7 +179,7 @@ def _with_plain_names(message: Message, log: _RepairLog) -> Message:
 
 
 def _with_plain_calls(message: Message, log: _RepairLog) -> Message:
-    """Give calls a name that every provider accepts: other characters become ``_``."""
+    """Rename calls to names that every provider accepts: other characters become ``_``."""
     if _is_partial(message):
         return message
     blocks: list[ContentBlock] = list(message.content)
@@ -344,7 +344,7 @@ def _make_tool_message(origin: Message, result: ToolResultBlock, index: int, log
 
 
 def _with_answers(messages: list[Message], log: _RepairLog) -> list[Message]:
-    """Give every call its own id and place its one result behind it. Results without a call are removed."""
+    """Set a unique id on every call and move its result behind it. Results without a call are removed."""
     messages, places = _with_call_ids(messages, log)
     in_place: dict[int, Message] = {}  # answers to calls of partial messages stay in place
     answers: dict[str, Message] = {}
@@ -498,7 +498,7 @@ def _with_origin(message: Message, log: _RepairLog) -> Message:
 
 
 def _with_assistant_metadata(message: Message, log: _RepairLog) -> Message:
-    """Fill in missing metadata with marked values, so that reports can tell them from facts."""
+    """Fill in missing metadata with marked values, so that reports can distinguish them from facts."""
     metadata = message.metadata
     if message.role is not Role.ASSISTANT or metadata.status is not MessageStatus.COMPLETE:
         return message

@@ -38,7 +38,7 @@ EXTENSIONS: Final = {
 }
 _TEXT_TYPES: Final = frozenset(
     ("text/plain", "text/markdown", "text/csv", "text/tab-separated-values", "application/json")
-)  # the bytes do not tell them apart: the declared type counts
+)  # their bytes are alike: the declared type decides
 _TYPES: Final = {
     **{extension: mime for mime, extension in EXTENSIONS.items()},
     "jpeg": "image/jpeg",

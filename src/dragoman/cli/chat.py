@@ -74,4 +74,4 @@ async def chat(
                 current = await store.change_session(current.id, active_model=agent.services.get_model(model).id)
             await ChatApp(agent, current).run_async()
         if session is None and not (await store.get_session(current.id)).last_seq:
-            await store.delete_session(current.id)  # nothing was ever said in it
+            await store.delete_session(current.id)  # a session without messages

@@ -52,7 +52,7 @@ async def create(
     name
         A name that identifies the key in the list.
     scope
-        What the key allows: chat, tools, history:write, mail, admin, or agent:ID to act as that agent; repeatable.
+        The scopes of the key: chat, tools, history:write, mail, admin, or agent:ID to act as that agent; repeatable.
         Without tools, runs of this key cannot use the tools of the server.
     expires
         How long the key is valid: 90d, 12w, 1y. Default: until it is revoked.

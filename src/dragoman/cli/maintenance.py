@@ -294,7 +294,7 @@ async def retain(
 
 
 async def _delete_old(store: Store, old: list[Session], before: datetime, files: Files | None) -> RetentionReport:
-    """Delete sessions one by one. A failure to delete attachments affects only their session."""
+    """Delete each session separately. A failure to delete attachments affects only their session."""
     from dragoman.attachments import delete_with_files  # noqa: PLC0415
 
     done = RetentionReport(dry_run=False, sessions=[], attachments=None if files is None else 0)

@@ -103,7 +103,7 @@ def serve(
     workspace
         The working folder of the tools. Default: the current folder.
     delegate
-        Let models give tasks to models of the tiers that the routing policy names.
+        Let models delegate tasks to models of the tiers in the routing policy.
     summarize
         Summarize the oldest turns of a long conversation instead of omitting them.
     policy

@@ -6,7 +6,7 @@
     response.close()
 
 A connection returns to the pool as soon as the body is complete. A pooled connection that the provider has closed is
-replaced by a new one if no byte of a response has arrived. A body that nobody reads pauses its connection.
+replaced by a new one if no byte of a response has arrived. A body without a reader pauses its connection.
 
 Invariants: every wait has a time-out. A response whose connection breaks is never complete. The pool follows no
 redirect and uses no proxy; ``transport`` does both.
@@ -226,7 +226,7 @@ class Connection(asyncio.Protocol):
                 self._waiter = None
 
     def abort(self) -> None:
-        """Close the connection at once."""
+        """Close the connection immediately."""
         response, self._response = self._response, None
         if response is not None:
             response.fail(_connection_error("it was closed"))
@@ -272,7 +272,7 @@ class Connection(asyncio.Protocol):
     def _check_deadline(self) -> None:
         self._timer = None
         if self._waiter is None and self._response is not None:
-            return  # nobody waits for the provider
+            return  # no request waits for the provider
         if self._loop.time() < self._deadline:
             self._timer = self._loop.call_at(self._deadline, self._check_deadline)
         elif self._waiter is None:  # idle

@@ -129,7 +129,7 @@ def _network_fault(endpoint: Endpoint, url: str, error: Exception) -> Fault:
 
 
 def _read_fault(endpoint: Endpoint, status: int, headers: dict[str, str], data: bytes) -> Fault:
-    """The fault in the words of the provider, without the key."""
+    """The error text of the provider, without the key."""
     try:
         fault: Fault = dialects.load(endpoint.provider.dialect).read_error(status, headers, data)
     except DragomanError:

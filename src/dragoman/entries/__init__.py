@@ -1,4 +1,4 @@
-"""Trace entries: what the agents of a framework record and receive as their history.
+"""Trace entries: the records of the agents of a framework, and the histories that agents receive.
 
     USER_MESSAGE, ACTION, …, CONVERSATION_TYPES, …   types and groups of types
     create_user_message, create_action_entry, …      a builder for each type

@@ -27,12 +27,12 @@ def create_user_message(
 def create_assistant_message(
     content: Any, timestamp: float | None = None, turn_id: str | None = None, **extra: Any
 ) -> Entry:
-    """What was answered to the user."""
+    """The answer to the user."""
     return _build({"type": types.ASSISTANT_MESSAGE, "content": content}, timestamp, turn_id, extra)
 
 
 def create_task_entry(content: Any, timestamp: float | None = None, turn_id: str | None = None, **extra: Any) -> Entry:
-    """A turn of execution begins."""
+    """The start of a turn."""
     return _build({"type": types.TASK, "content": content}, timestamp, turn_id, extra)
 
 
@@ -50,7 +50,7 @@ def create_action_entry(
 def create_observation_entry(
     content: Any, timestamp: float | None = None, turn_id: str | None = None, **extra: Any
 ) -> Entry:
-    """What a tool answered."""
+    """The result of a tool."""
     return _build({"type": types.OBSERVATION, "content": content}, timestamp, turn_id, extra)
 
 
@@ -113,14 +113,14 @@ def create_script_plan_entry(
 def create_script_instruction_entry(
     content: Any, timestamp: float | None = None, turn_id: str | None = None, **extra: Any
 ) -> Entry:
-    """The steps that an agent was told to take."""
+    """The instructions of an agent."""
     return _build({"type": types.SCRIPT_INSTRUCTION, "content": content}, timestamp, turn_id, extra)
 
 
 def create_delegation_entry(
     worker: str, task: str, timestamp: float | None = None, turn_id: str | None = None, **extra: Any
 ) -> Entry:
-    """A manager gives a task to a worker."""
+    """The delegation of a task to a worker."""
     return _build({"type": types.DELEGATION, "worker": worker, "task": task}, timestamp, turn_id, extra)
 
 

@@ -6,7 +6,7 @@
     transcript_dialects()                 transcript formats, measured like dialects
 
 ``table`` formats the results as Markdown. A dialect is any object with a name that reads and writes requests.
-Invariant: a result is based on reading the target's wire back, not on what a dialect reports.
+Invariant: a result is based on reading the target's wire back, not on the losses that a dialect reports.
 """
 
 from dragoman.fidelity.cases import CASES, Case, Dialect, make_sample, native_samples

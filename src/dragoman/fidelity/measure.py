@@ -1,4 +1,4 @@
-"""Measure every ordered pair of dialects on constructed requests, and given requests one by one.
+"""Measure every ordered pair of dialects on constructed requests, and single requests.
 
     make_cells(dialects)                  a cell per case, from each dialect to each other and to itself
     measure_conversion(request, target)   findings for everything in a request or reply

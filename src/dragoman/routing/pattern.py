@@ -24,7 +24,7 @@ NEAREST: Final = 10  # number of most similar samples
 Share = Annotated[float, msgspec.Meta(ge=0, le=1)]
 
 
-# --- what a turn looks like ------------------------------------------------------------------------------------------
+# --- features of a turn ----------------------------------------------------------------------------------------------
 
 
 class Fingerprint(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

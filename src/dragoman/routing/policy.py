@@ -17,7 +17,7 @@
         rules: []
 
 A workspace is an exact path. Its rules are evaluated before the global ones; its default, pattern and tiers replace the
-global ones. Invariant: a file is accepted or rejected as a whole, with all problems at once.
+global ones. Invariant: a file is accepted or rejected as a whole, and all problems are reported together.
 """
 
 from __future__ import annotations

@@ -104,7 +104,7 @@ def _includes(values: tuple[str, ...], facts: tuple[str, ...] | None) -> bool:
 
 @functools.lru_cache(maxsize=512)
 def _compile_pattern(pattern: str) -> Any:
-    import re2  # type: ignore[import-untyped]  # noqa: PLC0415  only those who have rules pay for it
+    import re2  # type: ignore[import-untyped]  # noqa: PLC0415  loaded only for rules
 
     options = re2.Options()
     options.log_errors = False

@@ -82,7 +82,7 @@ MODULES: Final = (
     web_page,
 )
 HOST: Final = re.compile(rb"(?:[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])(?::[0-9]{1,5})?")
-# If one of these headers came twice, one value could be checked and the other used.
+# If a request repeated one of these headers, one value could be checked and the other used.
 _SINGLE_HEADERS: Final = frozenset(
     (b"origin", b"sec-fetch-site", b"authorization", b"content-type", b"content-encoding")
 )
@@ -209,7 +209,7 @@ class BasePathMiddleware:
         self.app = app
         self._path = path
         self._first_segments = (
-            first_segments  # first segments of the routes: a path with the base path is told from one without by them
+            first_segments  # first segments of the routes, which distinguish a path without the base path
         )
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -307,7 +307,7 @@ def log_response(request_id: str, route: tuple[str, str], status: int, seconds: 
 
 
 def _add_headers(headers: Any, request_id: str, origin: bytes | None) -> list[tuple[bytes, bytes]]:
-    """The headers of a response with the common headers. A content security policy of its own is kept."""
+    """The headers of a response with the common headers. An existing content security policy is kept."""
     result = list(headers)
     names = {key.lower() for key, _ in result}
     defaults = (*COMMON_HEADERS, (b"x-request-id", request_id.encode()))

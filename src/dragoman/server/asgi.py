@@ -5,8 +5,8 @@
     api.mount("/chat", chat)
 
 ``lifespan`` opens the store and the agent, and closes them after active turns had their grace period: a mounted
-application gets no lifespan events of its own. Run on its own, ``uvicorn module:chat``, it handles them. URLs that the
-application writes begin with the address of the request and the path of the mount, unless ``base_url`` is configured.
+application receives no lifespan events. Run alone, ``uvicorn module:chat``, it handles them. URLs that the
+application writes start with the address of the request and the path of the mount, unless ``base_url`` is configured.
 """
 
 from __future__ import annotations

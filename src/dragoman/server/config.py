@@ -30,7 +30,7 @@ class ServerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     tool: tuple[str, ...] = ()  # built-in tools that the model may use
     mcp: tuple[str, ...] = ()  # MCP servers of the configuration file whose tools the model may use
     workspace: str | None = None  # folder in which tools work; by default the current one
-    delegate: bool = False  # models may give tasks to models of other tiers
+    delegate: bool = False  # models may delegate tasks to models of other tiers
     summarize: bool = False  # summarize the oldest turns of long conversations
     policy: str | None = None  # routing policy file, in place of those of the workspaces
     mail_agent: tuple[str, ...] = ()  # agents that answer letters: NAME, TEAM/NAME or NAME=MODEL

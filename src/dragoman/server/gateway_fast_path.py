@@ -57,7 +57,7 @@ class Route(NamedTuple):
 
 
 class _NoEvent:
-    """The event of a cycle, for which nobody waits."""
+    """The event of a cycle; no task waits for it."""
 
     def set(self) -> None:
         """Do nothing."""

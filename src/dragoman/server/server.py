@@ -213,7 +213,7 @@ def attachments_url(config: ServerConfig) -> str:
 
 
 class ChatServer(uvicorn.Server):
-    """A uvicorn server that gives active turns a grace period at shutdown."""
+    """A uvicorn server with a grace period for active turns at shutdown."""
 
     def __init__(self, state: AppState, extra_endpoints: tuple[Endpoint, ...] = ()) -> None:
         config = state.config

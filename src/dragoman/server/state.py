@@ -48,7 +48,7 @@ class AppState:
         self.agent = agent
         self.attachments = attachments
         self.config = config
-        self.base_url = base_url  # with which URLs begin; none: the address of the request
+        self.base_url = base_url  # base of the URLs; none: the address of the request
         self.find_user = find_user
         self.requires_keys = config.requires_keys
         self.peppers = load_peppers(config.store, config.keys_file)

@@ -44,7 +44,7 @@ from dragoman.tools.shell import run_command
 _PR_SET_DUMPABLE: Final = 4
 _SIGNAL_POLL_S: Final = 0.2  # how soon a signal to the supervisor takes effect
 _MIN_LIFE_S: Final = 1.0  # of a worker that is restarted soon
-_RESTART_S: Final = 0.3  # before that, so that its start does not take the CPU from those that end its runs
+_RESTART_S: Final = 0.3  # delay of a restart: the start must not slow down the workers that end the runs
 _log: Final = logging.getLogger("dragoman.server")
 
 
@@ -207,7 +207,7 @@ def _stop_with_parent(server: uvicorn.Server) -> Iterator[None]:
 
 
 class _Worker:
-    """A worker process, and the pipe that tells it of the death of others."""
+    """A worker process, and the pipe that reports the death of others to it."""
 
     def __init__(self, config: ServerConfig, listener: socket.socket, token: str, table: Table, index: int) -> None:
         spawn = multiprocessing.get_context("spawn")
@@ -219,7 +219,7 @@ class _Worker:
         reader.close()
 
     def report_death(self) -> None:
-        """Tell the worker that another one has died."""
+        """Notify the worker of the death of another one."""
         with contextlib.suppress(OSError):  # it has died itself
             self._deaths.send_bytes(b"1")
 

@@ -140,7 +140,7 @@ def _read_text(path: str) -> bytes:
 
 def parse_yaml(text: bytes, origin: str = "routing policy") -> Any:
     """Parse YAML. Duplicate keys and references raise ``PolicyError``."""
-    import yaml  # noqa: PLC0415  only those who have a file pay for it
+    import yaml  # noqa: PLC0415  loaded only for a policy file
 
     class Loader(yaml.SafeLoader):
         """YAML without references, so that the size of the result is bounded by the size of the text."""

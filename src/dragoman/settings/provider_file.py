@@ -5,7 +5,7 @@
     change_provider(path, "ollama", None)                             remove it
 
 Its tables are those of the configuration file, whose rows take precedence. Invariant: only the owner can read it; it is
-replaced as a whole, so that no reader sees a part of it.
+replaced as a whole, so that no reader receives a part of it.
 """
 
 from __future__ import annotations

@@ -58,7 +58,7 @@ def _to_url(place: str | Path) -> str:
 
 
 def _store_at(url: str, blobs: str | None) -> Store:
-    from dragoman.store.engines.sqlite import SqliteStore  # noqa: PLC0415  only who opens a store pays for SQLite
+    from dragoman.store.engines.sqlite import SqliteStore  # noqa: PLC0415  loaded only to open a store
 
     outside = blobs_from_url(blobs) if blobs is not None else None
     kind, _, rest = url.partition(":")
@@ -70,7 +70,7 @@ def _store_at(url: str, blobs: str | None) -> Store:
             raise StoreUnusableError("it is a folder", where=str(path), remedy="Name a file", code="not_a_store")
         return SqliteStore(path, outside or FolderBlobs(path.with_name(f"{path.name}-blobs")))
     if kind in ("postgresql", "postgres") and rest.startswith("//"):
-        from dragoman.store.engines.postgres import PostgresStore  # noqa: PLC0415  only who opens one needs the extra
+        from dragoman.store.engines.postgres import PostgresStore  # noqa: PLC0415  loaded only to open one
 
         return PostgresStore(url, outside)
     raise StoreUnusableError(

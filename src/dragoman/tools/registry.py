@@ -5,8 +5,8 @@
     registry.subset(["read_file"])       a registry with fewer tools
     registry.with_foreign(definitions)   a registry with more tools, which the caller runs
 
-Definitions are sorted by name, not by registration: a provider's prompt cache begins with the tools, and MCP servers
-start in any order. Invariant: every registered tool fits the schema subset.
+Definitions are sorted by name, not by registration: they are the first part of a provider's prompt cache, and MCP
+servers start in any order. Invariant: every registered tool fits the schema subset.
 """
 
 from __future__ import annotations

@@ -169,7 +169,7 @@ def _is_plain_choice(alternatives: list[dict[str, Any]]) -> bool:
 
 
 def _union_all(alternatives: list[dict[str, Any]]) -> dict[str, Any]:
-    """The union of schemas, by halves: one by one would copy the growing result each time."""
+    """The union of schemas, by halves: a sequential union would copy the growing result each time."""
     if len(alternatives) == 1:
         return alternatives[0]
     half = len(alternatives) // 2

@@ -68,7 +68,7 @@ class ToolOutput(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Preview(msgspec.Struct, frozen=True, kw_only=True):
-    """What a call is about to do, for the person who approves it."""
+    """A description of the effect of a call, for the person who approves it."""
 
     projected_modifications: tuple[str, ...] = ()  # paths that would change
     command_summary: str | None = None

@@ -576,7 +576,7 @@ def _default_part(block: ContentBlock, form: str | None) -> dict[str, Any]:
 def _provider_metadata(
     block: ThinkingBlock | RedactedThinkingBlock, form: str | None, name: str, value: str
 ) -> dict[str, Any]:
-    """Return the signature in the SDK's field for Anthropic, if it came from there, else under our key."""
+    """Return the signature in the SDK's field for Anthropic, if Anthropic signed it, else under our key."""
     is_anthropic = form == "anthropic" or bool(get_notes(block.provider_raw, "anthropic"))
     return {"providerMetadata": {"anthropic" if is_anthropic else KEY: {name: value}}}
 

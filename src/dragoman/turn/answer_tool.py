@@ -1,7 +1,7 @@
-"""Structured output for models without it: the model gives its answer as the input of a tool that it must call.
+"""Structured output for models without it: the answer is the input of a tool that the model must call.
 
-The turn sees the text that a model with structured output would write. ``AnswerTool`` adds the tool to a request, and
-converts its call in the events of the answer. Text beside the call is dropped.
+The turn receives the text that a model with structured output would write. ``AnswerTool`` adds the tool to a request
+and converts its call in the events of the answer. Text beside the call is dropped.
 """
 
 from __future__ import annotations

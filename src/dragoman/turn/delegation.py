@@ -1,4 +1,4 @@
-"""Delegation: a tool with which a model gives a task to a worker, in a session of its own, on a model of another tier.
+"""Delegation: a tool with which a model starts a worker, in a new session, on a model of another tier.
 
     Agent(store, tools=[...], config=AgentConfig(allow_delegation=True))      offers the tool ``delegate``
 

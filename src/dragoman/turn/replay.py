@@ -3,7 +3,7 @@
     call = rebuild_call(services, config, session, answer, history, tools=tools)
 
 Requests are not stored, because each would repeat the whole conversation. The stored messages, the projection and the
-dialect give the same request again, except for what is not stored: options and tools of that run, and settings that
+dialect produce the same request again, except for what is not stored: options and tools of that run, and settings that
 changed since. Invariant: nothing is stored, logged or sent.
 """
 

@@ -52,7 +52,7 @@ class SseSplitter:
         self._event_line = (
             b"",
             "",
-        )  # the last line that named an event, and that name: most often the next one is the same
+        )  # the last event line and its name; the next one is usually the same
         self._prefix = b"data: "  # lines before the data of the last event
         self._is_started = False
         self._is_idle = False  # whether no line and no event is incomplete
@@ -407,7 +407,7 @@ def make_splitter(framing: str) -> Any:
 
 # --- writing ---------------------------------------------------------------------------------------------------------
 
-# JavaScript and some line splitters take these for line ends; in JSON they can be written as escapes.
+# JavaScript and some line splitters treat these as line ends; JSON can escape them.
 _LINE_ENDS: Final = ((b"\xe2\x80\xa8", b"\\u2028"), (b"\xe2\x80\xa9", b"\\u2029"), (b"\xc2\x85", b"\\u0085"))
 
 

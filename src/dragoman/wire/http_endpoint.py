@@ -13,7 +13,7 @@ BEARER: Final = "authorization"
 
 
 class HttpEndpoint(msgspec.Struct, frozen=True):
-    """Where and how to send a request. ``{model}`` in a path stands for the model."""
+    """The address and the method of a request. ``{model}`` in a path is replaced by the model."""
 
     path: str  # the path
     stream_path: str | None = None  # for a stream, if it is another one

@@ -1,4 +1,4 @@
-"""Losses: what a wire cannot carry.
+"""Losses: the parts of a request or reply that a wire format cannot represent.
 
     supported_blocks(blocks, unsupported_reason, dialect, losses, message)   the blocks that the wire can carry
     option_losses(lost, dialect)                        options that the API does not have
@@ -62,7 +62,7 @@ class SupportedDetails(msgspec.Struct, frozen=True, kw_only=True):
     stop_reasons: tuple[str, ...]  # reasons to stop
     usage_fields: tuple[str, ...] = ()  # fields of TokenUsage, beside what every wire counts
     service_tiers: Collection[str] = ()  # tiers of service; empty: any
-    stop_sequence: bool = False  # the word that ended it
+    stop_sequence: bool = False  # the matched stop sequence
     model: bool = True
     has_tool_use: bool = True  # a word for an end that waits for results; else a call is the only sign of it
 

@@ -1,4 +1,4 @@
-"""Requests as one prompt, for wires that take a text instead of a conversation.
+"""Requests as one prompt, for wire formats with a text instead of a conversation.
 
     to_prompt(request, dialect, losses, keeps_images=…)    the request with one user message, after the system prompts
     drop_calls(reply, dialect, losses)                     the reply without calls

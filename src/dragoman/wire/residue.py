@@ -1,4 +1,4 @@
-"""Residue: what a dialect stores in ``provider_raw``, because canonical fields cannot represent it.
+"""Residue: the part of a wire object that canonical fields cannot represent. A dialect stores it in ``provider_raw``.
 
 A dialect reads a wire object into canonical fields. ``json_diff.diff`` between what it would write for these fields and
 the original wire object is the *residue*: a caching hint, an id, the white space in a string of arguments. The dialect

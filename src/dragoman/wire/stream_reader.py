@@ -100,7 +100,7 @@ class BaseStreamReader:
         self._stop()
         return events
 
-    # --- what a dialect implements
+    # --- methods of a dialect ----------------------------------------------------------------------------------------
 
     def read_delta(self, delta: Any) -> StreamEvent | None:  # noqa: ARG002
         """Return the event of a decoded ``delta_type``; ``None`` if the general path has to read it."""
@@ -417,7 +417,7 @@ class TrailingData:
 
 
 def _no_event(_data: bytes) -> None:
-    """Stand in for ``SseSplitter.single_event`` where a framing has no such test."""
+    """Replace ``SseSplitter.single_event`` for a framing without such a test."""
 
 
 def _to_text(data: bytes) -> str:

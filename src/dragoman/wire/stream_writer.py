@@ -76,7 +76,7 @@ class BaseStreamWriter:
         self._is_over = False
         self.identity: dict[str, Any] = {}  # top-level fields of the reply, in place of the dialect's placeholders
 
-    # --- what a dialect implements
+    # --- methods of a dialect ----------------------------------------------------------------------------------------
 
     def write_start(self, start: MessageStart) -> bytes:
         """Write the start of the message."""

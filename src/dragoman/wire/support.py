@@ -1,6 +1,6 @@
-"""Which shared fields an API has, and what a conversion reports for the others.
+"""The shared fields of each API, and the losses that a conversion reports for the others.
 
-    Support(documentation=…, request=…, reply=…, reasons=…)   what one dialect has; its module ``support`` declares it
+    Support(documentation=…, request=…, reply=…, reasons=…)   the fields of one dialect, in its module ``support``
     request_losses(request, dialect, support)                 reports for a request, residue of other dialects included
     reply_losses(reply, dialect, support)                     the same for a reply
     field_reason(name, support)                               why a field is lost, for stream writers

@@ -30,7 +30,7 @@ ToolWriter = Callable[[ToolDefinition], dict[str, Any]]
 ServerToolWriter = Callable[[OpaqueTool], dict[str, Any] | None]
 UNUSABLE: Final = ("tool_input_invalid", "tool_input_truncated", "empty_response")  # faults that only Dragoman detects
 MAX_BRACKETS: Final = 64  # in JSON that is shallow for certain
-EMPTY_SCHEMA: Final[dict[str, Any]] = {"type": "object", "properties": {}}  # the schema of a tool that came without one
+EMPTY_SCHEMA: Final[dict[str, Any]] = {"type": "object", "properties": {}}  # for a tool without a schema
 
 
 def read_tool(wire: dict[str, Any], dialect: str, default: ToolWriter | None = None) -> Tool:

@@ -124,7 +124,7 @@ def _write_system(message: Message, losses: list[Loss]) -> list[dict[str, Any]]:
 
 
 def _complete_documents(messages: list[dict[str, Any]]) -> None:
-    """Give each document of a message a name of its own, and a text beside it: the API requires both."""
+    """Set a unique name on each document of a message, and add a text: the API requires both."""
     for message in messages:
         documents = [block["document"] for block in message["content"] if "document" in block]
         if documents and not any("text" in block for block in message["content"]):

@@ -1,6 +1,6 @@
 """Amazon Bedrock InvokeModel: https://docs.aws.amazon.com/bedrock/latest/APIReference/API_runtime_InvokeModel.html.
 
-The model is part of the URL, and its provider defines the body: Claude takes Messages without a model, Nova takes the
+The model is part of the URL, and its provider defines the body: Claude uses Messages without a model, Nova uses the
 bodies of Converse, other models those of Chat Completions or of Cohere, and older ones a prompt. The family of a body
 is recognized by its keys; a request of another dialect is written for the family of its model, else for Claude. A
 stream has frames of AWS, each with an event of the family in base64.

@@ -1,4 +1,4 @@
-"""Model families that take a prompt: where their bodies have the prompt, the options, the text and the counts.
+"""Model families with a prompt: the paths of the prompt, the options, the text and the counts in their bodies.
 
 Each body is arranged as one of Chat Completions with a single user message. A path is a tuple of keys and indexes.
 """
@@ -20,7 +20,7 @@ TRACE: Final = "amazon-bedrock-trace"
 
 
 class TextFamily(msgspec.Struct, frozen=True, kw_only=True):
-    """The paths of one family. The words for an end are given with their meaning in Chat Completions."""
+    """The paths of one family. ``reasons`` maps stop reasons to those of Chat Completions."""
 
     name: str
     prompt: str = "prompt"

@@ -1,4 +1,4 @@
-"""Convert errors: a message and a request id. Any body gives a fault."""
+"""Convert errors: a message and a request id. Any body is read as a fault."""
 
 from __future__ import annotations
 

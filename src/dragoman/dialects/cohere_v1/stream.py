@@ -92,7 +92,7 @@ def _delta(kind: str, index: int, message: Wire) -> Wire:
 
 
 class StreamWriter(DerivedStreamWriter):
-    """Convert events to lines. Text is written at once; calls and the whole reply are written at the end."""
+    """Convert events to lines. Text is written immediately; calls and the whole reply are written at the end."""
 
     def __init__(self, framing: str | None = None) -> None:
         if framing not in (None, "ndjson", "sse"):

@@ -1,7 +1,7 @@
 """Gemini Interactions: https://ai.google.dev/gemini-api/docs/interactions.
 
-Read in November 2026, with the types of google-genai 3.1. Input and output are lists of steps: what the user entered,
-what the model thought and said, calls and results of functions, and calls that the provider runs itself, which are
+Read in November 2026, with the types of google-genai 3.1. Input and output are lists of steps: user input,
+thoughts and output of the model, calls and results of functions, and calls that the provider runs itself, which are
 opaque blocks. Earlier versions call the output ``outputs`` and its items have no steps around them; they are read too.
 """
 

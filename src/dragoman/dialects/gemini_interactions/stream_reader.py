@@ -202,7 +202,7 @@ class StreamReader(BaseStreamReader):
                 events.append(BlockComplete(self._next_block_index(), OpaqueBlock(NAME, step.wire)))
 
     def _join_call(self, step: _OpenStep) -> Wire:
-        """Return the call with its arguments as an object, or as a text if they are none."""
+        """Return the call with its arguments as an object, or as a text if they are not valid JSON."""
         text = "".join(step.arguments)
         if text:
             value, problem = read_arguments(text)

@@ -1,4 +1,4 @@
-"""Convert errors: usually only a message. Any body gives a fault."""
+"""Convert errors: usually only a message. Any body is read as a fault."""
 
 from __future__ import annotations
 

@@ -122,7 +122,7 @@ class StreamReader(BaseStreamReader):
                     self._message[key] = value
 
     def _read_text(self, key: str, text: str, value: Any, events: list[StreamEvent]) -> None:
-        """Append text. The first text stands for all of it, which is never noted."""
+        """Append text. Only the first piece is stored, as a placeholder."""
         if not self._message.get(key) and (value is not None or key not in self._message):
             self._message[key] = value
         if text and key == "thinking":

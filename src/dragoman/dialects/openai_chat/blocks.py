@@ -2,7 +2,7 @@
 
     read_blocks(message, ...) -> placed blocks       each with its place on the wire
     default_message(role, blocks, notes) -> wire     the message without notes of its own
-    make_message_notes(role, blocks, wire) -> notes  what the message has beside its blocks
+    make_message_notes(role, blocks, wire) -> notes  the fields of the message beside its blocks
     unsupported_reason(block, role, ...) -> reason   why this wire cannot carry a block; ``None`` if it can
 
 Invariant: a message that was read is written as it was.

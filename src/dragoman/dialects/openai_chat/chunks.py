@@ -96,7 +96,7 @@ class Completion:
         self.choices: dict[int, PartialChoice] = {}
 
     def add(self, chunk: dict[str, Any]) -> list[Piece]:
-        """Add a chunk and return what it adds to the first choice. An invalid chunk raises ``FormatError``."""
+        """Add a chunk and return its additions to the first choice. An invalid chunk raises ``FormatError``."""
         for key, value in chunk.items():
             if key == "usage" and isinstance(value, dict):
                 self.top[key] = value

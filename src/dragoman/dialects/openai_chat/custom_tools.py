@@ -1,4 +1,4 @@
-"""Custom tools: tools that take one text, possibly of a grammar, and their calls.
+"""Custom tools: tools whose input is one text, optionally of a grammar, and their calls.
 
 read_custom_tool(wire) -> tool, or ``None``
 default_custom_tool(tool) -> wire

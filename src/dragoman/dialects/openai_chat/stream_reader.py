@@ -89,7 +89,7 @@ class _Choice(msgspec.Struct, forbid_unknown_fields=True, gc=False):
 
 
 class _Chunk(msgspec.Struct, forbid_unknown_fields=True, gc=False):
-    """A chunk with one choice that goes on. The first four fields count only in the first chunk that has them."""
+    """A chunk with one unfinished choice. The first four fields count only in the first chunk that has them."""
 
     choices: tuple[_Choice]
     id: str | None = None

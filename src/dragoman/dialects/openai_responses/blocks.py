@@ -82,7 +82,7 @@ def opaque_kind(wire: dict[str, Any]) -> str | None:
 
 
 def _read_custom_call(wire: dict[str, Any], call_id: str) -> ToolUseBlock:
-    """Read the call of a tool that takes one text."""
+    """Read the call of a tool whose input is one text."""
     block = ToolUseBlock(call_id, wire["name"], {"input": wire["input"]}, free_form=True)
     note = wire["call_id"] if wire["call_id"] != call_id else None
     return block.replace(provider_raw=make_notes(NAME, _default_call(block, note), wire, id=note))

@@ -279,7 +279,7 @@ def _drop_logprobs(message: Message) -> Message:
 
 
 def _read_custom_tool(wire: dict[str, Any]) -> ToolDefinition:
-    """Read a tool that takes one text."""
+    """Read a tool whose input is one text."""
     grammar = None
     match wire.get("format"):
         case {"type": "grammar", "syntax": str(syntax), "definition": str(definition)}:

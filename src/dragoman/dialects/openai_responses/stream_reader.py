@@ -146,7 +146,7 @@ class StreamReader(BaseStreamReader):
             item.indexes.append(self._blocks)
             self._blocks += 1
         if not 0 <= part < len(item.indexes):
-            raise EventOrderError(f"part {part} of item {item.place} cannot begin here")
+            raise EventOrderError(f"part {part} of item {item.place} cannot start here")
         return item.indexes[part]
 
     def _add_item(self, wire: dict[str, Any], events: list[StreamEvent]) -> None:
@@ -154,7 +154,7 @@ class StreamReader(BaseStreamReader):
         if type(place) is not int:
             place = self._last_place + 1
         if not self._is_started or place <= self._last_place:
-            raise EventOrderError(f"item {place} cannot begin here")
+            raise EventOrderError(f"item {place} cannot start here")
         self._start_item(place, expect_object(wire.get("item"), "response.output_item.added"), events)
 
     def _end_item(self, wire: dict[str, Any], events: list[StreamEvent]) -> None:
@@ -197,7 +197,7 @@ class StreamReader(BaseStreamReader):
         del self._open[item.place]
 
     def _compare_output(self, output: list[Any], events: list[StreamEvent]) -> dict[str, Any]:
-        """Emit what the last event has beyond the stream, and return its changes of emitted items."""
+        """Emit the content that only the last event has, and return its changes of emitted items."""
         candidates = list(self._items)
         revisions: dict[str, Any] = {}
         for place, wire in enumerate(output):
@@ -340,7 +340,7 @@ class StreamReader(BaseStreamReader):
             self._emit_rest(item, item.part_number(wire), text, events)
 
     def _add_thinking(self, wire: dict[str, Any], events: list[StreamEvent]) -> None:
-        """Add to the summary or to the reasoning text, whichever came first; its parts are one text."""
+        """Add to the summary or to the reasoning text, whichever arrived first; its parts are one text."""
         item, text = self._open_item(wire), wire.get("delta")
         if item.kind != "reasoning" or not isinstance(text, str):
             raise EventOrderError(f"{wire.get('type')} for item {item.place}, which takes none")
@@ -362,9 +362,9 @@ class StreamReader(BaseStreamReader):
             return False
         last = len(item.closed_parts) - 1
         if part < last:
-            raise EventOrderError(f"part {part} of item {item.place} goes on after the next one began")
+            raise EventOrderError(f"part {part} of item {item.place} continues after the next part started")
         if part - last > _MAX_NEW_PARTS:
-            raise EventOrderError(f"part {part} of item {item.place} cannot begin here")
+            raise EventOrderError(f"part {part} of item {item.place} cannot start here")
         for number in range(last + 1, part + 1):
             if number > 0:
                 self._separate_thinking(item, events)
@@ -436,7 +436,7 @@ def _text_details(block: ContentBlock) -> tuple[tuple[Citation, ...], tuple[Toke
 
 
 _CALL_KEYS: Final = ("call_id", "name", "arguments")
-_MAX_NEW_PARTS: Final = 100  # per event
+_MAX_NEW_PARTS: Final = 100  # that one event may start
 
 
 _HANDLERS: Final = {

@@ -406,7 +406,7 @@ class StreamWriter(BaseStreamWriter):
             frames.append({"type": "response.function_call_arguments.delta", **(block.address or {}), "delta": text})
 
     def _end_call(self, event: ToolUseEnd, frames: Frames) -> None:
-        """End a call; a call without input waits for the stop reason, which tells whether it was cut."""
+        """End a call; a call without input waits for the stop reason, which shows whether it was cut."""
         block = self._blocks[event.index]
         block.add(event)
         block.has_ended = True

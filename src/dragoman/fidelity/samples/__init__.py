@@ -1,1 +1,1 @@
-"""Requests in the own words of each dialect, one file each: what no other dialect can make it say."""
+"""Requests with the fields that only one dialect has, one file for each dialect."""

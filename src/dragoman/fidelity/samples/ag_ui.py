@@ -1,4 +1,4 @@
-"""Conversations in AG-UI's own words."""
+"""Conversations in the format of AG-UI."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Requests in Anthropic's own words."""
+"""Requests with fields of Anthropic only."""
 
 from __future__ import annotations
 

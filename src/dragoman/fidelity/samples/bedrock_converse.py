@@ -1,4 +1,4 @@
-"""Requests in Bedrock Converse's own words. Bytes are base64, as the API's own JSON has them."""
+"""Requests with fields of Bedrock Converse only. Bytes are base64, as the API's own JSON has them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Requests in Cohere's own words."""
+"""Requests with fields of Cohere only."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Requests in Gemini's own words."""
+"""Requests with fields of Gemini only."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Conversations in LangChain's own words."""
+"""Conversations in the format of LangChain."""
 
 from __future__ import annotations
 

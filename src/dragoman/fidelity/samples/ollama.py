@@ -1,4 +1,4 @@
-"""Requests in Ollama's own words."""
+"""Requests with fields of Ollama only."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Conversations in the words of OpenTelemetry's conventions for generative AI."""
+"""Conversations in OpenTelemetry's conventions for generative AI."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Requests in the own words of Chat Completions, and of those who speak it with words of theirs: DeepSeek's and
-OpenRouter's reasoning, Mistral's documents.
+"""Requests with fields of Chat Completions, and of providers that extend it: DeepSeek's and OpenRouter's reasoning,
+Mistral's documents.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Requests in the own words of the Responses API."""
+"""Requests with fields of the Responses API only."""
 
 from __future__ import annotations
 

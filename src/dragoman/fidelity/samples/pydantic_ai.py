@@ -1,4 +1,4 @@
-"""Conversations in Pydantic AI's own words."""
+"""Conversations in the format of Pydantic AI."""
 
 from __future__ import annotations
 

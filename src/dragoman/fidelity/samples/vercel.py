@@ -1,4 +1,4 @@
-"""Conversations in the words of the AI SDK's UI messages."""
+"""Conversations as UI messages of the AI SDK."""
 
 from __future__ import annotations
 

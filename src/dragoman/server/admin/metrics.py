@@ -164,7 +164,7 @@ def _accept_weights(accept: str) -> Iterator[tuple[str, float]]:
 
 
 def _to_prometheus(measures: AllMeasures, accept: str) -> Response:
-    from prometheus_client import CollectorRegistry, exposition  # noqa: PLC0415  only who scrapes needs it
+    from prometheus_client import CollectorRegistry, exposition  # noqa: PLC0415  loaded only for Prometheus
     from prometheus_client.openmetrics import exposition as openmetrics  # noqa: PLC0415
 
     registry = CollectorRegistry(auto_describe=False)

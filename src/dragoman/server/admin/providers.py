@@ -71,7 +71,7 @@ class ProviderTest(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     latency_ms: int
     models: list[ListedModel]
     code: str | None  # of the fault
-    message: str | None  # in the words of the provider
+    message: str | None  # the error text of the provider
 
 
 async def list_providers(request: Request) -> Response:

@@ -274,7 +274,7 @@ async def _stream_csv(
 
 
 def _csv_line(values: Sequence[str]) -> bytes:
-    """A line of CSV. A spreadsheet would run a text that begins like a formula, so such a text begins with a quote."""
+    """A line of CSV. A spreadsheet would run a text that starts like a formula, so such a text starts with a quote."""
     cells = (f"'{value}" if value[:1] in ("=", "+", "-", "@", "\t", "\r") else value for value in values)
     line = io.StringIO()
     csv.writer(line).writerow(cells)

@@ -102,7 +102,7 @@ async def post_conversation(request: Request) -> Response:
 
 
 def _find_new(history: Sequence[Message], wire: list[dict[str, Any]]) -> list[Message]:
-    """The messages after those that the thread has, without what a client may not set; 409 if the thread has others."""
+    """The messages after those of the thread, without fields that a client may not set; 409 if the thread differs."""
     stored = [_identity(envelope) for envelope in _to_envelopes(history)]
     try:
         envelopes = _normalize(wire)

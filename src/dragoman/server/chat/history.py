@@ -65,7 +65,7 @@ class History(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     limit: int  # effective maximum number of messages
     day: str | None = None  # in UTC, if the page is a day
     before: str | None = None  # for the previous day; none if the day is incomplete, or for a page
-    before_seq: int | None = None  # for the previous page; none if there is none
+    before_seq: int | None = None  # of the previous page; ``None`` on the first page
     after_seq: int | None = None  # for newer messages
 
 

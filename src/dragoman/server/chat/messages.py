@@ -71,7 +71,7 @@ class RenderedMessage(msgspec.Struct, frozen=True, kw_only=True, rename="camel")
     message_id: str
     format: str
     wire: Any
-    losses: list[LossResponse]  # what the format cannot represent
+    losses: list[LossResponse]  # parts that the format cannot represent
 
 
 class FormatList(msgspec.Struct, frozen=True):

@@ -54,7 +54,7 @@ class ThreadSettings(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
     settings: SessionSettings
     images: ImagePolicy  # how images are sent to a model that cannot read them
-    routing: dict[str, Any] | None  # routing policy of its own
+    routing: dict[str, Any] | None  # own routing policy
     tools: list[ToolResponse]  # which the caller may use
 
 

@@ -2,7 +2,7 @@
 
     POST   /api/v1/agent/threads/{id}/share     create a link; an earlier link of the thread stops working
     DELETE /api/v1/agent/threads/{id}/share     revoke it
-    GET    /share/{token}                       the page, for anybody who has the link
+    GET    /share/{token}                       the page, for everyone with the link
 
 A page has the messages up to the newest one at the time of sharing. It has texts of users and models only; the owner
 may add tool calls with their results, attachments, thinking and system prompts. It has no cost and no name of a user.

@@ -1,10 +1,10 @@
-"""Why an answer is what it is: its route, its receipt, its trace, and the request and reply of its model call.
+"""Explain an answer: its route, its receipt, its trace, and the request and reply of its model call.
 
     GET /threads/{id}/messages/{answerId}/why     route, receipt, events of its turn, call through the gateway
     GET /threads/{id}/messages/{answerId}/wire    request and reply, rebuilt from the stored messages, with the losses
 
 Secrets are redacted, long texts and media are shortened. The system prompt of the server is shown to its operator only.
-Invariant: a caller sees events and messages of own threads only.
+Invariant: a caller receives events and messages of own threads only.
 """
 
 from __future__ import annotations

@@ -38,7 +38,7 @@ def app_state(request: Request) -> AppState:
 
 
 def request_base_url(request: Request) -> str:
-    """The URL with which the URLs of this server begin: the configured one, or the address of the request."""
+    """The base of the URLs of this server: the configured one, or the address of the request."""
     configured, url = app_state(request).base_url, request.url
     return configured or f"{url.scheme}://{url.netloc}{request.scope.get('root_path', '')}"
 

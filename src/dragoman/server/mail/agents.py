@@ -332,7 +332,7 @@ class Exchange:
 
     @property
     def _receiver(self) -> tuple[str, str] | None:
-        """Who receives the answer, and the letter that it answers; none if there is nobody."""
+        """Return the recipient of the answer and the letter that it answers; none if there is no recipient."""
         if self._letter.in_reply_to is None or self._request is None:
             return self._letter.sender_id, self._delivery.letter_id
         if self._request.type != "needs_input":

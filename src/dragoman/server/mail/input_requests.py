@@ -1,6 +1,6 @@
 """From the interrupts of a run to the requested inputs of a letter, and from its answer to the decisions.
 
-    requested_inputs(interrupts)                 one input for each value that a person must give
+    requested_inputs(interrupts)                 one input for each value that a person must enter
     resume_from(interrupts, answer)              the decisions, for ``RunInput.resume``
 
 A call that needs approval asks for one boolean. A question of ``ask_user`` asks for each of its values. With several

@@ -30,7 +30,7 @@ from dragoman.server.http.responses import large_json_response
 from dragoman.store.mailbox.mail_store import LetterStatus
 
 PAGE_SIZE: Final = 4 * 1024 * 1024  # characters of the stored letters of a page
-SLICE: Final = 16  # letters that are read from the store at once
+SLICE: Final = 16  # letters per read of the store
 _REDACTOR: Final = Redactor()
 _MAX_CHARS: Final = 20_000  # of a redacted text
 _SECRET_START: Final = re.compile(r"inputs|default|sensitive", re.IGNORECASE)
@@ -197,7 +197,7 @@ def count_within_size(items: Sequence[Item], size: Callable[[Item], int]) -> int
 def redact_invalid(raw: bytes, redactor: Redactor) -> str:
     """Return the bytes of an invalid letter as text without secrets.
 
-    Every value of ``inputs`` and ``default`` is masked, and so is everything that looks like a key. If the bytes are
+    Every value of ``inputs`` and ``default`` is masked, and so is every text with the format of a key. If the bytes are
     not JSON, the text after the first word that may precede a secret is withheld.
     """
     text = redactor.text(_mask(raw.decode("utf-8", "backslashreplace")))

@@ -3,7 +3,7 @@
     request = parse_chat_request(value)
     prepared = await prepare_run(state, principal, request)
     prepared.run_input
-    prepared.message_id                   of the UI message that the run continues; none if it begins one
+    prepared.message_id                   of the UI message that the run continues; none if it starts one
     await start_prepared_run(state, request, run_request, prepared)
 
 A client sends the whole conversation. The last message is a question, or an answer whose calls have new outputs and

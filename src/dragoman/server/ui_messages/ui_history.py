@@ -49,7 +49,7 @@ async def read_ui_messages(request: Request, chat_id: str, session: Session) -> 
     run = await store.runs.latest(session.id)
     rows = await store.tail(session.id, MAX_MESSAGES)
     has_more = session.last_seq > len(rows)
-    if has_more:  # begin with a question
+    if has_more:  # start with a question
         first = next((at for at, row in enumerate(rows) if row.message.role is Role.USER), 0)
         rows = rows[first:]
     is_running = run is not None and run.is_running
@@ -63,7 +63,7 @@ async def read_ui_messages(request: Request, chat_id: str, session: Session) -> 
 
 
 async def read_started_message(store: Store, session: Session, run: Run) -> UiMessage | None:
-    """The parts that earlier runs added to the UI message of a run; ``None`` if the run begins it."""
+    """The parts that earlier runs added to the UI message of a run; ``None`` if the run starts it."""
     rows = await store.tail(session.id, _TURN_LENGTH)
     rows = rows[_turn_start(rows) :]
     end = next((at for at, row in enumerate(rows) if _is_answer_of(row, run)), len(rows))

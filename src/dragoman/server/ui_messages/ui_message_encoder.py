@@ -69,7 +69,7 @@ class UiMessageEncoder:
         self._has_started = False
         self._is_step_open = False
         self._has_ended = False
-        self._held_end: Chunk | None = None  # of a text, until the answer goes on or is complete
+        self._held_end: Chunk | None = None  # of a text, until the answer continues or is complete
         self._signatures: dict[str, str] = {}  # by reasoning
         self._reasoning_with_text: set[str] = set()
         self._calls: dict[str, _Call] = {}  # of the current answer
@@ -271,7 +271,7 @@ def _encode_source(source: Mapping[str, Any]) -> Chunk:
 
 
 def _encode_block(block: Mapping[str, Any]) -> Chunk:
-    """A block without an event of its own: a file, or data for the application."""
+    """A block without its own event: a file, or data for the application."""
     match block:
         case {"type": kind, "source": {"kind": "base64" | "url" as form, "data": data}, "media_type": media_type}:
             if kind in MEDIA_BLOCKS:

@@ -10,7 +10,7 @@ from typing import Any, Final
 Families = tuple[tuple[str, dict[str, Any]], ...]
 FIRST: Final = r"claude-(?:v?[12]|instant|3-(?:opus|sonnet|haiku))"
 WITH_BUDGET: Final = r"claude-(?:3-7|[a-z]+-4(?:-[015]\b|-20|$))"  # reasons with a budget only
-WITHOUT_BUDGET: Final = r"claude-(?:[a-z]+-4-[7-9]|[a-z]+-[5-9])"  # reasons as it decides, and samples as it decides
+WITHOUT_BUDGET: Final = r"claude-(?:[a-z]+-4-[7-9]|[a-z]+-[5-9])"  # decides its reasoning and sampling itself
 FAMILIES: Final[Families] = (
     (
         r"claude",
