@@ -177,13 +177,6 @@ def test_what_is_not_the_provider_s_fault_counts_neither_for_nor_against_it(erro
     assert not calls.reaches("acme:a", 4)
 
 
-def test_a_person_may_have_a_provider_tried_again() -> None:
-    calls = Calls().note("acme:a", 0, "auth").note("bolt:a", 0, "auth")
-    again = calls.state.without_provider("acme")
-    assert again.is_available("acme", "acme:a", at(1))
-    assert not again.is_available("bolt", "bolt:a", at(1))
-
-
 steps = st.lists(
     st.tuples(
         st.sampled_from(["acme:a", "acme:b", "acme:c", "bolt:a"]),

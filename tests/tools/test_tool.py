@@ -179,21 +179,6 @@ def test_a_function_that_a_model_cannot_call_by_name_is_refused() -> None:
         tool(lambda *args: args)
 
 
-async def test_a_tool_with_a_memory_of_its_own_is_made_anew_for_every_call() -> None:
-    def counter() -> Any:
-        count = 0
-
-        async def run(_input: dict[str, Any], _context: ToolContext) -> int:
-            nonlocal count
-            count += 1
-            return count
-
-        return run
-
-    fresh = Tool.from_factory(weather.definition.replace(name="count", input_schema={"type": "object"}), counter)
-    assert [text_of(await result_of(fresh)) for _ in range(2)] == ["1", "1"]
-
-
 @pytest.mark.parametrize(
     ("output", "content"),
     [

@@ -117,11 +117,6 @@ class PoolResponse:
         """Whether the whole body was read."""
         return self._is_complete and not self._chunks and self._decoder is None
 
-    @property
-    def unread_bytes(self) -> int:
-        """Bytes that have arrived and were not read."""
-        return self._size
-
     def set_head(self, status: int, headers: dict[str, str]) -> None:
         """Store the status and the headers."""
         self.status, self.headers = status, headers

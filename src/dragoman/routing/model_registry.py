@@ -203,10 +203,6 @@ class Availability(msgspec.Struct, frozen=True):
         model_health = health.models.get(model) if health is not None else None
         return len(model_health.failures) if model_health is not None else 0
 
-    def without_provider(self, provider: str) -> Availability:
-        """Return the availability without a provider, so that it is tried again."""
-        return Availability({key: health for key, health in self.providers.items() if key != provider})
-
 
 def _is_recovered(last_call: datetime, now: datetime) -> bool:
     return now - last_call >= RECOVERY_TIME

@@ -92,15 +92,6 @@ class Tool(msgspec.Struct, frozen=True, kw_only=True):
     def name(self) -> str:
         return self.definition.name
 
-    @classmethod
-    def from_factory(cls, definition: ToolDefinition, factory: Callable[[], Run], **fields: Any) -> Tool:
-        """A tool with state, for which the factory creates new code for every call."""
-
-        async def run(input: dict[str, Any], context: ToolContext) -> Any:  # noqa: A002
-            return await factory()(input, context)
-
-        return cls(definition=definition, run=run, **fields)
-
 
 # --- from a function -------------------------------------------------------------------------------------------------
 

@@ -46,7 +46,6 @@ from dragoman.wire.residue import get_notes
 from dragoman.wire.stream_writer import BaseStreamWriter
 
 _DONE: Final = b"event: done\ndata: [DONE]\n\n"
-_START_FIELDS: Final = ("id", "model", "agent", "object")
 
 
 class StreamWriter(BaseStreamWriter):

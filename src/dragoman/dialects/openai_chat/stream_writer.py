@@ -42,7 +42,6 @@ from dragoman.wire.residue import apply_diff, get_notes
 from dragoman.wire.stream_writer import BaseStreamWriter
 
 _REPEATED_KEYS: Final = ("id", "created", "model", "system_fingerprint", "service_tier", "provider")
-_TEXT_KEYS: Final = ("reasoning_content", "reasoning", "reasoning_text", "refusal", "reasoning_opaque", "content")
 _TEXT_MARK: Final = "\0words\0"  # marks the position of the text in the template bytes
 _TEXT_MARK_JSON: Final = json_text(_TEXT_MARK)
 

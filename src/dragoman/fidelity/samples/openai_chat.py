@@ -22,7 +22,6 @@ def _image_request(part: dict[str, Any]) -> dict[str, Any]:
 
 
 _DETAIL: Final = {"type": "reasoning.text", "text": "A greeting.", "signature": "EqQBCkYIAxgC"}
-_GRAMMAR: Final = {"type": "custom", "custom": {"name": "sql", "description": "Run a query."}}
 
 WIRES: Final[dict[str, Any]] = {
     "thinking": _request({"reasoning_content": "A greeting."}),
