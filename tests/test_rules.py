@@ -606,8 +606,9 @@ def test_places_are_those_of_the_blocks() -> None:
 
 def test_a_long_message_of_wrong_blocks_is_checked_in_one_pass() -> None:
     """A pass for each block would take minutes at this size."""
-    assert len(check(user(*[CALL] * 20_000))) == 20_000
-    many = [assistant(*[CALL.replace(id="call_0")] * 5_000), *[result("call_0") for _ in range(5_000)]]
+    count = scale(5_000, 20_000)
+    assert len(check(user(*[CALL] * count))) == count
+    many = [assistant(*[CALL.replace(id="call_0")] * 1_500), *[result("call_0") for _ in range(1_500)]]
     assert check(repair(many).messages) == ()
 
 

@@ -19,6 +19,7 @@ from dragoman.attachments import response_headers
 from dragoman.attachments.file_types import EXTENSIONS
 from dragoman.attachments.types import StoredFile
 from tests.attachments.samples import REFUSED, SLIPPING, SVG, gif, png
+from tests.conftest import IS_FULL
 
 RAN = b"fetch('/ran').catch(()=>0);document.title='owned';"
 PAGE = b"<!doctype html><script>" + RAN + b"</script>"
@@ -34,6 +35,7 @@ FILES = {
     "script": RAN,
     "nothing but markup": REFUSED["html with a byte order mark"],
 }
+SAMPLE = list(FILES) if IS_FULL else list(FILES)[1::3]  # with "page", which runs when it is served without headers
 
 
 class Door:
@@ -95,7 +97,7 @@ async def test_nothing_that_was_uploaded_runs(program: Callable[[str, str], str]
         page = await browser.new_page()
         await page.goto(f"{door.url}/bare/page", wait_until="networkidle")
         assert (await page.title(), door.ran) == ("owned", 1)
-        for name in FILES:
+        for name in SAMPLE:
             await page.goto(f"{door.url}/page/{quote(name)}", wait_until="load")
             assert await page.title() == "clean", name
             for ending in ("png", "gif"):  # pictures are the only ones that open: the others are downloads
@@ -106,4 +108,4 @@ async def test_nothing_that_was_uploaded_runs(program: Callable[[str, str], str]
                 await page.goto(f"{door.url}/file/page/{ending}")
         await browser.close()
         assert door.ran == 1
-        assert len(door.served) == len(FILES) * len(EXTENSIONS)
+        assert len(door.served) == len(SAMPLE) * len(EXTENSIONS)

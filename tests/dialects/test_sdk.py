@@ -14,12 +14,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import ModuleType
 from typing import Any
 
-import anthropic
-import openai
 import pytest
-from anthropic.types import message_create_params as anthropic_params
-from openai.types.chat import completion_create_params as chat_params
-from openai.types.responses import response_create_params as responses_params
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from dragoman import dialects
@@ -31,6 +26,13 @@ from dragoman.message import TextBlock, ThinkingBlock, TokenUsage, ToolResultBlo
 from tests.conftest import IS_FULL
 from tests.corpus import records
 from tests.dialects.test_every_dialect import CALLS
+from tests.lazy import LazyModule
+
+anthropic: Any = LazyModule("anthropic")
+anthropic_params: Any = LazyModule("anthropic.types.message_create_params")
+openai: Any = LazyModule("openai")
+chat_params: Any = LazyModule("openai.types.chat.completion_create_params")
+responses_params: Any = LazyModule("openai.types.responses.response_create_params")
 
 # The SDKs hold what a provider sent in models that do not fit it, and pydantic says so whenever they are dumped.
 pytestmark = pytest.mark.filterwarnings("ignore:Pydantic serializer warnings:UserWarning")

@@ -15,10 +15,8 @@ from functools import cache
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
-import cohere
 import pydantic
 import pytest
-from cohere.v2.client import V2Client
 
 from dragoman import dialects
 from dragoman.cli.prove import first_difference
@@ -30,6 +28,9 @@ from dragoman.wire.tool_definitions import UNUSABLE
 from tests.corpus import records
 from tests.dialects.test_every_dialect import CALLS, PIXEL, REQUEST, message
 from tests.dialects.test_sdk import TEXT, read_stream, said_by, strings_in
+from tests.lazy import LazyModule
+
+cohere: Any = LazyModule("cohere")
 
 COHERE = dialects.load("cohere")
 OTHERS = [name for name in dialects.callable_names() if name != "cohere"]
@@ -42,7 +43,8 @@ ASKED: Any = [{"role": "user", "content": "Hi."}]  # the server answers with a r
 @cache
 def request_type(stream: bool) -> type[pydantic.BaseModel]:
     """Return the parameters of the SDK's method as a strict type."""
-    hints = typing.get_type_hints(V2Client.chat_stream if stream else V2Client.chat)
+    client = cohere.ClientV2
+    hints = typing.get_type_hints(client.chat_stream if stream else client.chat)
     known = {name: (kind, ...) for name, kind in hints.items() if name in ("model", "messages")}
     options = {name: (kind, None) for name, kind in hints.items() if name not in ("return", "request_options", *known)}
     fields: dict[str, Any] = {**known, **options}

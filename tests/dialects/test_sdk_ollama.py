@@ -15,7 +15,6 @@ from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
-import ollama
 import pydantic
 import pytest
 
@@ -28,6 +27,9 @@ from dragoman.message import ImageBlock, ImageSource, TextBlock, ThinkingBlock, 
 from tests.corpus import records
 from tests.dialects.test_every_dialect import CALLS, PIXEL
 from tests.dialects.test_sdk import TEXT, read_stream, said_by, strings_in, unknown
+from tests.lazy import LazyModule
+
+ollama: Any = LazyModule("ollama")
 
 OLLAMA = dialects.load("ollama")
 OTHERS = [name for name in dialects.callable_names() if name != "ollama"]

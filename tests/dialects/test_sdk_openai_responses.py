@@ -8,12 +8,11 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Iterator
+from functools import cache
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, get_args
 
-import openai
 import pytest
-from openai.types.responses import Response, ResponseStreamEvent
 from pydantic import BaseModel, ValidationError
 
 from dragoman import dialects
@@ -34,6 +33,10 @@ from dragoman.message import RedactedThinkingBlock, TextBlock, ThinkingBlock, To
 from tests.corpus import Part, records
 from tests.dialects.test_every_dialect import CALLS
 from tests.dialects.test_sdk import REPLIES, of_responses, response_of
+from tests.lazy import LazyModule
+
+openai: Any = LazyModule("openai")
+responses: Any = LazyModule("openai.types.responses")
 
 # The SDK holds what a provider sent in models that do not fit it, and pydantic says so whenever they are dumped.
 pytestmark = pytest.mark.filterwarnings("ignore:Pydantic serializer warnings:UserWarning")
@@ -83,7 +86,7 @@ class Loopback:
         with self.client.responses.stream(model="m", input="Hi.") as stream:
             return response_of(stream)
 
-    def answered(self, wire: dict[str, Any]) -> Response:
+    def answered(self, wire: dict[str, Any]) -> Any:
         """What the SDK makes of a whole answer."""
         self.body, self.content_type = json.dumps(wire).encode(), "application/json"
         return self.client.responses.create(model="m", input="Hi.")
@@ -174,9 +177,13 @@ UNLISTED = {
     "model_not_found",
     "context_length_exceeded",
 }
-EVENTS = {
-    get_args(kind.model_fields["type"].annotation)[0]: kind for kind in get_args(get_args(ResponseStreamEvent)[0])
-}
+
+
+@cache
+def event_kinds() -> dict[str, type[BaseModel]]:
+    """Return the published types of events by their name."""
+    kinds = get_args(get_args(responses.ResponseStreamEvent)[0])
+    return {get_args(kind.model_fields["type"].annotation)[0]: kind for kind in kinds}
 
 
 def problems(kind: type[BaseModel], wire: dict[str, Any]) -> list[str]:
@@ -197,12 +204,12 @@ def test_every_event_and_answer_that_we_write_fits_the_published_types(name: str
     for record in recorded(name, "stream"):
         for frame in frames_of(written(read(name, record))):
             count += 1
-            for problem in problems(EVENTS[frame["type"]], frame):
+            for problem in problems(event_kinds()[frame["type"]], frame):
                 found.setdefault(problem, []).append(record["id"])
     for record in recorded(name, "response"):
         wire = openai_responses.write_reply(dialect.read_reply(record["response"])).wire
         count += 1
-        for problem in problems(Response, wire):
+        for problem in problems(responses.Response, wire):
             found.setdefault(problem, []).append(record["id"])
     assert found == {}
     assert count > 50
@@ -220,7 +227,7 @@ def test_no_failure_looks_complete_to_the_sdk(code: str, loopback: Loopback) -> 
     data = written([*begun, StreamError(fault)])
     for frame in frames_of(data):
         unlisted = frame.get("response", {}).get("error") or {}
-        assert unlisted.get("code") in UNLISTED or problems(EVENTS[frame["type"]], frame) == []
+        assert unlisted.get("code") in UNLISTED or problems(event_kinds()[frame["type"]], frame) == []
     loopback.body, loopback.content_type = data, "text/event-stream"
     with loopback.client.responses.stream(model="m", input="Hi.") as stream:
         seen = list(stream)
@@ -272,7 +279,7 @@ def test_the_sdk_hears_the_same_whole_and_streamed(name: str, loopback: Loopback
     ours, theirs = of_responses(wire, dict(whole))
     del ours["added_up"]
     assert first_difference(ours, theirs) is None
-    assert problems(Response, wire) == []
+    assert problems(responses.Response, wire) == []
     streamed = loopback.streamed(written(unfold(WHOLE[name])))
     del streamed["added_up"]
     assert first_difference(*without_what_the_sdk_adds(ours, streamed)) is None

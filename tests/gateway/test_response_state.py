@@ -6,20 +6,21 @@ import asyncio
 from pathlib import Path
 from typing import Any
 
-import openai
 import pytest
 
 from dragoman.gateway.endpoints import ENDPOINTS
 from dragoman.gateway.gateway import Gateway
 from tests.gateway.sdk_clients import KEY
+from tests.lazy import LazyModule
 from tests.server.conftest import ServerFixture, run_test_server
 from tests.strict import call, say
 
+openai: Any = LazyModule("openai")
 UPSTREAMS = ["anthropic", "gemini", "openai_responses"]
 TOOL: Any = {"type": "function", "name": "read_file", "parameters": {"type": "object"}, "strict": False}
 
 
-def sdk(server: ServerFixture, key: str = KEY) -> openai.OpenAI:
+def sdk(server: ServerFixture, key: str = KEY) -> Any:
     return openai.OpenAI(api_key=key, base_url=f"{server.base_url}/v1", max_retries=0, timeout=60)
 
 

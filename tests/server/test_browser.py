@@ -18,7 +18,7 @@ from aiohttp import FormData
 
 from dragoman.attachments import Owner
 from dragoman.attachments.paths import new_path
-from tests.attachments.test_browser import FILES, PAGE
+from tests.attachments.test_browser import FILES, PAGE, SAMPLE
 from tests.server.conftest import ServerFixture, run_test_server
 from tests.server.test_threads import API
 from tests.store.faults.conftest import program
@@ -30,13 +30,13 @@ ENDINGS = ("gif", "txt", "pdf")  # one that is shown, and both that are download
 
 
 async def store_files(server: ServerFixture) -> dict[str, dict[str, str]]:
-    """Signed URLs of every file as every type, past all that looks at what is uploaded."""
+    """Signed URLs of files as every type, past all that looks at what is uploaded."""
     urls: dict[str, dict[str, str]] = {}
     attachments = server.state.attachments
-    for number, (name, data) in enumerate(FILES.items()):
+    for number, name in enumerate(SAMPLE):
         for ending in ENDINGS:
             path = new_path(OWNER, "t", "r", f"{number:026d}", ending)
-            await attachments._storage.write(path, data, {})
+            await attachments._storage.write(path, FILES[name], {})
             urls.setdefault(name, {})[ending] = await attachments.signed_url(attachments.bucket, path, OWNER)
     return urls
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import contextlib
 import fcntl
 import os
@@ -30,7 +31,6 @@ from dragoman.tools import ToolRegistry, dispatch
 from dragoman.tools.mcp import McpServer, McpTools, servers_from, tool_name
 from tests.conftest import ROOT
 from tests.servers.processes import node, npm
-from tests.tools.mcp_server import SOUND
 from tests.tools.tool_fixtures import EventLog, make_call, make_session, text_of
 
 PROGRAM = (sys.executable, "-m", "tests.tools.mcp_server")
@@ -171,11 +171,12 @@ def test_two_long_names_stay_two() -> None:
 
 
 async def test_whatever_a_server_answers_arrives_as_blocks(server: McpServer) -> None:
+    sound = base64.b64encode(b"RIFF....WAVE").decode()
     async with using(server) as (_, registry):
         assert (await call(registry, "probe__every_kind_of_content")).content == (
             TextBlock("words"),
             ImageBlock(ImageSource("base64", "aGk="), "image/png"),
-            AudioBlock(ImageSource("base64", SOUND), "audio/wav"),
+            AudioBlock(ImageSource("base64", sound), "audio/wav"),
             TextBlock("[notes](file:///notes.txt): Some notes."),
             TextBlock("file:///a.txt\nembedded"),
             DocumentBlock(ImageSource("base64", "aGk="), "application/pdf", "file:///a.pdf"),
