@@ -40,6 +40,12 @@ def over_pipes(name: str = "probe", **options: Any) -> McpServer:
     return McpServer(name=name, command=PROGRAM[0], args=(*PROGRAM[1:], "stdio"), cwd=str(ROOT), **options)
 
 
+def small(name: str = "probe", **options: Any) -> McpServer:
+    """A server that starts at once, for tests of its process."""
+    program = Path(__file__).with_name("small_mcp_server.py")
+    return McpServer(name=name, command=sys.executable, args=("-S", str(program)), **options)
+
+
 class Web:
     """The server over HTTP, in a process of its own, that can be started again at the same address."""
 
@@ -126,23 +132,23 @@ async def test_a_server_brings_in_a_limited_number_of_tools(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr("dragoman.tools.mcp._MAX_TOOLS", 2)
-    async with using(over_pipes()) as (_, registry):
+    async with using(small()) as (_, registry):
         assert len(registry) == 2
     assert "more than 2 tools" in caplog.text
 
 
 async def test_what_a_tool_can_do_is_what_we_say_and_not_what_it_says() -> None:
-    async with using(over_pipes()) as (_, registry):
+    async with using(small()) as (_, registry):
         assert {tool.definition.side_effects for tool in registry} == {SideEffects.EXECUTE}
     options: dict[str, Any] = {"trust_hints": True, "tool_side_effects": {"echo": SideEffects.NONE}}
-    async with using(over_pipes(side_effects=SideEffects.WRITE, **options)) as (_, registry):
+    async with using(small(side_effects=SideEffects.WRITE, **options)) as (_, registry):
         assert registry["probe__structured"].definition.side_effects is SideEffects.READ
         assert registry["probe__echo"].definition.side_effects is SideEffects.NONE
         assert registry["probe__fail"].definition.side_effects is SideEffects.WRITE
 
 
 async def test_only_the_tools_that_are_allowed_are_brought_in() -> None:
-    async with using(over_pipes(allowed=("echo", "pid"))) as (_, registry):
+    async with using(small(allowed=("echo", "pid"))) as (_, registry):
         assert [tool.name for tool in registry] == ["probe__echo", "probe__pid"]
 
 
@@ -203,8 +209,8 @@ async def test_several_calls_run_at_once_over_one_connection(server: McpServer) 
 
 
 async def test_a_call_that_takes_too_long_is_given_up_and_the_next_one_works() -> None:
-    async with using(over_pipes(timeout_s=1)) as (_, registry):
-        assert text_of(await call(registry, "probe__wait")) == "The tool 'probe__wait' took longer than 1 s"
+    async with using(small(timeout_s=3)) as (_, registry):
+        assert text_of(await call(registry, "probe__wait")) == "The tool 'probe__wait' took longer than 3 s"
         assert text_of(await call(registry, "probe__echo", text="still here")) == "still here"
 
 
@@ -226,7 +232,7 @@ async def test_a_server_sees_the_variables_that_it_is_given_and_no_other_secrets
 ) -> None:
     monkeypatch.setenv("SOME_API_KEY", "sk-secret")
     monkeypatch.setenv("GIVEN", "word")
-    async with using(over_pipes(env={"TAKEN": "a ${GIVEN}"})) as (_, registry):
+    async with using(small(env={"TAKEN": "a ${GIVEN}"})) as (_, registry):
         assert text_of(await call(registry, "probe__environment", variable="TAKEN")) == "a word"
         assert text_of(await call(registry, "probe__environment", variable="SOME_API_KEY")) == ""
 
@@ -236,7 +242,7 @@ async def test_a_server_sees_the_variables_that_it_is_given_and_no_other_secrets
 
 async def test_a_server_that_cannot_be_reached_says_why_and_the_others_work(web: Web) -> None:
     servers = [
-        over_pipes("good", allowed=("echo",)),
+        small("good", allowed=("echo",)),
         McpServer(name="missing", command="no-such-program-here"),
         McpServer(name="ends", command="/bin/sh", args=("-c", "echo no config >&2; exit 3")),
         McpServer(name="mute", command="/bin/sleep", args=("600",), connect_timeout_s=0.5),
@@ -256,7 +262,7 @@ async def test_a_server_that_cannot_be_reached_says_why_and_the_others_work(web:
 
 
 async def test_a_server_that_dies_has_failed_that_call_and_is_started_again_for_the_next() -> None:
-    async with using(over_pipes()) as (_, registry):
+    async with using(small()) as (_, registry):
         first = text_of(await call(registry, "probe__pid"))
         died = await call(registry, "probe__die")
         assert died.is_error
@@ -267,14 +273,14 @@ async def test_a_server_that_dies_has_failed_that_call_and_is_started_again_for_
 
 
 async def test_a_call_that_changes_nothing_is_made_again_when_its_server_died(tmp_path: Path) -> None:
-    harmless = over_pipes(tool_side_effects={"die-once": SideEffects.READ})
+    harmless = small(tool_side_effects={"die-once": SideEffects.READ})
     async with using(harmless) as (_, registry):
         result = await call(registry, "probe__die_once", path=str(tmp_path / "died"))
         assert (text_of(result), result.is_error) == ("done", False)
 
 
 async def test_a_server_that_dies_every_time_is_left_alone_for_a_while() -> None:
-    async with using(over_pipes()) as (_, registry):
+    async with using(small()) as (_, registry):
         for _ in range(2):
             assert "was lost" in text_of(await call(registry, "probe__die"))
         assert "2 times in a row; next attempt in" in text_of(await call(registry, "probe__pid"))
@@ -291,7 +297,7 @@ async def test_a_web_server_that_is_started_again_is_asked_again(web: Web) -> No
 
 
 async def test_closing_ends_the_servers_and_calls_fail_after_it() -> None:
-    async with using(over_pipes()) as (_, registry):
+    async with using(small()) as (_, registry):
         pid = int(text_of(await call(registry, "probe__pid")))
     assert not Path(f"/proc/{pid}").exists()
     assert "the connection is closed" in text_of(await call(registry, "probe__echo", text="a"))
