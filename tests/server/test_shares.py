@@ -182,6 +182,15 @@ async def test_a_range_and_a_selection_are_exported(chat_server: ServerFixture) 
     assert all("It is blue." in archive.read(name).decode() for name in archive.namelist())
 
 
+async def test_an_export_of_one_message_a_line_is_named_so(chat_server: ServerFixture) -> None:
+    thread = await make_conversation(chat_server)
+    for query, lines in (("", 5), ("&fromSeq=100", 0)):
+        async with chat_server.client.get(f"{API}/threads/{thread}/export?format=canonical{query}") as answer:
+            assert (answer.status, answer.content_type) == (200, "application/jsonl")
+            assert answer.headers["content-disposition"].endswith('.jsonl"')
+            assert len((await answer.text()).splitlines()) == lines
+
+
 # --- titles ----------------------------------------------------------------------------------------------------------
 
 

@@ -252,6 +252,18 @@ async def test_a_connection_that_is_lost_before_the_commit_costs_nothing(url: st
         assert (await store.get_session(session.id)).last_seq == 1
 
 
+async def test_a_cancelled_statement_leaves_no_transaction_on_its_connection(url: str) -> None:
+    """The driver prepares a new statement in a transaction of its own, which a cancellation left open."""
+    async with open_store(f"{url}&connections=1") as store:
+        for number in range(100):
+            task = asyncio.create_task(store._run_statement((f"SELECT count(*), {number} FROM messages", ())))
+            for _ in range(number):
+                await asyncio.sleep(0)
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+            assert await store._read(asked("SELECT count(*) FROM messages")) == [(0,)]
+
+
 async def test_a_deadlock_is_resolved_by_doing_one_of_them_again(url: str) -> None:
     async with open_store(url) as store:
         sessions = [(await store.create_session()).id for _ in range(2)]

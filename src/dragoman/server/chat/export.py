@@ -33,8 +33,9 @@ from dragoman.value import identity
 _PAGE_POLICY: Final = "default-src 'none'; style-src 'unsafe-inline'; img-src data:; media-src data:; sandbox"
 _JSON: Final = "json"  # our own document with the thread and its messages
 _FRONT_ENDS: Final = ("ag_ui", "vercel")  # as a list of messages, without the rest of a request
-_SUFFIXES: Final = {"markdown": "md", "html": "html"}  # of other formats: json
-_MEDIA_TYPES: Final = {"markdown": "text/markdown", "html": "text/html"}
+_RENDERED: Final = ("markdown", "html")
+_SUFFIXES: Final = {"markdown": "md", "html": "html", "canonical": "jsonl"}  # of other formats: json
+_MEDIA_TYPES: Final = {"markdown": "text/markdown", "html": "text/html", "canonical": "application/jsonl"}
 _THREAD: Final = "/api/v1/agent/threads/{id}"
 
 
@@ -107,7 +108,7 @@ def _render(format_name: str, session: Session, history: Sequence[Message]) -> b
     messages = tuple(with_client_name(message) for message in history)
     if format_name in _FRONT_ENDS:
         return msgspec.json.encode(transcripts.get_format(format_name).write_messages(messages).wire)
-    if format_name not in _SUFFIXES:
+    if format_name not in _RENDERED:
         own = tuple(strip_foreign_raw(message, format_name) for message in messages)
         return formats.write(format_name, formats.restore_request(own)).data
     about = renderers.About.from_messages(messages, session.title)
@@ -147,6 +148,7 @@ ENDPOINTS = (
             200: (
                 Media("text/markdown", {"type": "string"}),
                 Media("text/html", {"type": "string"}),
+                Media("application/jsonl", {"type": "string"}),
                 {"type": "object"},
             )
         },

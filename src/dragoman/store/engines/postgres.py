@@ -278,7 +278,7 @@ class PostgresStore(Store):
             try:
                 await connection.execute(f"{begin}; {self._setup}" if self._setup else begin)
                 result = await _run_operation(connection, operation)
-            except BaseException as error:  # noqa: BLE001  raised again, translated
+            except Exception as error:  # noqa: BLE001  raised again, translated
                 with contextlib.suppress(asyncpg.PostgresError, *_CONNECTION_ERRORS):
                     await connection.execute("ROLLBACK")
                 if isinstance(error, (*_ROLLBACK_ERRORS, *_CONNECTION_ERRORS)):
@@ -347,6 +347,11 @@ class PostgresStore(Store):
 
     @contextlib.asynccontextmanager
     async def _connection(self) -> AsyncIterator[Connection]:
+        """Yield a connection of the pool.
+
+        A cancelled statement can leave its connection in a transaction without the driver noticing, so that connection
+        is closed. The server rolls back.
+        """
         if self._pool is None:
             raise StoreUnusableError("it is not open", where=self._where, remedy="Use it inside 'async with'")
         try:
@@ -355,6 +360,9 @@ class PostgresStore(Store):
             raise _RetryableError(error) from None
         try:
             yield connection
+        except asyncio.CancelledError:
+            connection.terminate()
+            raise
         finally:
             await self._pool.release(connection)
 
