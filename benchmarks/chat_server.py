@@ -98,7 +98,7 @@ async def empty_stream(request: Request) -> Response:  # noqa: ARG001
 
 
 class _Chunk(msgspec.Struct):
-    """What the floor reads of an event of the provider."""
+    """The fields of a provider's event that the floor reads."""
 
     class Choice(msgspec.Struct):
         class Delta(msgspec.Struct):

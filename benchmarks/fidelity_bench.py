@@ -1,4 +1,4 @@
-"""What conversions between provider formats keep, beside other libraries.
+"""Compare the values that conversions between provider formats preserve, beside other libraries.
 
 Every library converts the same constructed requests from one wire to another, in its own environment. Dragoman reads
 the result, and compares it with the request by the rules of ``docs/fidelity.md``. A missing value is silent, unless the

@@ -27,7 +27,7 @@ _EMPTY = (b"null", b'""', b"")
 
 
 class _Head(msgspec.Struct):
-    """What a record is selected by."""
+    """The fields that select a record."""
 
     id: str
     dialect: str

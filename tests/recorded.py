@@ -1,4 +1,4 @@
-"""What was asked of each dialect, what a server answered, and the messages that this became.
+"""Recorded requests and responses of each dialect, and the messages that they became.
 
     SCENES              the questions, in canonical form; the same for every dialect
     cassette(…)         one recorded exchange, from ``tests/cassettes/<dialect>/<name>.json``
@@ -146,7 +146,7 @@ def history(dialect: str, name: str, ids: ToolIds | None = None) -> tuple[Messag
 
 
 def sent(dialect: str, name: str) -> Any:
-    """What we send, in the dialect's words."""
+    """Return the request on the wire of the dialect."""
     options = Options(max_output_tokens=64, temperature=0, stream=name.endswith(STREAMED))
     tools = (READ_FILE,) if scene_of(name) in WITH_TOOLS else ()
     ids = ToolIds()
@@ -206,7 +206,7 @@ def answered(dialect: str, name: str, ids: ToolIds | None = None) -> Message:
 
 
 def usage_of(dialect: str, reply: Reply) -> Usage:
-    """What the answer consumed, and what that cost."""
+    """Return the usage of the answer and its cost."""
     assert reply.usage is not None
     return price_usage(prices(dialect), f"{dialect}:{MODEL_NAME}", reply.usage, NOON, latency_ms=0)
 

@@ -40,7 +40,7 @@ def run(*arguments: str | Path, store: Path | str | None = None, **options: Any)
 
 
 def document(*arguments: str | Path, store: Path) -> Any:
-    """What ``--json`` prints, which is one document and nothing else."""
+    """Return the output of ``--json``, which is exactly one document."""
     done = run(*arguments, "--json", store=store)
     assert (done.returncode, done.stderr) == (0, ""), done.stderr
     return json.loads(done.stdout)

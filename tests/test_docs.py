@@ -120,7 +120,7 @@ def commands_of(text: str) -> list[tuple[str, str]]:
 
 
 def output_of(command: str) -> tuple[str, int]:
-    """What a command prints in a terminal of 80 columns without colours, and its exit code."""
+    """Return the output of a command in a terminal of 80 columns without colours, and its exit code."""
     terminal = {"COLUMNS": "80", "NO_COLOR": "1", "TERM": "dumb", "PYTHONUTF8": "1"}
     arguments = shlex.split(command)[1:]
     done = cli_runner.run_text(*arguments, environment={**os.environ, **terminal}, merge_stderr=True)
@@ -323,7 +323,7 @@ def codes_of_classes() -> set[str]:
 
 
 def codes_in_the_source() -> dict[str, set[str]]:
-    """What stands behind ``code=`` in a call, by whether the call makes a fault or an error."""
+    """Return the values of ``code=`` in calls, separately for faults and errors."""
     found: dict[str, set[str]] = {"fault": set(), "error": set()}
     gc.collect()  # one in the middle of parsing confuses the parser of Python 3.11
     for file in SOURCE.rglob("*.py"):

@@ -185,7 +185,7 @@ def change_blocks(change: Callable[[ContentBlock], ContentBlock | None]) -> Chan
 
 
 def outcome(change: Change, name: str, losses: tuple[Loss, ...] = ()) -> list[Finding]:
-    """What is found about a case, read from Anthropic's wire, when the target does that to it."""
+    """Return the findings about a case of Anthropic's wire after a change by the target."""
     anthropic = dialects.load("anthropic")
     request = anthropic.read_request(make_sample(anthropic, case(name)))
     found = measure_conversion(request, lossy_dialect(change, losses))

@@ -1,4 +1,4 @@
-"""What programs see of the types: the examples and the documentation pass mypy and pyright in strict mode.
+"""Types as programs see them: the examples and the documentation pass mypy and pyright in strict mode.
 
 A check is one run over all files, because a checker takes seconds to start.
 """

@@ -1,1 +1,1 @@
-"""Who is measured, one module each, imported only in an interpreter that has that library."""
+"""The measured libraries, one module each, imported only by an interpreter that has the library."""

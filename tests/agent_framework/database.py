@@ -54,7 +54,7 @@ def database() -> sqlite3.Connection:
 
 
 def insert(connection: sqlite3.Connection, location: str, agent_key: str | None, entry: Entry) -> None:
-    """What an application does that keeps its entries in the example's table."""
+    """Insert an entry into the example's table, as an application does."""
     told = [entry.get(name) for name in _WRITTEN]
     values = [json.dumps(value) if isinstance(value, dict | list) else value for value in told]
     marks = ", ".join("?" * (2 + len(values)))

@@ -39,7 +39,7 @@ RUNS = [
 
 
 class Run(msgspec.Struct, frozen=True):
-    """What an agent printed, and what it and the gateway sent."""
+    """The output of an agent, and the requests of the agent and the gateway."""
 
     output: str
     errors: str

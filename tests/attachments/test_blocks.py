@@ -1,4 +1,4 @@
-"""What a message says of an attachment: a block for the model, and where it is kept."""
+"""Attachments in messages: a block for the model, and the storage path."""
 
 from __future__ import annotations
 

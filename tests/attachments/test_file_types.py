@@ -1,4 +1,4 @@
-"""What a file is, is told by its bytes."""
+"""The type of a file follows from its bytes."""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ def cases_of(dialect: str) -> Iterator[tuple[str, bytes, str | None]]:
 
 
 def told_by_reader(dialect: str, data: bytes, quirks: tuple[str, ...]) -> Reply:
-    """What the reader of the dialect makes of the bytes, without any socket."""
+    """Read the bytes with the dialect's reader, without a socket."""
     reader = dialects.load(dialect).stream_reader(None, quirks)
     return fold([*reader.feed(data), *reader.close()])
 

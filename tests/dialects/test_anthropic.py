@@ -1,4 +1,4 @@
-"""What is Anthropic's alone."""
+"""Features that only the Anthropic dialect has."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What holds of everything that was recorded."""
+"""Properties of every recorded exchange."""
 
 from __future__ import annotations
 

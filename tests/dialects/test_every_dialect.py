@@ -85,7 +85,7 @@ REQUEST = Request(
 
 
 def blocks_of(request: Request) -> list[tuple[Any, ...]]:
-    """What has to survive every translation: who said which words, called what, and was answered what."""
+    """Return the roles, texts, calls and results, which every translation preserves."""
     said: list[tuple[Any, ...]] = []
     for one in request.messages:
         for block in one.content:
@@ -337,7 +337,7 @@ def with_depth(wire: Any, place: tuple[Any, ...], depth: int) -> str:
 
 
 def parsed_deep(text: str) -> Any:
-    """What a reader without a limit makes of a text."""
+    """Decode a text without a depth limit."""
     limit = sys.getrecursionlimit()
     sys.setrecursionlimit(50_000)
     try:

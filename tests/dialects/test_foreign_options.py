@@ -1,4 +1,4 @@
-"""What a request asks for in words of its own dialect: named as lost elsewhere, and written at home."""
+"""Options of one dialect: other dialects report them as lost, and their own dialect writes them."""
 
 from __future__ import annotations
 

@@ -46,7 +46,7 @@ CALL = ToolUseBlock("tu_01KR3ER9E00000000000000QQE", "read_file", {"path": "READ
 
 
 def written(events: list[StreamEvent] | tuple[StreamEvent, ...]) -> tuple[list[bytes], bytes]:
-    """What the writer gives for each event, and what it still owes at the end."""
+    """Return the bytes that the writer writes for each event, and those at the end."""
     writer = openai_responses.stream_writer()
     return [writer.feed(event) for event in events], writer.close()
 
@@ -65,7 +65,7 @@ def read(data: bytes, dialect: ModuleType = openai_responses, framing: str | Non
 
 
 def said_in(reply: Reply) -> list[Any]:
-    """What every dialect can say: words, joined, and calls."""
+    """Return the joined text and the calls, which every dialect can express."""
     texts = "".join(block.text for block in reply.content if isinstance(block, TextBlock))
     return [texts, [(block.name, block.input) for block in reply.content if isinstance(block, ToolUseBlock)]]
 

@@ -1,4 +1,4 @@
-"""What the official SDKs make of the same bytes, and of what we write. They are fed over a real socket.
+"""The official SDKs read recorded streams and our streams over a real socket.
 
 The recorded traffic is read where it lies, and never copied. What an SDK adds, forgets or cannot read by itself is
 listed here with its reason; everything else is equal.
@@ -65,7 +65,7 @@ class Loopback:
                 self.wfile.write(body)
 
             def log_message(self, format: str, *args: Any) -> None:  # noqa: A002
-                """Nobody reads along."""
+                """Write no log."""
 
         self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         self.server.daemon_threads = True
@@ -83,7 +83,7 @@ class Loopback:
         self.thread.join()
 
     def heard(self, name: str, body: bytes, *, beta: bool = False) -> dict[str, Any]:
-        """What the SDK of a dialect makes of a stream, as JSON."""
+        """Return a stream as the SDK of its dialect reads it, as JSON."""
         self.bodies["one"] = body
         headers = {"x-record": "one"}
         match name:
@@ -376,7 +376,7 @@ def published(name: str, streamed: bool) -> TypeAdapter[Any]:
 
 
 def problems(name: str, wire: dict[str, Any]) -> Iterator[str]:
-    """What the published type says against a body: values that do not fit, and keys that it does not have."""
+    """Yield the differences between a body and the published type: wrong values and unknown keys."""
     try:
         kept = plain(published(name, bool(wire.get("stream"))).validate_python(wire, strict=True))
     except ValidationError as error:

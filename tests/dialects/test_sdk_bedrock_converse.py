@@ -179,7 +179,7 @@ class Loopback:
                 self.wfile.write(loopback.body)
 
             def log_message(self, format: str, *args: Any) -> None:  # noqa: A002
-                """Nobody reads along."""
+                """Write no log."""
 
         self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         self.server.daemon_threads = True
@@ -201,20 +201,20 @@ class Loopback:
         self.thread.join()
 
     def answered(self, wire: Any, status: int = 200) -> dict[str, Any]:
-        """What the client makes of a whole answer, as JSON."""
+        """Return a whole answer as the client reads it, as JSON."""
         self.status, self.body = status, json.dumps(wire).encode()
         answer = self.client.converse(modelId=MODEL, messages=ASKED)
         return as_json({key: value for key, value in answer.items() if key != "ResponseMetadata"})
 
     def streamed(self, body: bytes) -> dict[str, Any]:
-        """What the client's events add up to."""
+        """Return the answer that the client's events form."""
         self.status, self.body = 200, body
         with closing(self.client.converse_stream(modelId=MODEL, messages=ASKED)["stream"]) as stream:
             return assemble(as_json(event) for event in stream)
 
 
 def as_json(value: Any) -> Any:
-    """What botocore hands out, with base64 for bytes."""
+    """Return a value of botocore with base64 for bytes."""
     match value:
         case bytes():
             return base64.b64encode(value).decode()

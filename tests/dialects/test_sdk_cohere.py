@@ -147,7 +147,7 @@ class Loopback:
                 self.wfile.write(loopback.body)
 
             def log_message(self, format: str, *args: Any) -> None:  # noqa: A002
-                """Nobody reads along."""
+                """Write no log."""
 
         self.server = ThreadingHTTPServer(("127.0.0.1", 0), Answers)
         self.server.daemon_threads = True
@@ -161,12 +161,12 @@ class Loopback:
         self.thread.join()
 
     def whole(self, wire: dict[str, Any]) -> dict[str, Any]:
-        """What the SDK makes of a whole reply, as JSON."""
+        """Return a whole reply as the SDK reads it, as JSON."""
         self.body = json.dumps(wire).encode()
         return dump(self.client.chat(model="m", messages=ASKED))
 
     def streamed(self, data: bytes) -> dict[str, Any]:
-        """What the SDK makes of a stream, put together from its events."""
+        """Return a stream as the SDK reads it, joined from its events."""
         self.body = data
         reply: dict[str, Any] = {}
         for event in self.client.chat_stream(model="m", messages=ASKED):

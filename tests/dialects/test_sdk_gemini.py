@@ -63,7 +63,7 @@ class Loopback:
                 self.wfile.write(loopback.body)
 
             def log_message(self, format: str, *args: Any) -> None:  # noqa: A002
-                """Nobody reads along."""
+                """Write no log."""
 
         self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         self.server.daemon_threads = True
@@ -79,12 +79,12 @@ class Loopback:
         self.thread.join()
 
     def heard(self, body: bytes) -> dict[str, Any]:
-        """What the SDK makes of a stream: its chunks, added up."""
+        """Return the chunks that the SDK reads from a stream, joined."""
         self.body = body
         return assemble(dump(one) for one in self.client.models.generate_content_stream(model="m", contents="Hi."))
 
     def read(self, body: bytes) -> dict[str, Any]:
-        """What the SDK makes of a whole response."""
+        """Return a whole response as the SDK reads it."""
         self.body = body
         return dump(self.client.models.generate_content(model="m", contents="Hi."))
 
@@ -341,7 +341,7 @@ UNFIT = {"llamacpp-fc89347334cffd"}
 
 
 def problems(wire: dict[str, Any]) -> Iterator[str]:
-    """What the published types say against a body. They take no other keys; a word that they do not know they name."""
+    """Yield the differences between a body and the published types: wrong values, unknown keys and members."""
     for key, value in wire.items():
         if key not in published():
             yield f"{key}: unknown"

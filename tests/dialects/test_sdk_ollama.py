@@ -62,7 +62,7 @@ class Loopback:
                 self.wfile.write(loopback.body)
 
             def log_message(self, format: str, *args: Any) -> None:  # noqa: A002
-                """Nobody reads along."""
+                """Write no log."""
 
         self.server = ThreadingHTTPServer(("127.0.0.1", 0), Answers)
         self.server.daemon_threads = True
@@ -77,19 +77,19 @@ class Loopback:
         self.thread.join()
 
     def sent(self, wire: dict[str, Any]) -> dict[str, Any]:
-        """What the SDK sends if it is asked what a request asks."""
+        """Return the body that the SDK sends for the parameters of a request."""
         self.body = ANSWER
         answer = self.client.chat(**wire)
         assert [part.message.content for part in (answer if wire.get("stream") else [answer])] == ["Hi."]
         return self.asked
 
     def whole(self, wire: dict[str, Any]) -> dict[str, Any]:
-        """What the SDK makes of a whole reply, as JSON."""
+        """Return a whole reply as the SDK reads it, as JSON."""
         self.body = json.dumps(wire).encode()
         return dump(self.client.chat(model="m", messages=ASKED))
 
     def streamed(self, data: bytes) -> dict[str, Any]:
-        """What the SDK makes of a stream, put together from its lines."""
+        """Return a stream as the SDK reads it, joined from its lines."""
         self.body = data
         reply: dict[str, Any] = {"message": {}}
         for part in self.client.chat(model="m", messages=ASKED, stream=True):

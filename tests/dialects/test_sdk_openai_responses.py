@@ -1,4 +1,4 @@
-"""What OpenAI's SDK makes of the answers and streams that we write for the Responses API, over a real socket.
+"""OpenAI's SDK reads our answers and streams of the Responses API over a real socket.
 
 ``test_sdk.py`` tests recorded streams and requests.
 """
@@ -65,7 +65,7 @@ class Loopback:
                 self.wfile.write(held.body)
 
             def log_message(self, format: str, *args: Any) -> None:  # noqa: A002
-                """Nobody reads along."""
+                """Write no log."""
 
         self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         self.server.daemon_threads = True
@@ -81,13 +81,13 @@ class Loopback:
         self.thread.join()
 
     def streamed(self, data: bytes) -> dict[str, Any]:
-        """What the SDK adds up from a stream."""
+        """Return the response that the SDK joins from a stream."""
         self.body, self.content_type = data, "text/event-stream"
         with self.client.responses.stream(model="m", input="Hi.") as stream:
             return response_of(stream)
 
     def answered(self, wire: dict[str, Any]) -> Any:
-        """What the SDK makes of a whole answer."""
+        """Return a whole answer as the SDK reads it."""
         self.body, self.content_type = json.dumps(wire).encode(), "application/json"
         return self.client.responses.create(model="m", input="Hi.")
 
@@ -161,7 +161,7 @@ def test_a_recorded_stream_of_any_dialect_is_heard_by_the_sdk_when_we_write_it(n
 
 
 def deltas_of(response: dict[str, Any]) -> Iterator[str]:
-    """What arrives as deltas of a text or of an input."""
+    """Yield the texts and inputs that arrive as deltas."""
     for item in response["output"]:
         if item["type"] == "function_call":
             yield item["arguments"]

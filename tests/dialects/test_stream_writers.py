@@ -47,7 +47,7 @@ def written(dialect: ModuleType, *events: StreamEvent) -> list[bytes]:
 
 
 def heard(dialect: ModuleType, *events: StreamEvent) -> Reply:
-    """What is read of what is written."""
+    """Write events, read them again and fold them."""
     return fold(events_of(dialect, [b"".join(written(dialect, *events))]))
 
 

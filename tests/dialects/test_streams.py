@@ -114,7 +114,7 @@ def test_a_recorded_stream_of_any_dialect_says_the_same_in_this_one(source: str,
 
 
 def said_by(reply: Reply) -> tuple[Any, ...]:
-    """What has to survive in any dialect: the words and the calls."""
+    """Return the text and the calls, which every dialect preserves."""
     return "".join(block.text for block in reply.content if isinstance(block, TextBlock)), calls_of(reply)
 
 

@@ -48,7 +48,7 @@ def again(given_entries: list[Entry], agent_key: str | None = None) -> list[Entr
 
 
 def spoken(messages: tuple[Message, ...]) -> list[tuple[str, Any]]:
-    """Who says what: texts, calls and results."""
+    """Return the texts, calls and results with their roles."""
     return [(one.role.value, _plain(block)) for one in messages for block in one.content]
 
 

@@ -66,7 +66,7 @@ def run(subject: Subject, count: int, seed: int) -> list[Failure]:
 
 
 def failure_of(subject: Subject, made: Any, state: Any) -> Exception | None:
-    """What a subject raises on an input that it may not raise."""
+    """Return the forbidden exception that a subject raises on an input."""
     chance = random.Random()
     chance.setstate(state)
     try:

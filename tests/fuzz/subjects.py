@@ -1,4 +1,4 @@
-"""What is fuzzed: readers, the inputs that each starts from, and what has to hold for whatever a reader accepts.
+"""Subjects of the fuzz tests: readers, their seed inputs, and the invariants of accepted input.
 
 A ``Subject`` reads one input. It may raise ``InputError``, and nothing else. What it accepts has to be encoded, written
 in every dialect and format, and read again by the dialect or format that wrote it; ``use`` does all of that.

@@ -18,7 +18,7 @@ NAME, ABOUT = "read_file", "Read a file."
 
 
 class Answer(msgspec.Struct, frozen=True):
-    """What an SDK understood."""
+    """The answer of an SDK."""
 
     text: str
     calls: list[tuple[str, dict[str, Any]]] = []

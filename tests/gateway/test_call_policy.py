@@ -1,4 +1,4 @@
-"""What surrounds a call: hooks, recording by key, response headers, affinity of sessions, and restored signatures."""
+"""Around a call: hooks, recording by key, response headers, affinity of sessions, and restored signatures."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What arrived of a cut stream is stored, with usage that is an estimate and bounded by what was received."""
+"""The received part of a cut stream is stored, with an estimated usage that does not exceed it."""
 
 from __future__ import annotations
 

@@ -92,7 +92,7 @@ def normalize(response: RawResponse) -> tuple[int, dict[str, str], bytes]:
 
 
 async def read_store(served: RawGateway) -> list[Any]:
-    """What is stored, without ids and times."""
+    """Return the stored sessions and messages, without ids and times."""
     sessions = sorted(await served.state.store.list_sessions(), key=lambda session: session.id)
     found: list[Any] = []
     for session in sessions:

@@ -76,7 +76,7 @@ class Operator:
         self._of_streams = {"mem_storage": -1, "disk_storage": -1, "streams": -1, "consumer": -1}
 
     def config(self) -> str:
-        """What stands in the configuration of a server."""
+        """Return the lines for the configuration of a server."""
         operator, account, system = map(_public, "OAA", (self._operator, self._account, self._system))
         accounts = {account: {"limits": self._limits | self._of_streams}, system: {"limits": self._limits}}
         signed = [

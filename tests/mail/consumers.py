@@ -42,7 +42,7 @@ COUNTED = "SELECT letter_id, count(*) FROM effects GROUP BY letter_id"
 
 
 class Orders(msgspec.Struct, frozen=True, kw_only=True):
-    """What a consumer is to do."""
+    """The task of a consumer."""
 
     url: str
     recipient: str = "ARCH"
@@ -59,7 +59,7 @@ def steps(sql: str, *arguments: Any) -> Generator[Any, Any, Any]:
 
 
 async def effects(store: Store) -> dict[str, int]:
-    """How often each letter had its effect."""
+    """Return the number of effects of each letter."""
     return dict(await store._read(steps(COUNTED)))
 
 

@@ -1,4 +1,4 @@
-"""What letters do several at a time is what they do one by one; and what comes of age is handed out in its order."""
+"""Letters in batches have the same effect as single letters, and delayed letters are delivered in their order."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def rows_of(sql: str, *arguments: Any) -> Generator[Any, Any, Any]:
 
 
 async def everything(store: Store, team: str) -> dict[str, Any]:
-    """What the tables say of a team's mail, but for names that are drawn anew each time."""
+    """Return the rows of a team's mail, without random names."""
     asked = {
         "inbox": "recipient_id, letter_id, number, task_id, state, attempts, error_class, lease IS NULL",
         "outbox": "recipient_id, letter_id, number, task_id, state, attempts, broker_seq",

@@ -1,4 +1,4 @@
-"""Somebody who can use the broker and does not have the mail keys: nothing is lost, and nothing of theirs is accepted."""
+"""An attacker with access to the broker and without the mail keys: no letter is lost, and none of theirs is accepted."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What travels between stores: only what a holder of the keys wrote, where they sent it, is read."""
+"""Messages between stores: a message is accepted only from a holder of the keys and at its destination."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What mail costs does not grow with what waits: every statement is answered by an index that has all that is asked for."""
+"""The cost of mail does not grow with the queue: an index covers every statement."""
 
 from __future__ import annotations
 

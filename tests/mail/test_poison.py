@@ -44,7 +44,7 @@ async def publish(broker: Broker, *bodies: bytes, subject: str = SUBJECT) -> Non
 
 
 async def waiting_at(mail: Mail) -> int:
-    """How many messages the broker still has."""
+    """Return the number of messages on the broker."""
     transport: Any = mail.transport
     messages: int = (await transport._js.stream_info("DRAGOMAN_MAIL")).state.messages
     return messages
@@ -118,7 +118,7 @@ def unconnected(mail: Mail) -> NatsTransport:
 
 
 class Message:
-    """What the client hands to a reader, and what became of it."""
+    """A message of the client and its acknowledgement."""
 
     def __init__(self, data: bytes, subject: str = SUBJECT) -> None:
         self.data, self.subject, self.end = data, subject, ""

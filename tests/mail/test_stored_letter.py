@@ -1,4 +1,4 @@
-"""What is kept of a letter: its fingerprint is the same for ever, whatever order its keys have."""
+"""Stored letters: the fingerprint does not depend on the order of the keys, and never changes."""
 
 from __future__ import annotations
 

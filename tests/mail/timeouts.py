@@ -19,7 +19,7 @@ _ENDING_S = 10.0
 
 @contextlib.asynccontextmanager
 async def within(seconds: float, what: str) -> AsyncIterator[None]:
-    """What is done inside takes no longer than that."""
+    """Fail if the block takes longer than a limit."""
     try:
         async with asyncio.timeout(seconds):
             yield

@@ -19,7 +19,7 @@ def at(seconds: float) -> datetime:
 
 
 class Calls:
-    """What is known after one call after the other."""
+    """A series of calls and the state after them."""
 
     def __init__(self) -> None:
         self.state = Availability()

@@ -11,7 +11,7 @@ import msgspec
 
 
 class RawResponse(msgspec.Struct, frozen=True):
-    """What came back."""
+    """A response."""
 
     status: int
     headers: dict[str, str]
@@ -46,7 +46,7 @@ class RawClient:
         self.reader = self.writer = None
 
     async def get(self, target: str, *headers: str) -> RawResponse:
-        """What is answered to a target, sign for sign as it is."""
+        """Request a target without normalizing it, and return the response."""
         lines = (f"GET {target} HTTP/1.1", f"Host: {self._host}:{self._port}", *headers)
         data = "\r\n".join((*lines, "", "")).encode("latin-1")
         for _ in range(2):
@@ -57,7 +57,7 @@ class RawClient:
         raise AssertionError(f"no answer to {target!r}")
 
     async def ask(self, data: bytes) -> RawResponse:
-        """What is answered to bytes."""
+        """Send bytes and return the response."""
         await self.send(data)
         return await self.read_response()
 

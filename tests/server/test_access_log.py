@@ -1,4 +1,4 @@
-"""What is written about requests: enough to find one again, and no secret."""
+"""The access log identifies each request and contains no secret."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ SECRETS = {
 
 @pytest.fixture
 def written() -> Iterator[io.StringIO]:
-    """What the process logs, from here on."""
+    """The records that the process logs from now on."""
     stream = io.StringIO()
     root = logging.getLogger()
     before = (

@@ -1,4 +1,4 @@
-"""Who is let in, and who is not."""
+"""Requests are accepted with a valid API key and rejected without one."""
 
 from __future__ import annotations
 

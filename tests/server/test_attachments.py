@@ -41,7 +41,7 @@ async def upload_file(server: ServerFixture, *args: Any, headers: dict[str, str]
 
 
 def target(url: str) -> str:
-    """What a client writes into the request line for a URL."""
+    """Return the target of the request line for a URL."""
     parts = urlsplit(url)
     return f"{parts.path}?{parts.query}"
 
@@ -377,7 +377,7 @@ async def test_tokens_that_we_did_not_make_open_nothing(chat_server: ServerFixtu
 
 
 def _mutants(url: str, other: str, count: int) -> Iterator[str]:
-    """What a URL becomes when one thing about it is changed."""
+    """Yield URLs that differ from a signed URL by one change."""
     chance = random.Random(7)
     good, alphabet = target(url), string.ascii_letters + string.digits + "-_.~%/?&=+:;,@!$'()*[]{}|^`\\\"<>"
     seen = {good}

@@ -1,4 +1,4 @@
-"""How tasks went, over a real socket: letters and judgements come in, sums and trends go out, and teams see their own."""
+"""Evaluations over a real socket: letters and judgements are stored, totals and trends are returned, each team sees its own."""
 
 from __future__ import annotations
 

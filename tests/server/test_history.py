@@ -61,7 +61,7 @@ def list_seqs(found: dict[str, Any]) -> list[int]:
 
 
 def make_row(role: Role, *content: Any, **metadata: Any) -> dict[str, Any]:
-    """What a message is shown as."""
+    """Return a message as the API shows it."""
     message = Message("01M", "t", role, content, MessageMetadata(**metadata), from_micros(SOME_DAY))
     made = to_history_row(Row(7, message), {"tu_1": CallInfo("calendar_create_event", 7, 2_500)})
     return {name: getattr(made, name) for name in ("id", "seq", "role", "content", "metadata")}
@@ -331,7 +331,7 @@ async def test_who_asks_is_decided_by_nothing_that_is_said(tmp_path: Path) -> No
 
 
 class OperationCounter:
-    """How many statements about a session a store is asked, and how many rows it gives."""
+    """Counts the statements about a session and the rows that they return."""
 
     def __init__(self, store: Store, session_id: str, monkeypatch: pytest.MonkeyPatch) -> None:
         self.statements, self.rows = 0, 0

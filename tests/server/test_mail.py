@@ -60,7 +60,7 @@ def server(request: pytest.FixtureRequest, runner: asyncio.Runner, tmp_path: Pat
 
 @pytest.fixture
 def ops(server: ServerFixture, runner: asyncio.Runner) -> Caller:
-    """Somebody of the team that has the mail."""
+    """A member of the team that has the mail."""
     return Caller(server, runner.run(server.make_key("ada", scopes=("mail", "chat"), team_id="ops")))
 
 

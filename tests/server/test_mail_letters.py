@@ -1,4 +1,4 @@
-"""What the page of the mail asks for: where letters stand, one letter by its id, dead letters with what came, trends."""
+"""Requests of the mail page: states of letters, one letter by its id, dead letters with their bytes, trends."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is a team's is not there for another: every route of mail and evaluation, every kind of id.
+"""A team cannot access another team's mail and evaluations: every route, every kind of id.
 
 The routes come from the server itself; one whose path or body is not known here fails until it is. For each: Ann's team
 is answered, and whoever is not of it gets word for word what they get for an id that nobody has.
@@ -53,7 +53,7 @@ ENDS: Final = ("ack_letter", "nack_letter", "give_back_letter", "answer_letter",
 
 
 class Theirs(msgspec.Struct, frozen=True):
-    """What a team has: an id of each kind."""
+    """The resources of a team: an id of each kind."""
 
     recipient: str
     letter_id: str
@@ -168,7 +168,7 @@ async def test_mail_of_a_team_is_not_found_by_another(ground: Ground) -> None:
 
 
 async def test_letters_of_other_agents_are_not_found_by_an_agent_key(ground: Ground) -> None:
-    """How tasks went, and how much is waiting, is the whole team's."""
+    """Evaluations and queue lengths belong to the whole team."""
     theirs = msgspec.structs.asdict(ground.theirs)
     agent = await ground.server.make_key("bot", ("mail", "agent:WA"), team_id="red")
     for one in routes():

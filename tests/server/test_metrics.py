@@ -1,4 +1,4 @@
-"""What ``/metrics`` says of the server itself: requests and runs of all workers, for whoever may see them."""
+"""``/metrics`` reports requests and runs of all workers to authorized clients."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the server says can be asked is what can be asked."""
+"""The OpenAPI document describes exactly the routes that exist."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is sent is read strictly: each kind of bad body has one answer, and large ones cost nothing."""
+"""Request bodies are validated strictly: each kind of invalid body has one response, and large ones are not read."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def make_request(body: bytes | list[bytes] = b"", headers: dict[str, str] | None
 
 
 async def get_error(request: Request) -> tuple[int, str]:
-    """How a body is refused."""
+    """Return the status and the code of the error that a body causes."""
     try:
         said = await json_body(request)
     except JsonError as error:

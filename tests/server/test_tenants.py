@@ -65,7 +65,7 @@ _MISSING: Final = "nobody-has-this"
 
 
 class TenantData(msgspec.Struct, frozen=True):
-    """What somebody has: an id of each kind."""
+    """The resources of one user: an id of each kind."""
 
     thread: str
     message: str

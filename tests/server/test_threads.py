@@ -52,7 +52,7 @@ async def make_thread(server: ServerFixture, *messages: Message, thread_id: str 
 
 
 async def read_json(asked: Any, status: int = 200) -> Any:
-    """What was answered, which is of this status."""
+    """Check the status of a response and return its body."""
     async with asked as answer:
         body = await answer.text()
         assert answer.status == status, body

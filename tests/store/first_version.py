@@ -145,7 +145,7 @@ async def _talk(store: Store) -> None:
 
 
 def question() -> list[Message]:
-    """What was appended under the key."""
+    """The messages that were appended under the key."""
     return [said("Be brief.", Role.SYSTEM), said("How is the weather in Lissabon?", user_id="user_1")]
 
 

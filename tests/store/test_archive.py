@@ -1,4 +1,4 @@
-"""What is kept can be carried elsewhere and back: exports, imports, copies; on every engine."""
+"""Exports, imports and copies of stores, on every engine."""
 
 from __future__ import annotations
 

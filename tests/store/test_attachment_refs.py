@@ -123,7 +123,7 @@ async def test_metadata_that_is_damaged_names_nothing_and_stops_nobody(store: St
 
 
 async def taken_back(place: Place) -> None:
-    """What a store was before it noted files and names."""
+    """Convert a store to the schema before files and names."""
     if place.url.startswith("sqlite"):
         connection = apsw.Connection(place.url.removeprefix("sqlite:///"))
         connection.execute(

@@ -1,4 +1,4 @@
-"""What comes out of a store is, byte for byte, what went in; on every engine."""
+"""A store returns every message byte for byte, on every engine."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ from tests.store.messages import called, message, result, said, states
 
 
 async def count(store: Store, table: str) -> int:
-    """How many rows a table has."""
+    """Return the number of rows of a table."""
 
     def counted() -> Any:
         return (yield f"SELECT count(*) FROM {table}", ())

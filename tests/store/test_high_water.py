@@ -34,7 +34,7 @@ async def _filled(path: Path, *texts: str, session_id: str = "s") -> None:
 
 
 def _ends(store: Store) -> dict[str, int]:
-    """What the mark says, also if it was begun just now."""
+    """Return the ends of the sessions that the high-water mark records."""
     assert store.mark.path is not None
     return high_water._parse(store.mark.path.read_bytes()).ends
 

@@ -1,4 +1,4 @@
-"""What was read lately is given out again only while it is what stands in the table."""
+"""The message cache returns a message only while its row is unchanged."""
 
 from __future__ import annotations
 

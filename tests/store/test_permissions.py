@@ -23,7 +23,7 @@ NOBODY = 65534
 
 @pytest.fixture
 def careless(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Whatever is made is open to everybody, unless its maker says otherwise, and no mode is changed afterwards."""
+    """Set the umask to 0 and forbid chmod, so that every file keeps the mode it is created with."""
 
     def refused(*_: object, **__: object) -> None:
         raise AssertionError("the mode was changed after the file was made")
@@ -35,7 +35,7 @@ def careless(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 def open_to_others(folder: Path) -> list[str]:
-    """What others could read or look into."""
+    """Return the files and folders that other users can read."""
     found = [(one, one.lstat().st_mode) for one in folder.rglob("*")]
     return sorted(f"{one.relative_to(folder)} {stat.filemode(mode)}" for one, mode in found if mode & 0o077)
 

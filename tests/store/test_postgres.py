@@ -1,4 +1,4 @@
-"""What is PostgreSQL's alone: the server's settings, its failures, and tables that are there already."""
+"""PostgreSQL only: the server's settings, its failures, and existing tables."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ async def test_a_store_whose_schema_number_is_below_zero_is_refused(url: str) ->
 
 
 async def _nothing(*_: object) -> None:
-    """What the first version did about leases when it was opened."""
+    """Do nothing about leases, as the first version did when it opened a store."""
 
 
 async def _only_made(url: str) -> None:

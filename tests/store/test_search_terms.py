@@ -34,7 +34,7 @@ TEXTS = st.text(
 
 
 def fits(term: Term, analysis: Analysis) -> bool:
-    """What it means that a text has what a term asks for."""
+    """Whether a text matches a term, by definition."""
     *first, last = term.words
     tokenizer = analysis.words
 

@@ -1,4 +1,4 @@
-"""How SQLite is written to: where a commit is done, what becomes of the log beside the file, and how it is closed."""
+"""Writes to SQLite: the thread of a commit, the size of the log beside the file, and closing."""
 
 from __future__ import annotations
 

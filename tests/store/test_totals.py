@@ -1,4 +1,4 @@
-"""What was consumed adds up exactly, on every engine."""
+"""Totals of usage and cost are exact on every engine."""
 
 from __future__ import annotations
 

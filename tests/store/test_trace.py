@@ -1,4 +1,4 @@
-"""What happened in sessions, and how it was judged: written once, read in order, gone with the session."""
+"""Traces and evaluations of sessions: written once, read in order, deleted with the session."""
 
 from __future__ import annotations
 

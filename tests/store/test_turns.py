@@ -1,4 +1,4 @@
-"""What a turn reads and writes in one step, on every engine."""
+"""Reads and writes of a turn in one step, on every engine."""
 
 from __future__ import annotations
 

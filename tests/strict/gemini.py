@@ -290,7 +290,7 @@ def _is_asking(role: str, parts: list[dict[str, Any]]) -> bool:
 
 
 def _signed(part: dict[str, Any]) -> str:
-    """What the signature of a part signs."""
+    """Return the content that the signature of a part covers."""
     call = part.get("functionCall")
     return json_text([call["name"], call.get("args", {})]) if call else str(part.get("text", ""))
 

@@ -49,7 +49,7 @@ class Rule(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return all(_holds(values_at(body, path), expected) for path, expected in self.when.items())
 
     def problem(self, value: Any, body: Any) -> str | None:
-        """What is wrong with a value; ``None`` if nothing is."""
+        """Return the problem of a value; ``None`` if there is none."""
         match self:
             case Rule(absent=True):
                 return "is not supported"

@@ -56,7 +56,7 @@ def think(text: str) -> Think:
 
 
 class Issued:
-    """What one fake gave away: signatures, with what they sign, and ids, with what they were given together with."""
+    """The signatures and ids that a fake issued, each with its content."""
 
     def __init__(self, seed: str = "") -> None:
         self.seed = seed
@@ -102,6 +102,6 @@ def json_text(value: Any) -> str:
 
 
 def last_words(text: str) -> Say:
-    """What a fake says when it was not told what to say."""
+    """The default answer of a fake."""
     digest = hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:8]
     return Say(f"You asked, and this is the answer {digest}.")

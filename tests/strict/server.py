@@ -95,7 +95,7 @@ class StrictProvider:
 
     @property
     def bodies(self) -> list[Any]:
-        """What was asked, in order."""
+        """The bodies of the requests in their order."""
         return [received.body for received in self.received]
 
     @property

@@ -52,7 +52,7 @@ def data_url(text: str) -> tuple[str, str] | None:
 
 
 def schema_problems(schema: Any, where: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], str]]:
-    """What is no JSON Schema at all, with its path."""
+    """Yield the parts that are not valid JSON Schema, with their paths."""
     if not isinstance(schema, dict):
         yield where, "is not an object"
         return

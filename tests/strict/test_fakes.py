@@ -499,7 +499,7 @@ ANSWERS: dict[str, tuple[Part, ...]] = {
 
 
 def parts_of(content: tuple[ContentBlock, ...]) -> list[Part]:
-    """What was said, as a script would have it."""
+    """Return an answer in the form of a script."""
     found: list[Part] = []
     for block in content:
         match block:
@@ -515,7 +515,7 @@ def parts_of(content: tuple[ContentBlock, ...]) -> list[Part]:
 
 
 async def ask(fake: StrictProvider, body: dict[str, Any], *, stream: bool = False) -> tuple[int, bytes]:
-    """What the fake answers to a request."""
+    """Return the response of the fake to a request."""
     paths = {
         "anthropic": "/v1/messages",
         "openai_chat": "/chat/completions",

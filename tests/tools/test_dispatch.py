@@ -180,7 +180,7 @@ async def test_no_calls_have_no_results() -> None:
 
 
 class Asked:
-    """Somebody who always gives the same answer."""
+    """A confirmation with a fixed answer."""
 
     def __init__(self, *, allow: bool, scope: Any = "once") -> None:
         self.questions: list[ConfirmationRequest] = []

@@ -15,7 +15,7 @@ from dragoman.toolschema import tool_problems
 
 
 def of_property(schema: Any, **root: Any) -> Any:
-    """What becomes of the schema of one property."""
+    """Convert the schema of one property."""
     return to_portable_schema({"type": "object", "properties": {"x": schema}, **root}).schema["properties"]["x"]
 
 

@@ -127,7 +127,7 @@ def test_nothing_stays_open(traps: Path) -> None:
 
 
 def test_a_folder_that_becomes_a_link_between_two_looks_leads_nowhere(root: Path) -> None:
-    """Somebody swaps a folder for a link out, all the time; what is read is what is inside, or nothing."""
+    """A file is read inside the workspace or not at all while a folder is swapped for a link to the outside."""
     outside = root.parent / "outside"
     (root / "folder").mkdir()
     (root / "folder" / "secret.txt").write_text("harmless")

@@ -93,13 +93,13 @@ CASE = pytest.mark.parametrize(
 
 
 def places(messages: tuple[Message, ...]) -> Counter[Found]:
-    """What a check finds: the rule, the message, and where in it."""
+    """Return the problems that a check finds: the rule, the message and the path in it."""
     found = check(messages, PROBLEMS)
     return Counter((breach.rule, breach.message_id, breach.where.partition("]")[2]) for breach in found)
 
 
 def kept(messages: tuple[Message, ...]) -> dict[str, set[Any]]:
-    """What a transcript says: words, calls and pictures."""
+    """Return the content of a transcript: texts, calls and images."""
     blocks = [block for message in messages for block in message.content]
     blocks += [inner for block in blocks if isinstance(block, ToolResultBlock) for inner in block.content]
     return {
@@ -193,7 +193,7 @@ def test_reasoning_is_not_asked_for_where_it_would_be_refused(began: str) -> Non
 
 
 def refusals_of(dialect: str, messages: tuple[Message, ...], *, fit: bool = True) -> list[str]:
-    """What the fake of a dialect says to a transcript that is sent as a turn would send it."""
+    """Send a transcript as a turn would, and return the errors of the dialect's fake."""
     speaking = adapter(dialect, ToolIds())
     shown = plan_swap(messages, speaking, policy="placeholder", tools=TOOLS).messages
     found: list[str] = []

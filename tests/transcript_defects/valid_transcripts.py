@@ -62,7 +62,7 @@ ISSUED: Final = {name: Issued(name) for name in SPEAKERS}  # what each fake gave
 
 
 def adapter(dialect: str, ids: ToolIds | None = None) -> Adapter:
-    """How a real model that speaks the dialect is spoken to."""
+    """Return the adapter of a real model of the dialect."""
     rows = catalog.builtin()
     model = rows.model(fakes()[dialect].MODEL)
     return Adapter(rows.provider(model.provider), model, ids)

@@ -44,7 +44,7 @@ class Judge:
         )
 
     def ask(self, question: str, given: Any = None) -> Any:
-        """What the function of that name in the judge's script returns for a value."""
+        """Call a function of the judge's script with a value, and return its result."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         try:

@@ -160,7 +160,7 @@ def _with_real_bytes(block: Any) -> Any:
 
 
 def without_guesses(judged: Any, wire: Any) -> Any:
-    """What the package wrote, without the media types that it guesses where there is none, or an empty one."""
+    """Return the output of the package without the media types that it guesses."""
     if isinstance(judged, list):
         return [without_guesses(*pair) for pair in zip(judged, wire, strict=True)]
     if not isinstance(judged, dict):

@@ -46,12 +46,12 @@ class Chat:
 
     @property
     def screen(self) -> str:
-        """What is to be seen, of the dialog if there is one."""
+        """Return the visible text, of the dialog if there is one."""
         return "\n".join(strip.text.rstrip() for strip in self.app.screen._compositor.render_strips())
 
     @property
     def notices(self) -> list[str]:
-        """What popped up in a corner, and is still there."""
+        """Return the visible notifications."""
         return [notice.message for notice in self.app._notifications]
 
     @property
@@ -90,7 +90,7 @@ class Chat:
         await self.pilot.pause()
 
     async def kept(self, session: Session | None = None) -> list[Message]:
-        """What is stored of the conversation that is open, or another one."""
+        """Return the stored messages of the open conversation, or of another one."""
         return [row.message async for row in self.store.history((session or self.app.session).id)]
 
 

@@ -37,7 +37,7 @@ max_context_tokens = 100000
 
 
 class Done(msgspec.Struct, frozen=True):
-    """What a command left behind."""
+    """The result of a command."""
 
     code: int | None
     out: str

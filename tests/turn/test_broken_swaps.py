@@ -31,12 +31,12 @@ TURNS = 30
 
 @tool(side_effects=SideEffects.NONE)
 def look_up(word: str) -> str:
-    """What a word means."""
+    """Return the meaning of a word."""
     return f"{word} is a word"
 
 
 def rules_of_an_unstored_api(body: Any) -> list[str]:
-    """What an API refuses that keeps no items: reasoning must come back with its encrypted content."""
+    """Return the errors of an API that stores no items: reasoning must have its encrypted content."""
     found = [] if body.get("store") is False else ["store must be false"]
     if "reasoning.encrypted_content" not in body.get("include", ()):
         found.append("encrypted reasoning was not asked for")
@@ -45,7 +45,7 @@ def rules_of_an_unstored_api(body: Any) -> list[str]:
 
 
 def rules_of_a_template(body: Any) -> list[str]:
-    """What chat templates refuse: roles that do not alternate, later system messages, arguments that are no object."""
+    """Return the errors of chat templates: roles that do not alternate, later system messages, arguments without keys."""
     found, before = [], ""
     for index, message in enumerate(body["messages"]):
         role = message["role"]

@@ -1,4 +1,4 @@
-"""What is told of real turns: the trace in the store, the spans of OpenTelemetry, and both after a question at the
+"""Events of real turns: the trace in the store, the spans of OpenTelemetry, and both after a question at the
 command line."""
 
 from __future__ import annotations

@@ -107,7 +107,7 @@ class Watched:
         return [row.message async for row in self.it.store.history(self.session)]
 
     async def check(self) -> None:
-        """What has to hold after a turn, however it ended."""
+        """Check the invariants that hold after a turn, however it ended."""
         await self.agent.bus.drain()
         told = [event.type for event in self.said if event.session_id == self.session]
         assert sum(name in ENDS for name in told) == ("turn.started" in told), told

@@ -1,4 +1,4 @@
-"""What a turn costs, to the last digit: from the provider's usage to the message, the turn's end and the totals.
+"""The exact cost of a turn: from the provider's usage to the message, the turn's end and the totals.
 
 Each row of the table was computed by hand: tokens × dollars per million ÷ 1,000,000, bucket by bucket.
 """
@@ -188,7 +188,7 @@ async def test_an_answer_without_usage_is_estimated_and_says_so(tmp_path: Path) 
 
 
 async def charged(provider: str, body: dict[str, Any], folder: Path) -> tuple[Usage, Decimal, Decimal]:
-    """What the message, the end of the turn and the store's totals say."""
+    """Return the usage of the message, and the costs of the turn's end and of the store's totals."""
     async with FaultyServer([make_answer(msgspec.json.encode(body))]) as server, open_store("memory:") as store:
         file = folder / "config.toml"
         file.write_text(_SETTINGS.format(address=server.address))

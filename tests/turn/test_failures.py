@@ -1,4 +1,4 @@
-"""What may happen to a turn that is nobody's fault in it: subscribers, disks, leases, keys, tools, workers, summaries."""
+"""Failures around a turn: subscribers, disks, leases, keys, tools, workers, summaries."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def results_in(history: list[Message]) -> list[ToolResultBlock]:
 
 
 async def told_to(agent: Agent) -> list[Event]:
-    """What the bus of an agent says from now on."""
+    """The events of an agent's bus from now on."""
     said: list[Event] = []
     agent.bus.subscribe("test", said.append)
     await agent.bus.drain()
@@ -299,7 +299,7 @@ async def test_tools_know_who_asks_in_each_turn(tmp_path: Path) -> None:
 
     @tool(side_effects=SideEffects.NONE)
     def whoami(context: ToolContext) -> str:
-        """Who asks."""
+        """Return the user who asks."""
         seen.append(context.user_id)
         return "somebody"
 

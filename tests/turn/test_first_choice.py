@@ -1,4 +1,4 @@
-"""Who answers when nobody chose a model."""
+"""The default model when none is configured."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a tool gives after its call was answered for it."""
+"""Results of tools that arrive after their call was answered without them."""
 
 from __future__ import annotations
 

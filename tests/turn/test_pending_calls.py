@@ -417,7 +417,7 @@ async def test_a_worker_waits_for_nobody(tmp_path: Path) -> None:
 
 
 async def crashed(store: Store, session: str, *calls: ToolUseBlock) -> None:
-    """What is stored when a process dies while it runs tools."""
+    """Store the messages of a process that died while it ran tools."""
     told = MessageMetadata(model="fake-anthropic:model", provider="fake-anthropic")
     base = (await store.get_session(session)).created_at
     await store.append(

@@ -23,7 +23,7 @@ TURNS = 30
 
 @tool(side_effects=SideEffects.NONE)
 def look_up(word: str) -> str:
-    """What a word means."""
+    """Return the meaning of a word."""
     return f"{word} is a word"
 
 

@@ -59,7 +59,7 @@ def site(runner: asyncio.Runner, tmp_path_factory: pytest.TempPathFactory) -> It
 
 
 class Visitor:
-    """Somebody who looks at the page."""
+    """A visitor of the page."""
 
     def __init__(self, context: BrowserContext, page: Page, site: web_site.Site) -> None:
         self.context = context
@@ -76,7 +76,7 @@ class Visitor:
         await self.page.wait_for_selector("#words, .page")
 
     def find(self, selector: str, text: str | re.Pattern[str] | None = None) -> Locator:
-        """What fits a selector and says a text."""
+        """Return the elements that match a selector and contain a text."""
         found = self.page.locator(selector)
         return found if text is None else found.filter(has_text=text)
 
@@ -123,7 +123,7 @@ async def open_visitor(browser: Browser, site: web_site.Site, **options: Any) ->
 
 @pytest.fixture
 def visitor(runner: asyncio.Runner, browser: Browser, site: web_site.Site) -> Iterator[Visitor]:
-    """Somebody new, at a desk."""
+    """A new visitor with a desktop browser."""
     made = runner.run(open_visitor(browser, site, viewport={"width": 1280, "height": 860}))
     for name, fake in site.fakes.items():
         fake.forget()

@@ -105,7 +105,7 @@ async def _elsewhere(site: Site) -> None:
 
 
 async def weeks(site: Site) -> None:
-    """How two agents do over ten days."""
+    """Store the evaluations of two agents over ten days."""
     mail = _mail(site)
     for day in range(10):
         with _ago(site, timedelta(days=9 - day, hours=2)):

@@ -89,7 +89,7 @@ class Pace:
 
 
 class Wire:
-    """What lies between the browser and the server, and can be cut."""
+    """A connection between the browser and the server that a test can cut."""
 
     def __init__(self) -> None:
         self.port = 0

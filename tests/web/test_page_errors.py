@@ -1,4 +1,4 @@
-"""What the page says and offers when something went wrong, and what it keeps."""
+"""Errors on the page: their text, the offered actions, and the preserved input."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def phone(runner: asyncio.Runner, browser: Browser, site: web_site.Site) -> Iterator[Visitor]:
-    """Somebody new, with a phone."""
+    """A new visitor with a phone."""
     size = {"width": 390, "height": 780}
     made = runner.run(open_visitor(browser, site, viewport=size, has_touch=True, is_mobile=True, color_scheme="dark"))
     for name, fake in site.fakes.items():

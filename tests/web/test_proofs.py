@@ -11,7 +11,7 @@ LOOKS = (("light", 1280), ("dark", 1280), ("dark", 390))
 
 
 async def run_axe(visitor: Visitor, where: str) -> list[str]:
-    """What axe finds, in each look."""
+    """Return the findings of axe in each colour scheme and width."""
     found = []
     for scheme, width in LOOKS:
         await visitor.page.emulate_media(color_scheme=scheme, reduced_motion="reduce")  # type: ignore[arg-type]

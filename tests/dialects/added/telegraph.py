@@ -141,7 +141,7 @@ def _read_line(wire: Any, where: str, builder: MessageBuilder) -> TextBlock | To
 
 
 def _natural_line(role: str, block: ContentBlock, theirs: str | None) -> dict[str, Any] | None:
-    """What we would write for a block if nobody had noted anything about it; ``None`` if this wire cannot say it."""
+    """Return the line of a block without notes; ``None`` if this wire cannot express it."""
     match block:
         case TextBlock(text):
             return {"role": role, "text": text}
@@ -310,7 +310,7 @@ _BY_STATUS: Final = {401: ("unauthorized", ErrorClass.AUTH), 429: ("rate_limited
 
 
 def read_error(status: int | None, headers: Mapping[str, str], body: Any) -> Fault:
-    """What went wrong on the other side."""
+    """Read an error response."""
     message = body.get("error") if isinstance(body, dict) else None
     code, error_class = _BY_STATUS.get(status or 500, ("server_error", ErrorClass.SERVER_ERROR))
     return Fault(

@@ -168,7 +168,7 @@ async def ask(page: Page, name: str, keyboard: asyncio.Lock | None = None, *, ti
 
 
 async def count_answers(page: Page, name: str) -> int:
-    """How many answers a front end shows."""
+    """Return the number of answers that a front end shows."""
     return (await page.locator(f"#{name}").inner_text()).count(ANSWER)
 
 

@@ -38,7 +38,7 @@ def user(text: Any, message_id: str | None = None) -> dict[str, Any]:
 
 
 def run_input(*messages: Any, **fields: Any) -> dict[str, Any]:
-    """What a client sends: texts are messages of the user."""
+    """Return the input of a run; texts are messages of the user."""
     number = next(_NUMBERS)
     wire = [user(message) if isinstance(message, str) else message for message in messages]
     return {

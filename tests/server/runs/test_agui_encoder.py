@@ -72,7 +72,7 @@ def make_end(stop: StopReason = StopReason.END_TURN, **given: Any) -> TurnEnd:
 
 
 def told(*events: StreamEvent, version: str | None = "1.0") -> list[dict[str, Any]]:
-    """What the events of one answer become, without the step around them."""
+    """Encode the events of one answer, without its step."""
     telling = AguiEncoder("t", "r", version=version)
     telling.encode(AnswerStart(ID, 2, "m", 10), 1)
     made = [one for event in events for one in telling.encode(event, 1)]
@@ -396,7 +396,7 @@ BLOCKS = st.one_of(
 
 
 def contents() -> st.SearchStrategy[tuple[ContentBlock, ...]]:
-    """What a model says: every call has an id of its own, and something is not only thought."""
+    """Generate an answer: every call has its own id, and not every block is thinking."""
 
     def numbered(blocks: list[ContentBlock]) -> tuple[ContentBlock, ...]:
         return tuple(

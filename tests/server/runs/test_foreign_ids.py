@@ -30,7 +30,7 @@ Answer = tuple[int, str, str]
 
 
 class Caller:
-    """Somebody with a key who uses one thread, and what they were answered, by the endpoint."""
+    """A client with a key that uses one thread, and its responses by endpoint."""
 
     def __init__(self, server: ServerFixture, key: dict[str, str], thread: str) -> None:
         self.server = server
@@ -79,7 +79,7 @@ async def use_every_endpoint(caller: Caller) -> None:
 
 
 async def use_endpoints_during_run(caller: Caller) -> None:
-    """What a run that goes on refuses, and how it is cancelled."""
+    """Request a thread during a run, and cancel the run."""
     slow = SlowProvider()
     caller.server.agent.tools = ToolRegistry([slow.tool()])
     caller.server.fake.call("wait")

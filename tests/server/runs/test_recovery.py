@@ -88,7 +88,7 @@ async def run_factory(url: str, folder: Path, *more: str) -> AsyncIterator[Serve
 
 
 class Client:
-    """Somebody who reads a run and remembers everything."""
+    """A client that reads a run and keeps all its events."""
 
     def __init__(self, session: aiohttp.ClientSession, given: dict[str, Any]) -> None:
         self.session = session

@@ -30,7 +30,7 @@ def texts(events: list[dict[str, Any]]) -> str:
 
 
 async def get_events(server: ServerFixture, thread: str, last: str | None = None, **query: str) -> tuple[int, Any]:
-    """What the stream of a thread tells, or the code of a refusal."""
+    """Return the events of a thread, or the code of an error."""
     headers = {} if last is None else {"Last-Event-ID": last}
     async with server.client.get(f"{RUNS}/{thread}/events", headers=headers, params=query) as answer:
         if answer.status == 200:

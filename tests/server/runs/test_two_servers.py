@@ -103,7 +103,7 @@ async def receive_letters(servers: Servers, store: Store, acked: Counter[str], n
 
 
 async def check_thread(store: Store, client: Client) -> str:
-    """What a client saw is stored, once; how its run ended."""
+    """Check that the events that a client received are stored once, and return how its run ended."""
     client.check_complete()
     messages = [row.message for row in await store.read(client.given["threadId"])]
     assert [message.role for message in messages] == [Role.USER, Role.ASSISTANT]

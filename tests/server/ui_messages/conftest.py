@@ -31,7 +31,7 @@ def ui_message(text: str, message_id: str | None = None, **fields: Any) -> dict[
 
 
 def chat_body(*messages: Any, **fields: Any) -> dict[str, Any]:
-    """What the chat transport sends: texts are questions."""
+    """Return the request of the chat transport; texts are questions."""
     wires = [ui_message(message) if isinstance(message, str) else message for message in messages]
     return {"id": f"chat-{next(_NUMBERS)}", "messages": wires, "trigger": "submit-message", **fields}
 

@@ -34,7 +34,7 @@ BlobOf = Callable[[str], bytes | None]
 
 @dataclass
 class Log:
-    """What the writers said of their appends."""
+    """The log of the writers about their appends."""
 
     begun: dict[str, int] = field(default_factory=dict)  # name: when it was first asked for
     stored: dict[str, tuple[int, tuple[int, ...]]] = field(default_factory=dict)  # name: first heard of, places
@@ -69,7 +69,7 @@ class Log:
 
     @property
     def acknowledged(self) -> int:
-        """How many messages the store said it has."""
+        """Return the number of messages that the store acknowledged."""
         return sum(len(places) for _, places in self.stored.values())
 
 
@@ -259,7 +259,7 @@ def _content_of(row: Json, blob_of: BlobOf) -> list[Json] | None:
 
 
 def _in_the_order_of_time(by_session: dict[str, list[Json]], blob_of: BlobOf, log: Log) -> Iterator[str]:
-    """What was acknowledged before another append began has the lower place."""
+    """Yield violations of the order: an append that was acknowledged before another began has the lower position."""
     for session_id, rows in by_session.items():
         latest_begun = 0
         for row in rows:

@@ -1,4 +1,4 @@
-"""How long the faults go on: short in the default suite, long with ``make faults``."""
+"""The duration of fault tests: short by default, long with ``make faults``."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _COUNTED = "counted"
 
 
 def times(short: int, long: int) -> int:
-    """How often, in this run."""
+    """Return the number of repetitions in this run."""
     return long if IS_LONG else short
 
 

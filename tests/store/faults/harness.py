@@ -91,7 +91,7 @@ class Harness:
         self.cycles += 1
 
     def finish(self, new: int = 0) -> None:
-        """What nobody knows the outcome of is asked for again, by writers that are left alone; and something new."""
+        """Repeat the appends with an unknown outcome, without faults, and add new ones."""
         waiting = self.log.unknown()
         running = [self._start(self._orders(writer, waiting, new)) for writer in range(self.writers)]
         for process, pipe in running:
@@ -111,7 +111,7 @@ class Harness:
                 pytest.skip(f"strace may not watch a process here: {said.strip()}")
 
     def problems(self, tables: Tables, blob_of: BlobOf) -> list[str]:
-        """What the checker has to say."""
+        """Return the problems that the checker finds."""
         return problems(tables, blob_of, self.log)
 
     def _orders(self, writer: int, waiting: list[str], new: int | None = None) -> Orders:

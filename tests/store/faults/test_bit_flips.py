@@ -145,7 +145,7 @@ async def _sessions(store: Store) -> list[Session]:
 
 
 async def _key(store: Store, session_id: str) -> list[tuple[Any, ...]]:
-    """What the store knows of idempotency keys: whether an append that is asked for again would be stored twice."""
+    """Return the idempotency keys of a session, which prevent that a repeated append is stored twice."""
     return await store._read(_keys_of(session_id))
 
 
@@ -205,7 +205,7 @@ def sound(tmp_path_factory: pytest.TempPathFactory) -> Sound:
 
 
 async def _outcomes(sound: Sound, places: Iterable[tuple[int, int]], folder: Path) -> tuple[Counter[str], list[str]]:
-    """How often what happened, and what must not have happened."""
+    """The counts of outcomes, and the outcomes that must not happen."""
     outcomes: Counter[str] = Counter()
     wrong = []
     for place, bit in places:

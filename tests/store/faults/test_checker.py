@@ -14,7 +14,7 @@ from tests.store.faults.harness import Harness
 
 @dataclasses.dataclass
 class Evidence:
-    """What the checker is given."""
+    """The input of the checker."""
 
     tables: Tables
     blobs: dict[str, bytes | None]

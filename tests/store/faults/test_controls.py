@@ -1,4 +1,4 @@
-"""What is wrong on purpose is found: the harness that finds nothing in our store finds it in others."""
+"""Negative controls: the harness finds the defects of stores that are wrong on purpose."""
 
 from __future__ import annotations
 

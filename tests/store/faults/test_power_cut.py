@@ -58,7 +58,7 @@ class Disk:
             pytest.skip(f"a file system in a file cannot be mounted here: {done.stderr.strip()}")
 
     def cut(self) -> None:
-        """What has not reached the disk never will."""
+        """Shut the file system down without flushing."""
         descriptor = os.open(self.place, os.O_RDONLY)
         try:
             fcntl.ioctl(descriptor, _SHUTDOWN, struct.pack("I", _WITHOUT_FLUSHING))
@@ -82,7 +82,7 @@ def disk(tmp_path: Path) -> Iterator[Disk]:
 
 
 def _lost(disk: Disk, opened: Callable[[str], Store], cuts: int, chance: random.Random) -> tuple[list[str], Harness]:
-    """What is wrong after cuts; the first time that anything is."""
+    """Return the problems after the first cut that causes any."""
     path = disk.place / "store.db"
     harness = Harness(f"sqlite:///{path}", opened)
     for _ in range(cuts):

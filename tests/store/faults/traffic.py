@@ -1,4 +1,4 @@
-"""What the writers write: every append follows from its name, so that anybody can say what should be stored.
+"""The appends of the writers: the content of each follows from its name, so that a checker knows the expected rows.
 
     append_named("w3-17")    what writer 3 does as its 17th deed, as plain data
 
@@ -49,7 +49,7 @@ def sessions() -> tuple[str, ...]:
 
 
 def append_named(name: str) -> Append:
-    """What stands behind a name."""
+    """Return the append of a name."""
     writer, number = (int(part) for part in name.removeprefix("w").split("-"))
     kind = KINDS[(number + writer) % len(KINDS)]
     session = own_session(writer) if kind in ("expected", "stream") or number % 3 == 0 else SHARED[number % 2]

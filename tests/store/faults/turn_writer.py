@@ -28,7 +28,7 @@ Say = Callable[[str], object]
 
 
 class Orders(msgspec.Struct, frozen=True):
-    """What a writer is to do."""
+    """The task of a writer."""
 
     url: str
     first: int  # the number of its first turn

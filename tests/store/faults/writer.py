@@ -41,7 +41,7 @@ Send = Callable[[bytes], object]
 
 @dataclass(frozen=True)
 class Orders:
-    """What a writer is to do."""
+    """The task of a writer."""
 
     url: str
     writer: int

@@ -23,7 +23,7 @@ def validate(wire):
 
 
 def blocks(wire):
-    """What LangChain itself reads in each message, in its standard words; and that it can be given to a model."""
+    """Return the standard content that LangChain reads in each message, and check that they convert to OpenAI messages."""
     messages = messages_from_dict(wire)
     convert_to_openai_messages(messages)
     return [message.content_blocks for message in messages]

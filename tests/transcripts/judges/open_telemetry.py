@@ -1,4 +1,4 @@
-"""What OpenTelemetry's own types and conventions say, and what instrumentations write: OpenTelemetry's, pydantic-ai's."""
+"""OpenTelemetry's types and conventions, and the output of its instrumentations and of pydantic-ai's."""
 
 import json
 import random
@@ -24,14 +24,14 @@ VALUES = ["done", "", None, 0, 12.5, True, [], {}, ["a"], [1, {"x": None}], {"ro
 
 
 def breaches(given):
-    """What of a value does not fit the schema of an attribute: places and reasons."""
+    """Return the paths and reasons where a value does not match the schema of an attribute."""
     schema = {"$defs": SCHEMAS["$defs"], **SCHEMAS[given["attribute"]]}
     found = jsonschema.Draft202012Validator(schema).iter_errors(given["value"])
     return [f"{error.json_path}: {error.message[:200]}" for error in found]
 
 
 def typed(given):
-    """What OpenTelemetry's own types make of messages, part by part; an error if they do not fit."""
+    """Return the OpenTelemetry types of the parts of messages; raise if they do not match."""
     read = TypeAdapter(list[t.InputMessage]).validate_python(given)
     return [[type(part).__name__ for part in message.parts] for message in read]
 

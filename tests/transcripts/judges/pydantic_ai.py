@@ -1,4 +1,4 @@
-"""What pydantic-ai itself reads and writes: histories made by its constructors, and by agents that it runs."""
+"""pydantic-ai reads and writes histories of its constructors and of its agents."""
 
 import json
 import random
@@ -32,7 +32,7 @@ VALUES = [
 
 
 def validate(wire):
-    """What the package makes of a history, written again."""
+    """Read a history with the package and write it again."""
     return json.loads(m.ModelMessagesTypeAdapter.dump_json(m.ModelMessagesTypeAdapter.validate_json(json.dumps(wire))))
 
 
@@ -43,7 +43,7 @@ def validate_sparse(wire):
 
 
 def files_in_results(wire):
-    """What the package takes for files, of what tools answered."""
+    """Return the parts of tool results that the package treats as files."""
     read = m.ModelMessagesTypeAdapter.validate_json(json.dumps(wire))
     parts = [part for message in read for part in message.parts if isinstance(part, m.ToolReturnPart)]
     return [type(file).__name__ for part in parts for file in part.files]
