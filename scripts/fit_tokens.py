@@ -33,6 +33,7 @@ from dragoman.tokens import FORMAT_COUNTS, TEXT_COUNTS, Family, Measure
 
 DATA: Final = Path(__file__).parent.parent / "src" / "dragoman" / "tokens.json"
 MIN_RECORDS: Final = 4  # of a half, for a family of its own
+MIN_OWN_RECORDS: Final = 10  # a family with fewer is fitted with the narrower ones of its name: grok with grok-3
 # Families, the first that matches: name, tokenizer, pattern of ``provider:model``.
 FAMILIES: Final = (
     ("venice", "o200k", r"^venice"),
@@ -40,7 +41,7 @@ FAMILIES: Final = (
     ("gpt-oss", "o200k", r"gpt-oss"),
     ("gpt-5", "o200k", r"gpt-5|codex"),
     ("o-series", "o200k", r"\bo[134](-|$)"),
-    ("gpt-4o", "o200k", r"gpt-4o|gpt-4\.1|chatgpt"),
+    ("gpt-4o", "o200k", r"gpt-4o|gpt-4\.[15]|chatgpt"),
     ("claude-opus-4.7", "claude-5", r"claude-opus-4[-.]7"),
     ("claude-5", "claude-5", r"claude-(sonnet|opus|haiku)-5|claude-opus-4[-.][789]"),
     ("claude-4.5", "claude", r"claude-(sonnet|opus|haiku)-4[-.][56]"),
@@ -58,11 +59,16 @@ FAMILIES: Final = (
     ("deepseek", "o200k", r"deepseek(?!.*llama)"),
     ("magistral", "o200k", r"magistral"),
     ("mistral-small", "o200k", r"mistral-small-latest"),
+    ("ministral", "o200k", r"^mistral.*ministral"),
+    ("mistral-large", "o200k", r"mistral-large"),
+    ("mistral-medium", "o200k", r"mistral-medium"),
     ("mistral", "o200k", r"mistral|ministral|mixtral|codestral|pixtral|devstral"),
     ("grok-2", "o200k", r"grok-2"),
+    ("grok-3", "o200k", r"grok-3"),
+    ("grok-4.3", "o200k", r"grok-4\.3"),
     ("grok", "o200k", r"grok"),
     ("command-a", "o200k", r"command-(a|r7b)"),
-    ("command", "o200k", r"command"),
+    ("command", "o200k", r"command|^cohere"),
     ("nova-2", "o200k", r"nova-2"),
     ("nova", "o200k", r"nova"),
     ("sonar", "o200k", r"sonar"),
@@ -80,6 +86,7 @@ _USUAL_TEXT: Final = {
 }  # fmt: skip
 _USUAL_FORMAT: Final = {
     "prompt": 4, "message": 4, "system": 1, "call": 8, "result": 6, "thought": 0.3, "signature": 0.01, "reasoning": 1,
+    "usual_reasoning": 0, "no_system": 0,
     "forced": 1, "image": 85, "tile": 170, "area": 0.05, "tools": 20,
     "tool": 10, "tool_text": 1.0, "node": 2, "property": 4, "choice": 1, "required": 1, "keyword": 2,
 }  # fmt: skip
@@ -264,6 +271,8 @@ def fit_families(samples: Sequence[Sample]) -> list[Family]:
         own = [sample for sample in fitted if name in (sample.family, "other")]
         if len(own) < MIN_RECORDS:
             continue
+        if len(own) < MIN_OWN_RECORDS:
+            own += [sample for sample in fitted if sample.family.startswith(f"{name}-")]
         form = fit_format(own, texts[tokenizer])
         text = {key: value * form["scale"] for key, value in texts[tokenizer].items()}
         for key in ("tool_text", "thought"):

@@ -175,7 +175,11 @@ WITHIN_5_PERCENT = (
     "gemini-2.5",
     "gemini-3",
     "gemini",
+    "claude-5",
+    "grok-3",
+    "grok-4.3",
     "mistral-small",
+    "qwen",
     "command-a",
     "nova-2",
 )

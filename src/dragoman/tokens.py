@@ -3,6 +3,7 @@
     estimate(messages, tools, model)            tokens of a prompt for a model
     estimate_with_history(messages, tools, model)  the same, corrected by the usage that the messages report
     make_estimate(model, history, tools)        a function for messages, corrected by the usage in a history
+    find_ratio(model, history, tools)           the correction: what was counted by what is estimated
     estimate_content(blocks, model)             tokens of an answer
     measure(messages, tools) -> Measure         what is counted: parts of words, digits, signs, tools, images …
     family_of(model) -> Family                  the figures for a model
@@ -46,6 +47,7 @@ from dragoman.message import (
 
 Counts = tuple[float, ...]
 Estimate = Callable[[Sequence[Message]], int]
+View = Callable[[Sequence[Message]], Sequence[Message]]
 
 TEXT_COUNTS: Final = (
     "word",  # parts of words: camelCase and snake_case have several
@@ -75,6 +77,8 @@ FORMAT_COUNTS: Final = (
     "thought",  # estimate of the texts of reasoning
     "signature",  # characters of signatures of reasoning, in which some providers keep it
     "reasoning",  # one, if it is on
+    "usual_reasoning",  # one, if the request leaves it to the model
+    "no_system",  # one, if there is no system prompt: some providers add their own
     "forced",  # one, if the model has to call a tool
     "image",
     "tile",  # squares of 512 pixels
@@ -225,6 +229,7 @@ class _Meter:
         reasoning, choice = options.reasoning, options.tool_choice
         is_off = reasoning is None or reasoning.enabled is False or reasoning.effort == "none"
         self.counts["reasoning"] = not is_off
+        self.counts["usual_reasoning"] = reasoning is None
         self.counts["forced"] = choice is not None and choice.mode in ("required", "tool")
 
     def add_tool(self, tool: ToolDefinition) -> None:
@@ -287,7 +292,7 @@ def measure(
 ) -> Measure:
     """Return the counts of a prompt."""
     meter = _Meter()
-    meter.counts["prompt"] = 1
+    meter.counts["prompt"] = meter.counts["usual_reasoning"] = 1
     if options is not None:
         meter.add_options(options)
     for message in messages:
@@ -295,6 +300,7 @@ def measure(
     for tool in tools:
         if isinstance(tool, ToolDefinition):
             meter.add_tool(tool)
+    meter.counts["no_system"] = not meter.counts["system"]
     return meter.measure()
 
 
@@ -387,7 +393,7 @@ def estimate_content(content: Iterable[ContentBlock], model: str | None = None) 
 
 def estimate_with_history(messages: Sequence[Message], tools: Sequence[ToolDefinition], model: str) -> int:
     """Return the tokens of a prompt, corrected by the last usage of the model that its messages report."""
-    ratio = _find_ratio(model, messages, tuple(tools))
+    ratio = find_ratio(model, messages, tools) or 1.0
     return max(1, round(ratio * family_of(model).tokens(measure(messages, tools))))
 
 
@@ -396,14 +402,14 @@ def make_estimate(
     history: Sequence[Message],
     tools: Iterable[ToolDefinition] = (),
     *,
-    view: Callable[[Sequence[Message]], Sequence[Message]] = tuple,
+    view: View = tuple,
+    usual_ratio: float = 1.0,
 ) -> Estimate:
     """Return an estimate of messages that is corrected by the last usage of the model that the history reports.
 
-    The correction is the ratio of the tokens that the provider counted to the estimate of the same prompt. ``view``
-    returns the messages that were sent of a history, such as those with a summary.
+    ``usual_ratio`` is the correction for a history without such a usage.
     """
-    ratio = _find_ratio(model, history, tuple(tools), view)
+    ratio = find_ratio(model, history, tools, view=view) or usual_ratio
     family = family_of(model)
 
     def estimate_messages(messages: Sequence[Message]) -> int:
@@ -412,18 +418,20 @@ def make_estimate(
     return estimate_messages
 
 
-def _find_ratio(
-    model: str,
-    history: Sequence[Message],
-    tools: tuple[ToolDefinition, ...],
-    view: Callable[[Sequence[Message]], Sequence[Message]] = tuple,
-) -> float:
+def find_ratio(
+    model: str, history: Sequence[Message], tools: Iterable[ToolDefinition] = (), *, view: View = tuple
+) -> float | None:
+    """Return the tokens that the provider counted for the last prompt of the model, by those that are estimated for it.
+
+    ``view`` returns the messages that were sent of a history, such as those with a summary. ``None`` is returned for a
+    history without such a prompt.
+    """
     for at in range(len(history) - 1, 0, -1):
         tokens = _prompt_count(history[at], model)
         if tokens >= _MIN_TOKENS:
             lowest, highest = _RATIOS
-            return min(highest, max(lowest, tokens / estimate(view(history[:at]), tools, model)))
-    return 1.0
+            return min(highest, max(lowest, tokens / estimate(view(history[:at]), tuple(tools), model)))
+    return None
 
 
 def _prompt_count(message: Message, model: str) -> int:

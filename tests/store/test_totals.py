@@ -78,3 +78,15 @@ async def test_a_call_of_no_message_counts_for_its_day_model_and_user(store: Sto
     assert [total.group for total in await store.costs.totals("day")] == [store.clock().date().isoformat()]
     await store.erase_user("u1")
     assert [(total.group, total.messages) for total in await store.costs.totals("user")] == [(None, 2)]
+
+
+async def test_a_recent_session_in_which_a_model_answered_is_found(store: Store) -> None:
+    for name in ("s1", "s2", "s3"):
+        await store.create_session(name)
+    await store.append("s1", answered("x", model="a:x", usage=used()))
+    await store.append("s2", [said("asks"), answered("x", model="a:x", usage=used())])
+    await store.append("s3", answered("x", model="b:z", usage=used()))
+    assert await store.costs.find_session("a:x", max_seq=50) == "s2"
+    assert await store.costs.find_session("a:x", max_seq=1) == "s1"
+    assert await store.costs.find_session("b:z", max_seq=50) == "s3"
+    assert await store.costs.find_session("c:y", max_seq=50) is None

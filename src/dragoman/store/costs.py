@@ -5,6 +5,7 @@
     await store.costs.add_call(usage, model="…", provider="…")     the usage of a call that no message records
     await store.costs.save_repricing(version, amounts)             what answers cost under another version of prices
     await store.costs.totals("day", version=version)               the totals with those amounts
+    await store.costs.find_session("openai:gpt-5", max_seq=50)     a session in which the model answered
     await store.costs.repair(dry_run=True)                         usages that are impossible
 
 Invariants: the usage of a deleted session stays in the totals, without the session. An impossible figure adds nothing
@@ -28,6 +29,7 @@ from dragoman.store.types import Owners, PricedCall, Totals, TotalsBy, UsageRepa
 
 Origin = tuple[str | None, str | None, str | None, str | None]  # model, provider, user and team
 _PAGE: Final = 500
+_RECENT: Final = 200  # answers among which a session is searched
 _NO_DAY: Final = UNKNOWN_TIME.date().isoformat()  # of messages without a time
 GROUPS: Final = {
     "session": "session_id",
@@ -92,6 +94,10 @@ def totals_from(rows: Iterable[Sequence[Any]]) -> list[Totals]:
 
 class CostStore(Facet):
     """Usage and costs of a store: ``store.costs``."""
+
+    async def find_session(self, model: str, *, max_seq: int) -> str | None:
+        """Return a recent session in which the model answered within its first messages, if there is one."""
+        return await self._store._read(_find_session(model, max_seq))
 
     async def totals(
         self,
@@ -166,6 +172,16 @@ class CostStore(Facet):
         from dragoman.store.usage_repair import repair_usage  # noqa: PLC0415  rarely used
 
         return await repair_usage(self._store, session_id, seq, dry_run=dry_run)
+
+
+@operation
+def _find_session(model: str, max_seq: int) -> Steps[str | None]:
+    rows = yield (
+        "SELECT session_id FROM (SELECT session_id, seq, model FROM usage ORDER BY session_id DESC, seq DESC LIMIT ?)"
+        " AS recent WHERE model = ? AND seq <= ? ORDER BY session_id DESC LIMIT 1",
+        (_RECENT, model, max_seq),
+    )
+    return str(rows[0][0]) if rows else None
 
 
 @operation

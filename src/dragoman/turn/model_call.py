@@ -181,6 +181,7 @@ class _ModelCall:
     async def prepare(cls, turn: TurnState) -> _ModelCall:
         """Write the request and store the row of the answer."""
         endpoint = await turn.services.endpoint(turn.model.provider)
+        await turn.services.token_ratios.load(turn.model.id, turn.tools.definitions)
         options = _options(turn)
         answer_tool = None
         if options.response_format is not None:
@@ -541,7 +542,11 @@ def prepare_history(
     if services.workspace is not None:
         visible = load_workspace_images(visible, services.workspace)
     repaired = repair(visible, tools.problems)
-    estimate = tokens.make_estimate(model.id, history, tools.definitions, view=with_summary)
+    ratio = tokens.find_ratio(model.id, history, tools.definitions, view=with_summary)
+    if ratio is not None:
+        services.token_ratios.learn(model.id, ratio)
+    usual_ratio = services.token_ratios.get(model.id)
+    estimate = tokens.make_estimate(model.id, (), usual_ratio=ratio or usual_ratio)
     budget = message_budget(model, tools.definitions, options)
     return PreparedHistory(fit(repaired.messages, budget, estimate), repaired.actions)
 

@@ -31,6 +31,7 @@ from dragoman.settings.policy_file import PolicyFile
 from dragoman.store import Session, Store
 from dragoman.tools import ToolSession, Workspace
 from dragoman.turn.config import AgentConfig
+from dragoman.turn.token_ratios import TokenRatios
 
 LOCAL: Final = "local"  # the provider that is a process on this machine
 MAX_TOOL_SESSIONS: Final = 256  # before idle ones are dropped
@@ -77,6 +78,7 @@ class AgentServices:
         self._own_prices = config.price_table
         self.price_table = self._make_price_table()
         self.availability = Availability()
+        self.token_ratios = TokenRatios(store)
         self.tool_sessions: dict[str, ToolSession] = {}
         self.late_notes: list[tuple[str, Message]] = []  # output of tools after their time-out, until it is stored
         self._policy = config.policy

@@ -33,7 +33,10 @@ async def summarize_history(turn: TurnState) -> None:
     """If the history is long, store a summary of its oldest turns."""
     if not turn.request.content:  # the turn continues an earlier one
         return
-    estimate = tokens.make_estimate(turn.model.id, turn.history, turn.tools.definitions, view=with_summary)
+    usual_ratio = turn.services.token_ratios.get(turn.model.id)
+    estimate = tokens.make_estimate(
+        turn.model.id, turn.history, turn.tools.definitions, view=with_summary, usual_ratio=usual_ratio
+    )
     plan = plan_summary(turn.history, estimate, above_tokens=turn.config.summarize_above_tokens)
     if plan is None:
         return
