@@ -27,6 +27,8 @@ async def test_an_answer_explains_itself_on_one_screen(visitor: Visitor, site: S
     assert "$" in await visitor.find(".why-section table tr").last.inner_text()
     labels = await visitor.find(".waterfall .label").all_inner_texts()
     assert [label.split()[0] for label in labels] == ["Turn", "Choose", "Call", "Tool", "Call"]
+    assert "complete · 2 model calls, 1 tool call" in await visitor.find(".waterfall").inner_text()
+    assert "no agent asked" in await visitor.find(".chain").inner_text()
     assert "No attempt was retried." in await visitor.find(".why").inner_text()
     await visitor.find(".why summary", "Sent to the provider").click()
     request = await visitor.find(".why details[open] code").inner_text()
@@ -128,6 +130,7 @@ async def test_a_new_conversation_begins_with_a_comparison_of_which_one_model_fa
     await visitor.press("Ask several models")
     await choose(visitor, "claude-sonnet-5-5", "blind")
     await visitor.sees("I am here.")
-    await visitor.find(".column .banner.bad").wait_for()
+    await visitor.find(".column .banner.bad", "Retry").wait_for()
+    assert await visitor.find(".column", "Retry").locator("header button").is_disabled()  # there is nothing to keep
     await visitor.page.get_by_role("button", name="Keep the answer from claude-sonnet-5-5").click()
     await visitor.find(".versions", "1/2").wait_for()

@@ -265,6 +265,14 @@ async def test_every_page_fits_a_phone_with_the_longest_names_too(visitor: Visit
     await visitor.find("h1", "Costs").wait_for()
 
 
+async def test_mailboxes_are_a_list_on_a_tablet_with_names_in_one_line(visitor: Visitor, worked: str) -> None:
+    await visitor.page.set_viewport_size({"width": 834, "height": 900})
+    await visitor.open("#/mail")
+    name = visitor.find(".boxes tbody th a", "HUMAN")
+    await name.wait_for()
+    assert await name.evaluate("it => it.getClientRects().length") == 1
+
+
 async def test_a_server_that_goes_away_is_said_and_comes_back(visitor: Visitor, site: Site, worked: str) -> None:
     visitor.expected.append("ERR_|Failed to load|fetching the script")
     await visitor.open("#/mail")

@@ -82,6 +82,8 @@ async def test_a_diagram_is_drawn_in_a_sandbox_and_a_wrong_one_says_why(visitor:
     await frame.locator("svg").get_by_text("Start", exact=True).wait_for()
     assert await visitor.find("iframe.preview").first.get_attribute("sandbox") == "allow-scripts"
     await visitor.find(".preview-fault", "The diagram cannot be drawn").wait_for()
+    await visitor.page.emulate_media(color_scheme="dark")  # the diagram follows
+    await frame.locator('html[style*="dark"] svg').get_by_text("Start", exact=True).wait_for()
     await visitor.find("figure.previewed [data-preview]").click()
     assert await visitor.find("iframe.preview.mermaid").count() == 0
     assert await visitor.find("figure pre").first.is_visible()

@@ -7,7 +7,7 @@ import { ModelTable, TotalTable } from "./components/thread-cost.tsx";
 import { DAY_S, dayOf, rangeOf, series, type RangeName } from "./lib/cost-series.ts";
 import { count, dollars, plural, spent } from "./lib/format.ts";
 import { IconButton } from "./components/icons.tsx";
-import { theme } from "./lib/theme.ts";
+import { isDark } from "./lib/theme.ts";
 import * as appState from "./state/app-state.ts";
 import { useObservable } from "./state/observable.ts";
 import { hashOf } from "./state/route.ts";
@@ -143,7 +143,7 @@ const HEIGHT = 240;
 function Plot({ days }: { days: api.Total[] }) {
   const place = useRef<HTMLDivElement>(null);
   const [hovered, setHovered] = useState<{ day: string; left: number } | null>(null);
-  const chosen = useObservable(theme);
+  const dark = useObservable(isDark);
   useEffect(() => {
     const box = place.current;
     if (!box) return;
@@ -177,7 +177,7 @@ function Plot({ days }: { days: api.Total[] }) {
     const resize = new ResizeObserver(() => plot.setSize({ width: box.clientWidth, height: HEIGHT }));
     resize.observe(box);
     return () => (resize.disconnect(), plot.destroy());
-  }, [days, chosen]);
+  }, [days, dark]);
   const summary = days.map((row) => `${row.group}: ${spent(row.costUsd, row.unpriced, row.messages)}`).join(", ");
   return (
     <div class="plot-place">

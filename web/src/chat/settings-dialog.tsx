@@ -99,11 +99,11 @@ function SettingsForm({ stored, threadId, isStored, onClose }: FormProps) {
         </label>
         {isStored && (
           <label class="field">
-            Images that the model cannot read
+            Unreadable images
             <select value={images} onChange={(event) => setImages(event.currentTarget.value as ImagePolicy)}>
               {POLICIES.map(([value, label]) => (
                 <option key={value} value={value}>
-                  {value === "strict" ? "Do not ask such a model" : label}
+                  {value === "strict" ? "Refuse the question" : label}
                 </option>
               ))}
             </select>

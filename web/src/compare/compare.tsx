@@ -2,8 +2,9 @@
 import { useEffect, useMemo } from "preact/hooks";
 import { Approvals } from "../chat/approvals.tsx";
 import { copyCode, PartView } from "../chat/messages.tsx";
+import { ProblemBanner } from "../chat/problem-banner.tsx";
 import { ReceiptLine } from "../chat/receipt.tsx";
-import { Icon, IconButton } from "../components/icons.tsx";
+import { IconButton } from "../components/icons.tsx";
 import { modelName } from "../lib/format.ts";
 import * as appState from "../state/app-state.ts";
 import type { Conversation } from "../state/conversation.ts";
@@ -49,7 +50,7 @@ function Column({ conversation }: { conversation: Conversation }) {
   const model = answers.at(-1)?.model ?? null;
   const name = model ? modelName(model) : "…";
   const { problem } = view;
-  const isDone = !isBusy(view) && answers.length > 0;
+  const isDone = !isBusy(view) && answers.some(({ parts }) => parts.length > 0);
   return (
     <article class="column" aria-label={`Answer from ${name}`} aria-busy={isBusy(view)}>
       <header class="row between">
@@ -67,14 +68,7 @@ function Column({ conversation }: { conversation: Conversation }) {
       <div aria-live="polite">
         {answers.flatMap((answer) => answer.parts.map((part) => <PartView key={`${answer.id}:${part.id}`} part={part} isWaiting={false} isComplete={!isBusy(view)} />))}
         {isBusy(view) && !answers.length && <p class="muted">Working …</p>}
-        {problem && (
-          <p class="banner bad" role="alert">
-            <Icon name="warn" size={16} />
-            <span>
-              <strong>{problem.title}</strong> {problem.advice}
-            </span>
-          </p>
-        )}
+        {problem && <ProblemBanner problem={{ ...problem, actions: problem.actions.filter((action) => action !== "model") }} conversation={conversation} />}
       </div>
       <Approvals conversation={conversation} view={view} />
       {answers.at(-1)?.receipt && <ReceiptLine receipt={total(answers)} at={null} />}

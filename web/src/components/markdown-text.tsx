@@ -2,8 +2,11 @@
 import { useLayoutEffect, useRef } from "preact/hooks";
 import { codeBlock, parseMarkdown, safeHtml, type ParsedMarkdown, type Section } from "../lib/markdown.ts";
 import { showFootnote } from "../lib/markdown-extensions.ts";
-import { togglePreview } from "../lib/preview.ts";
+import { redrawDiagrams, togglePreview } from "../lib/preview.ts";
+import { isDark } from "../lib/theme.ts";
 import { memo } from "./memo.ts";
+
+isDark.watch(redrawDiagrams);
 
 export function MarkdownText({ text, isComplete = true }: { text: string; isComplete?: boolean }) {
   const last = useRef<ParsedMarkdown | null>(null);

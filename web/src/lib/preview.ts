@@ -62,6 +62,15 @@ function report(figure: HTMLElement, frame: HTMLIFrameElement, { height, error }
   note.textContent = `The diagram cannot be drawn: ${error.slice(0, 300)}`;
 }
 
+// Draws the diagrams again, in the colours of the page.
+export function redrawDiagrams(): void {
+  for (const frame of document.querySelectorAll("iframe.preview.mermaid")) {
+    const figure = frame.closest<HTMLElement>("figure");
+    frame.remove();
+    if (figure) void togglePreview(figure);
+  }
+}
+
 function isDark(): boolean {
   const { theme } = document.documentElement.dataset;
   return theme === "dark" || (theme !== "light" && matchMedia("(prefers-color-scheme: dark)").matches);

@@ -1,5 +1,7 @@
 // Keyboard shortcuts. The help dialog lists them.
 import * as appState from "../state/app-state.ts";
+import { isBusy } from "../state/view-model.ts";
+import { step as tourStep } from "../tour/state.ts";
 import { nextTheme } from "./theme.ts";
 
 export interface Shortcut {
@@ -18,7 +20,7 @@ export const SHORTCUTS: Shortcut[] = [
   { keys: ["Ctrl", "Shift", "O"], label: "New conversation", matches: (event) => isCommand(event) && event.shiftKey && event.key.toLowerCase() === "o", run: () => startNewChat() },
   { keys: ["Ctrl", "/"], label: "Choose a model", matches: (event) => isCommand(event) && event.key === "/", run: () => appState.dialog.set({ kind: "models" }) },
   { keys: ["Ctrl", "Shift", "L"], label: "Switch the theme: system, light, dark", matches: (event) => isCommand(event) && event.shiftKey && event.key.toLowerCase() === "l", run: nextTheme },
-  { keys: ["Esc"], label: "Close the drawer, or stop the answer", matches: (event) => event.key === "Escape" && !appState.dialog.value && !event.isComposing, run: closeOrStop },
+  { keys: ["Esc"], label: "Close the drawer or the tour, or stop the answer", matches: (event) => event.key === "Escape" && !appState.dialog.value && !event.isComposing, run: closeOrStop },
   { keys: ["?"], label: "Show this list", matches: (event) => isPlain(event) && event.key === "?", run: () => appState.dialog.set({ kind: "help" }) },
 ];
 
@@ -47,6 +49,7 @@ export function startNewChat(): void {
 // On a phone, the drawer is closed first.
 function closeOrStop(): void {
   if (appState.isDrawerOpen.value) appState.isDrawerOpen.set(false);
+  else if (tourStep.value !== null && !isBusy(appState.open.value.view.value)) tourStep.set(null);
   else void appState.open.value.stop();
 }
 

@@ -18,6 +18,17 @@ export function applyTheme(): void {
   });
 }
 
+// Whether dark colours are shown, by the choice of the user or of the system.
+const system = matchMedia("(prefers-color-scheme: dark)");
+export const isDark = new Observable<boolean>(darkNow());
+const update = () => isDark.set(darkNow());
+system.addEventListener("change", update);
+theme.watch(update);
+
+function darkNow(): boolean {
+  return theme.value === "dark" || (theme.value === "system" && system.matches);
+}
+
 export function nextTheme(): void {
   theme.change((now) => ORDER[(ORDER.indexOf(now) + 1) % ORDER.length] as Theme);
 }

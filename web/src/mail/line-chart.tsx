@@ -1,8 +1,8 @@
 // A line chart over time, in the theme colours. A table shows the same values.
-import { useEffect, useRef, useState } from "preact/hooks";
+import { useEffect, useRef } from "preact/hooks";
 import uPlot from "uplot";
 import { useObservable } from "../state/observable.ts";
-import { theme } from "../lib/theme.ts";
+import { isDark } from "../lib/theme.ts";
 import { range, spanName, STEP_S, type Columns } from "./trend-series.ts";
 import type { Step } from "./types.ts";
 
@@ -26,8 +26,7 @@ const HEIGHT = 220;
 
 export function LineChart({ title, columns, lines, step, format, maximum, incrs }: LineChartProps) {
   const place = useRef<HTMLDivElement>(null);
-  const chosen = useObservable(theme);
-  const isDark = useDark();
+  const dark = useObservable(isDark);
   useEffect(() => {
     const box = place.current;
     if (!box) return;
@@ -53,7 +52,7 @@ export function LineChart({ title, columns, lines, step, format, maximum, incrs 
     const resize = new ResizeObserver(() => plot.setSize({ width: box.clientWidth, height: HEIGHT }));
     resize.observe(box);
     return () => (resize.disconnect(), plot.destroy());
-  }, [columns, chosen, isDark]);
+  }, [columns, dark]);
   return (
     <figure class="lines">
       <figcaption class="row">
@@ -76,15 +75,4 @@ function newestValues(columns: Columns, lines: readonly Line[], format: (value: 
     return value == null ? [] : [`${line.label} ${format(value)}`];
   });
   return newest.length ? `latest values ${newest.join(", ")}` : "no values";
-}
-
-function useDark(): boolean {
-  const [isDark, setDark] = useState(() => matchMedia("(prefers-color-scheme: dark)").matches);
-  useEffect(() => {
-    const system = matchMedia("(prefers-color-scheme: dark)");
-    const update = () => setDark(system.matches);
-    system.addEventListener("change", update);
-    return () => system.removeEventListener("change", update);
-  }, []);
-  return isDark;
 }

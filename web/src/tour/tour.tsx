@@ -1,6 +1,7 @@
 // A guided tour of two minutes, which works with the embedded model: ask, swap with a preview, show as, search, add a key.
 import { useEffect, useRef } from "preact/hooks";
 import { suggest } from "../chat/composer.tsx";
+import { chosenModel } from "../chat/model-picker.tsx";
 import { IconButton } from "../components/icons.tsx";
 import { startNewChat } from "../lib/shortcuts.ts";
 import * as appState from "../state/app-state.ts";
@@ -19,7 +20,7 @@ interface Step {
 const STEPS: Step[] = [
   {
     title: "Ask",
-    text: "A small model is built into Dragoman: it answers without a key and without a network. The button writes a question for you; send it with Enter.",
+    text: "The model at the top right answers. The button writes a question for you; send it with Enter.",
     action: "Write the question",
     run: () => {
       startNewChat();
@@ -67,6 +68,12 @@ function search(): void {
   field.focus();
 }
 
+// Whether the embedded model answers the question of the tour.
+function isLocal(): boolean {
+  const model = chosenModel(appState.open.value.id);
+  return appState.models.value.find((row) => row.id === model)?.provider === "local";
+}
+
 export function Tour() {
   const number = useObservable(step);
   const heading = useRef<HTMLHeadingElement>(null);
@@ -87,7 +94,10 @@ export function Tour() {
           <IconButton icon="close" label="End the tour" onClick={() => step.set(null)} />
         </span>
       </header>
-      <p>{current.text}</p>
+      <p>
+        {number === 0 && isLocal() ? "A small model is built into Dragoman: it answers without a key and without a network. " : ""}
+        {current.text}
+      </p>
       <div class="row end">
         {number > 0 && (
           <button type="button" onClick={() => step.set(number - 1)}>

@@ -1,4 +1,5 @@
 // Bars of a waterfall from the events of a turn: when each step began and how long it took.
+import { plural } from "../lib/format.ts";
 import type { TraceEvent } from "./types.ts";
 
 export interface Bar {
@@ -74,15 +75,17 @@ function labelOf({ type, payload }: TraceEvent): string {
   }
 }
 
+const STOPS: Record<string, string> = { end_turn: "complete", max_tokens: "cut at the limit of tokens", stop_sequence: "stopped at a sequence", tool_use: "calls tools", cancelled: "stopped", error: "failed" };
+
 function detailOf(payload: Record<string, unknown>, end: string): string {
   const facts = [
     end === "llm.call_completed" ? `${sum(payload, "input_tokens", "cached_input_tokens", "cache_creation_input_tokens")} → ${number(payload.output_tokens)} tokens` : "",
     typeof payload.time_to_first_token_ms === "number" ? `first token after ${Math.round(payload.time_to_first_token_ms)} ms` : "",
-    text(payload.stop_reason),
+    STOPS[text(payload.stop_reason)] ?? text(payload.stop_reason),
     text(payload.error_code),
     text(payload.error_message_redacted) || text(payload.error_message),
     text(payload.decision),
-    end === "turn.completed" ? `${number(payload.llm_call_count)} calls, ${number(payload.tool_call_count)} tool calls` : "",
+    end === "turn.completed" ? `${plural(number(payload.llm_call_count), "model call")}, ${plural(number(payload.tool_call_count), "tool call")}` : "",
   ];
   return facts.filter(Boolean).join(" · ");
 }

@@ -113,6 +113,19 @@ const POLICIES: Record<string, string> = {
 };
 const VERDICTS: Record<string, string> = { chose: "chosen", rejected: "rejected", deferred: "undecided", not_applicable: "does not apply" };
 
+// Reasons in the words of the page; those of rules and results are shown as they are.
+const REASONS: Record<string, [chosen: string, absent: string]> = {
+  per_message_override: ["", "the message names no model"],
+  manual_sticky: ["", "none is chosen"],
+  delegate_request: ["", "no agent asked"],
+  workspace_default: ["", "none is set"],
+  global_default: ["", "none is set"],
+};
+
+function reasonOf({ policy, verdict, reason }: Step): string {
+  return REASONS[policy]?.[verdict === "chose" ? 0 : 1] ?? reason;
+}
+
 function Route({ why }: { why: Why }) {
   const decided = why.events.find(({ type }) => type === "route.decided")?.payload;
   const chain = (decided?.chain as Step[] | undefined) ?? [];
@@ -131,8 +144,8 @@ function Route({ why }: { why: Why }) {
               <strong>{POLICIES[step.policy] ?? step.policy}</strong>
               <span class={`chip ${step.verdict === "chose" ? "open" : ""}`}>{VERDICTS[step.verdict] ?? step.verdict}</span>
               <span class="muted small">
-                {step.candidate_model ? `${modelName(step.candidate_model)}: ` : ""}
-                {step.validation_failure ? blockerText(step.validation_failure, step.validation_failure.replaceAll("_", " ")) : step.reason}
+                {step.candidate_model ? `${modelName(step.candidate_model)}${step.validation_failure || reasonOf(step) ? ": " : ""}` : ""}
+                {step.validation_failure ? blockerText(step.validation_failure, step.validation_failure.replaceAll("_", " ")) : reasonOf(step)}
               </span>
             </li>
           ))}
