@@ -121,6 +121,10 @@ def fingerprint(value: Any, *, ordered: bool = False) -> str:
         return hashlib.sha256(encode_json(value)).hexdigest()[:16]
     if (type(value) is str and len(value) < _CACHED_LENGTH) or value is None or type(value) is int:
         return _cached_fingerprint(value)  # most values that dialects write are a few constants
+    if type(value) is dict and len(value) == 1:
+        ((key, count),) = value.items()
+        if type(count) is int:  # such as the details of a usage, mostly zero
+            return _cached_count_fingerprint(key, count)
     return _fingerprint(value)
 
 
@@ -137,6 +141,7 @@ def _fingerprint(value: Any) -> str:
 
 
 _CACHED_LENGTH: Final = 64
+_cached_count_fingerprint: Final = functools.lru_cache(maxsize=512)(lambda key, count: _fingerprint({key: count}))
 _cached_fingerprint: Final = functools.lru_cache(maxsize=512, typed=True)(_fingerprint)
 # json, not msgspec: a wire object may hold values that msgspec does not encode, such as a lone surrogate.
 _sorted_json: Final = json.JSONEncoder(sort_keys=True, separators=(",", ":")).encode

@@ -123,4 +123,11 @@ def _is_plain_text(block: TextBlock, dialect: str) -> bool:
 
 def _is_noted(raw: ProviderRaw | None, dialect: str) -> bool:
     """Whether this dialect has notes, or another one has notes about fields that only it has."""
-    return raw is not None and (raw.get("dialect") == dialect or any(type(note) is dict for note in raw.values()))
+    if raw is None:
+        return False
+    if raw.get("dialect") == dialect:
+        return True
+    for note in raw.values():  # noqa: SIM110  a generator takes twice as long
+        if type(note) is dict:
+            return True
+    return False
