@@ -233,7 +233,7 @@ class CriticalLossError(InputError):
         super().__init__(
             f"{loss.adapter} cannot carry its {loss.block_type} block ({loss.reason}), and it is marked critical",
             where=f"message {loss.message_id}",
-            remedy="Choose another model, or take the mark off",
+            remedy="Choose another model, or remove the mark",
         )
         self.loss = loss
 

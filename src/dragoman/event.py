@@ -415,13 +415,13 @@ class Accumulator:
                     self.invalid_call = self.invalid_call or block
                 elif not "".join(call.parts).strip():
                     self.calls_without_input[index] = call.invalid(
-                        "the output limit came before its input", provider_raw
+                        "the output limit was reached before its input", provider_raw
                     )
             case AlternativeComplete(alternative):
                 self.alternatives.append(alternative)
             case MessageStart():
                 if self.start is not None:
-                    return "the message begins a second time"
+                    return "the message starts twice"
                 self.start = event
             case MessageComplete(provider_raw=provider_raw):
                 self.end, self.provider_raw = event, provider_raw

@@ -224,7 +224,7 @@ def _find_blockers(
         reason = "session uses tools, and this model calls none"
         yield "no_tool_support", f"Cannot swap to {name}: {reason}. Active model unchanged."
     if any(m.role is Role.SYSTEM and m.content for m in history) and not capabilities.supports_system_prompt:
-        reason = "session has a system prompt, and this model takes none"
+        reason = "session has a system prompt, which this model does not support"
         yield "no_system_prompt_support", f"Cannot swap to {name}: {reason}. Active model unchanged."
     if sent_tokens > (limit := capabilities.max_context_tokens):
         yield (

@@ -439,7 +439,7 @@ def _report_moves(before: list[Message], after: list[Message], log: _RepairLog) 
     new_order = [message.id for message in after if message.id in before_ids]
     for old, new in zip(old_order, new_order, strict=False):
         if old != new:
-            log.add("call-is-answered", new, "moved: results stand right behind their calls")
+            log.add("call-is-answered", new, "moved: results directly follow their calls")
             return
 
 

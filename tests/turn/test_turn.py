@@ -414,7 +414,7 @@ async def test_a_conversation_longer_than_the_window_is_answered_without_its_old
 async def test_a_question_that_does_not_fit_alone_is_rejected(tmp_path: Path) -> None:
     async with open_fake_agent(tmp_path, "openai_chat") as it:
         async with make_agent(it.store, settings_for(tmp_path, it.fakes, "", SMALL)) as agent:
-            with pytest.raises(RoutingConstraintError, match="longer than this model takes"):
+            with pytest.raises(RoutingConstraintError, match="longer than this model accepts"):
                 await agent.run(it.session, "word " * 3000, model="small")
         assert await messages(it.store, it.session) == []
 

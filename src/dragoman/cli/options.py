@@ -78,7 +78,7 @@ DelegateOption = Annotated[
         name="--delegate",
         negative=(),
         show_default=False,
-        help="Let the model give tasks to models of the tiers that the routing policy names.",
+        help="Let the model delegate tasks to models of the tiers in the routing policy.",
     ),
 ]
 SummarizeOption = Annotated[

@@ -160,7 +160,7 @@ class _Decoder:
             try:
                 text: bytes = self._inflator.decompress(data, _INFLATE_BYTES)
             except zlib.error:
-                raise _connection_error("the response is not compressed as its headers say") from None
+                raise _connection_error("the response is not compressed as its headers declare") from None
             if text:
                 return text
 

@@ -339,7 +339,7 @@ def lineage(session_id: str) -> Steps[list[Segment]]:
         if segment.first > 1:  # its own rows must start where the shared history ends
             rows = yield "SELECT min(seq) FROM messages WHERE session_id = ?", (segment.session_id,)
             if rows[0][0] not in (None, segment.first):
-                raise damage_error(segment.session_id, "it does not begin where the history that it shares ends")
+                raise damage_error(segment.session_id, "it does not start where its shared history ends")
     return segments[::-1]
 
 

@@ -587,7 +587,7 @@ class Store:
         """Return the time that is ``older_than`` ago; ``InputError`` for a time in the future."""
         if older_than < timedelta():
             what = "the age of sessions to delete is negative"
-            raise InputError(what, where=f"older_than {older_than}", remedy="Give a length of time")
+            raise InputError(what, where=f"older_than {older_than}", remedy="Pass a duration")
         try:
             return self.clock() - older_than
         except OverflowError:

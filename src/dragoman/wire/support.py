@@ -39,7 +39,7 @@ _REASONS: Final = {
     "text.token_logprobs": "this API returns no token probabilities",
     "text.citations": "this API has no citations",
     "tool.strict": "this API has no strict tools",
-    "tool.grammar": "this API has no grammars; the tool takes any text",
+    "tool.grammar": "this API has no grammars; the tool accepts any text",
     "image.detail": "this API has no detail of an image",
     "document.context": "this API has no context of a document",
     "document.cite": "this API has no citations of documents",

@@ -146,7 +146,7 @@ def mark_cut_calls(reply: Reply, has_no_input: Callable[[ToolUseBlock], bool]) -
 def _mark_cut_call(block: ContentBlock, has_no_input: Callable[[ToolUseBlock], bool]) -> ContentBlock:
     if not isinstance(block, ToolUseBlock) or block.input or not has_no_input(block):
         return block
-    reason = "the output limit came before its input"
+    reason = "the output limit was reached before its input"
     return InvalidToolUseBlock(block.id, block.name, "", reason, block.provider_raw)
 
 

@@ -55,7 +55,7 @@ def _mark_cut_call(block: ContentBlock, wire: dict[str, Any]) -> ContentBlock:
     """Mark a call as invalid if the output limit cut it before its input."""
     if not isinstance(block, ToolUseBlock) or block.input:
         return block
-    invalid_call = InvalidToolUseBlock(block.id, block.name, "", "the output limit came before its input")
+    invalid_call = InvalidToolUseBlock(block.id, block.name, "", "the output limit was reached before its input")
     return invalid_call.replace(provider_raw=block_notes(invalid_call, wire))
 
 

@@ -102,7 +102,7 @@ def write_request(request: Request, quirks: Quirks = (), model: Model | None = N
     wire["messages"] = fast_path.write_messages(messages) if is_plain else _write_messages(messages, losses)
     if not notes and _needs_missing_thinking(wire["messages"]) and options.get("thinking", {}).get("type") == "enabled":
         del options["thinking"]
-        losses.append(Loss("", "", "reasoning", NAME, "what another model began cannot be continued with reasoning"))
+        losses.append(Loss("", "", "reasoning", NAME, "an answer of another model cannot be continued with reasoning"))
     if system:
         wire["system"] = _write_system(system, losses)
     if request.tools and (tools := _write_tools(request, losses)):

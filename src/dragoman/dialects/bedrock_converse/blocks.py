@@ -49,7 +49,7 @@ from dragoman.wire.message_builder import MessageBuilder, foreign_block_reason
 from dragoman.wire.residue import apply_diff, get_notes, make_notes
 
 RecordLoss = Callable[[str, str], None]  # called with the block type or option that is lost, and the reason
-_EMPTY_FAILURE: Final = {"text": "The tool failed and said nothing."}  # the API rejects a failure without content
+_EMPTY_FAILURE: Final = {"text": "The tool failed without an output."}  # the API rejects a failure without content
 
 
 def loss_recorder(losses: list[Loss], message: Message | None = None) -> RecordLoss:

@@ -75,7 +75,7 @@ def _reduce_choice(choice: ToolChoice, quirks: Collection[str], losses: list[Los
         return None
     if "no_named_tool" in quirks and choice.mode == "tool":
         losses.append(
-            _make_loss("tool_choice", "this provider cannot be told which tool; that it calls one is asked for")
+            _make_loss("tool_choice", "this provider cannot require a certain tool; any tool call is required")
         )
         return ToolChoice("required")
     return choice
@@ -83,10 +83,10 @@ def _reduce_choice(choice: ToolChoice, quirks: Collection[str], losses: list[Los
 
 def _reduce_format(response_format: ResponseFormat, quirks: Collection[str], losses: list[Loss]) -> ResponseFormat:
     if "no_json_schema" in quirks and response_format.kind == "json_schema":
-        losses.append(_make_loss("response_format", "this provider takes no schema; any JSON is asked for"))
+        losses.append(_make_loss("response_format", "this provider accepts no schema; any JSON is requested"))
         return ResponseFormat("json")
     if "no_strict" in quirks and response_format.strict is not None:
-        losses.append(_make_loss("response_format", "this provider takes no word on how strictly a schema holds"))
+        losses.append(_make_loss("response_format", "this provider has no strict option for schemas"))
         return response_format.replace(strict=None)
     return response_format
 
@@ -98,14 +98,14 @@ def _write_switch(reasoning: Reasoning, quirks: Collection[str], losses: list[Lo
     if effort == "none":
         effort, is_on = None, False
     if effort is not None and "no_effort" in quirks:
-        losses.append(_make_loss("reasoning", "this provider takes a switch, not an effort"))
+        losses.append(_make_loss("reasoning", "this provider has a switch instead of an effort"))
         effort, is_on = None, is_on is not False
     if budget is not None and is_on is not False:
         is_on = True
         if "thinking_budget" in quirks:
             fields["thinking_budget"] = budget
         else:
-            losses.append(_make_loss("reasoning", "this provider takes no number of tokens"))
+            losses.append(_make_loss("reasoning", "this provider has no number of tokens"))
     if is_on is not None:
         is_object = "thinking_object" in quirks
         fields["thinking" if is_object else "enable_thinking"] = (
@@ -134,7 +134,7 @@ def _drop_strict(tool: Any, losses: list[Loss]) -> Any:
     function = tool.get("function", tool) if isinstance(tool, dict) else None
     if not isinstance(function, dict) or "strict" not in function:
         return tool
-    losses.append(_make_loss("tool", "this provider takes no word on how strictly a schema holds"))
+    losses.append(_make_loss("tool", "this provider has no strict option for schemas"))
     relaxed = {key: value for key, value in function.items() if key != "strict"}
     return {**tool, "function": relaxed} if "function" in tool else relaxed
 

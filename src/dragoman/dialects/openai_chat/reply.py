@@ -92,7 +92,7 @@ def _mark_cut_call(block: ContentBlock) -> ContentBlock:
     arguments = wire.get("function", wire).get("arguments")
     if isinstance(arguments, dict) or (arguments or "").strip():
         return block
-    reason = "the output limit came before its input"
+    reason = "the output limit was reached before its input"
     return InvalidToolUseBlock(block.id, block.name, "", reason, block.provider_raw)
 
 

@@ -220,7 +220,7 @@ def _write_results(block: ContentBlock, message: Message, losses: list[Loss]) ->
 def _name_losses(blocks: Iterable[ContentBlock], message: Message) -> Iterator[Loss]:
     for block in blocks:
         if isinstance(block, DocumentBlock) and block.name is not None and is_written_as_text(block):
-            reason = "a document that is said as text has no name"
+            reason = "a document that is written as text has no name"
             yield Loss(message.session_id, message.id, "document.name", NAME, reason)
 
 
@@ -447,7 +447,7 @@ def _option_losses(options: Options, option_keys: Mapping[str, str]) -> list[Los
     reasoning = options.reasoning
     if reasoning is not None and "reasoning" not in option_keys:
         if reasoning.budget_tokens is not None:
-            losses.append(Loss("", "", "reasoning", NAME, "this API takes an effort, not a number of tokens"))
+            losses.append(Loss("", "", "reasoning", NAME, "this API has an effort instead of a number of tokens"))
         elif reasoning.enabled is not None and reasoning.effort is None:
-            losses.append(Loss("", "", "reasoning", NAME, "this API takes an effort, not a switch"))
+            losses.append(Loss("", "", "reasoning", NAME, "this API has an effort instead of a switch"))
     return losses

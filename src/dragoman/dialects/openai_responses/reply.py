@@ -118,7 +118,7 @@ def _mark_cut_call(block: ContentBlock, item: dict[str, Any], *, at_limit: bool)
     is_silent = at_limit and not item["arguments"].strip()
     if not is_silent and item.get("status") != "incomplete":
         return block
-    reason = "the output limit came before its input" if is_silent else "the call was cut off"
+    reason = "the output limit was reached before its input" if is_silent else "the call was cut off"
     return InvalidToolUseBlock(block.id, block.name, item["arguments"], reason, block.provider_raw)
 
 
@@ -208,7 +208,7 @@ def _read_failure(body: dict[str, Any]) -> Fault | None:
         return read_error(None, {}, body)
     return Fault(
         code="unexplained_error",
-        message="the provider ended the answer as failed and did not say why",
+        message="the provider ended the answer as failed without a reason",
         error_class=ErrorClass.SERVER_ERROR,
         retryable=True,
         provider=NAME,

@@ -446,10 +446,10 @@ def _option_losses(options: Options, wire: dict[str, Any]) -> Iterator[Loss]:
         ("service_tier", options.service_tier),
     ):
         if value is not None and name not in wire:
-            yield Loss("", "", name, NAME, "this API takes no such option")
+            yield Loss("", "", name, NAME, "this API has no such option")
     reasoning = wire.get("reasoning")
     for name, value in (
         ("reasoning", (options.reasoning.effort or switch or budget) if options.reasoning is not None else None),
     ):
         if value is not None and not (isinstance(reasoning, dict) and "effort" in reasoning):
-            yield Loss("", "", name, NAME, "this API takes no such option")
+            yield Loss("", "", name, NAME, "this API has no such option")

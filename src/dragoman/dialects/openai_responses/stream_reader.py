@@ -90,7 +90,7 @@ class StreamReader(BaseStreamReader):
 
     def _start_response(self, wire: dict[str, Any], events: list[StreamEvent]) -> None:
         if self._is_started:
-            raise EventOrderError("response.created came a second time")
+            raise EventOrderError("response.created arrived twice")
         response = expect_object(wire.get("response"), "response.created")
         self._is_started = True
         model = text_or_none(response.get("model"))
@@ -101,7 +101,7 @@ class StreamReader(BaseStreamReader):
     def _end_response(self, wire: dict[str, Any], events: list[StreamEvent]) -> None:
         response = expect_object(wire.get("response"), str(wire.get("type")))
         if not self._is_started:
-            raise EventOrderError("the response ends before it began")
+            raise EventOrderError("the response ends before its start")
         output = response.get("output")
         revisions = self._compare_output(output if isinstance(output, list) else [], events)
         for item in list(self._open.values()):

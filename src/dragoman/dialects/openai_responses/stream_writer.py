@@ -90,7 +90,7 @@ class _Block:
     def mark_cut(self) -> None:
         """Mark a call without input as cut by the output limit."""
         if isinstance(self.block, ToolUseBlock):
-            call, reason = self.block, "the output limit came before its input"
+            call, reason = self.block, "the output limit was reached before its input"
             self._block = InvalidToolUseBlock(call.id, call.name, "", reason, call.provider_raw)
 
     @property

@@ -364,7 +364,7 @@ class Exchange:
             return task_result_letter(output=text, session_id=session_id, turn_id=run.run_id, **self._fields())
         inputs = parse_inputs(letter, text)
         if inputs is None:
-            return self._make_error("invalid_answer", "The agent did not give the requested inputs.")
+            return self._make_error("invalid_answer", "The agent did not send the requested inputs.")
         fields = self._fields()
         own = {name: fields[name] for name in ("timestamp", "message_id", "context")}
         answered = letter.replace(context={**(letter.context or {}), "message_id": self._delivery.letter_id})

@@ -488,7 +488,7 @@ class _DecimalSum:
             if is_possible_cost(amount):
                 self._sum = _EXACT_CONTEXT.add(self._sum, amount)
         except (TypeError, ValueError, ArithmeticError) as error:
-            raise CorruptDataError(f"an amount is no number ({error})", remedy="Run dragoman verify") from None
+            raise CorruptDataError(f"an amount is not a number ({error})", remedy="Run dragoman verify") from None
 
     def final(self) -> str:
         return str(self._sum)

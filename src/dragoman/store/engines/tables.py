@@ -27,7 +27,7 @@ def check_version(version: int, engine: str, where: str) -> None:
         raise StoreUnusableError(
             f"its header is damaged: it names the schema {version}",
             where=where,
-            remedy="Take it from a backup; nothing was changed",
+            remedy="Restore it from a backup; nothing was changed",
         )
     if version > latest:
         raise StoreUnusableError(
