@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Annotated, Any, Final
 
 import msgspec
-from cyclopts import Parameter
 
 from dragoman import settings as keys
 from dragoman.cli.local import prepare_weights
@@ -28,6 +27,7 @@ from dragoman.cli.options import (
     SummarizeOption,
     ToolOption,
     find_session,
+    flag,
     make_agent_config,
     open_store_at,
     open_tools,
@@ -52,20 +52,20 @@ async def ask(
     question: str | None = None,
     *,
     session: str | None = None,
-    go_on: Annotated[bool, Parameter(name=("--continue", "-c"), negative=(), show_default=False)] = False,
+    go_on: Annotated[bool, flag("--continue", "-c")] = False,
     model: str | None = None,
     image: tuple[Path, ...] = (),
     system: str | None = None,
     tool: ToolOption = (),
     mcp: McpOption = (),
     workspace: Path | None = None,
-    yes: Annotated[bool, Parameter(name=("--yes", "-y"), negative=(), show_default=False)] = False,
+    yes: Annotated[bool, flag("--yes", "-y")] = False,
     delegate: DelegateOption = False,
     summarize: SummarizeOption = False,
     policy: PolicyOption = None,
     schema: Path | None = None,
     max_tokens: Positive | None = None,
-    verbose: Annotated[bool, Parameter(name=("--verbose", "-v"), negative=(), show_default=False)] = False,
+    verbose: Annotated[bool, flag("--verbose", "-v")] = False,
     store_url: StoreOption = None,
     json: JsonOption = False,
 ) -> int:

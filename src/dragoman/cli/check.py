@@ -21,7 +21,7 @@ from rich.text import Text
 import dragoman
 from dragoman import conversion, formats
 from dragoman.cli.convert import FromOption, MaxLineOption
-from dragoman.cli.options import JsonOption
+from dragoman.cli.options import JsonOption, flag
 from dragoman.cli.terminal import console, escape_line, format_count, print_json
 from dragoman.conversion import Target
 from dragoman.conversion.changes import Change, open_output
@@ -100,7 +100,7 @@ def repair_file(
     target: Annotated[Path | None, Parameter(name="OUT", allow_leading_hyphen=True)] = None,
     /,
     *,
-    in_place: Annotated[bool, Parameter(name="--in-place", negative=(), show_default=False)] = False,
+    in_place: Annotated[bool, flag("--in-place")] = False,
     source_format: FromOption = None,
     max_line_mb: MaxLineOption = conversion.MAX_LINE_MB,
     json: JsonOption = False,

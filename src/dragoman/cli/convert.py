@@ -16,7 +16,7 @@ from cyclopts import Parameter, validators
 from rich.console import Console
 
 from dragoman import conversion, formats
-from dragoman.cli.options import JsonOption
+from dragoman.cli.options import JsonOption, flag
 from dragoman.cli.terminal import escape_line, format_count, format_size, print_json, progress
 from dragoman.conversion import Summary, Target
 from dragoman.conversion.target import DocumentStream, check_target
@@ -71,8 +71,8 @@ def convert(
     source_format: FromOption = None,
     to: str | None = None,
     losses: Path | None = None,
-    strict: Annotated[bool, Parameter(name="--strict", negative=(), show_default=False)] = False,
-    skip_invalid: Annotated[bool, Parameter(name="--skip-invalid", negative=(), show_default=False)] = False,
+    strict: Annotated[bool, flag("--strict")] = False,
+    skip_invalid: Annotated[bool, flag("--skip-invalid")] = False,
     processes: Annotated[int | None, Parameter(validator=validators.Number(gte=1))] = None,
     max_line_mb: MaxLineOption = conversion.MAX_LINE_MB,
     json: JsonOption = False,

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Annotated, Any, Final
 
 import msgspec
-from cyclopts import Parameter
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
@@ -26,6 +25,7 @@ from dragoman.cli.options import (
     TeamFilter,
     UntilFilter,
     UserFilter,
+    flag,
     open_store_at,
     usage_filters,
 )
@@ -177,13 +177,7 @@ class Difference(msgspec.Struct, kw_only=True):
 
 
 KeepOption = Annotated[
-    bool,
-    Parameter(
-        name="--keep",
-        negative=(),
-        show_default=False,
-        help="Store the new amounts beside the old ones. Without it, nothing is written.",
-    ),
+    bool, flag("--keep", help="Store the new amounts beside the old ones. Without it, nothing is written.")
 ]
 
 

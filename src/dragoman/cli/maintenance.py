@@ -19,6 +19,7 @@ from dragoman.cli.options import (
     YesOption,
     find_session,
     find_session_id,
+    flag,
     open_store_at,
     resolve_store_url,
 )
@@ -38,10 +39,7 @@ from dragoman.store import ErasureReceipt, Owners, Session, Store, Verification
 if TYPE_CHECKING:
     from dragoman.attachments import Files, UserFiles
 
-DryRunOption = Annotated[
-    bool,
-    Parameter(name="--dry-run", negative=(), show_default=False, help="Only print what would be deleted."),
-]
+DryRunOption = Annotated[bool, flag("--dry-run", help="Only print what would be deleted.")]
 AttachmentsOption = Annotated[
     str | None,
     Parameter(
@@ -65,10 +63,8 @@ async def verify(
     *,
     accept_loss: Annotated[
         bool,
-        Parameter(
-            name="--accept-loss",
-            negative=(),
-            show_default=False,
+        flag(
+            "--accept-loss",
             help="Accept missing messages at the end of sessions, and reset the mark to the stored messages.",
         ),
     ] = False,
@@ -127,15 +123,7 @@ async def repair_usage(
     /,
     *,
     message: int | None = None,
-    write: Annotated[
-        bool,
-        Parameter(
-            name="--write",
-            negative=(),
-            show_default=False,
-            help="Write the repair. Without it, nothing is written.",
-        ),
-    ] = False,
+    write: Annotated[bool, flag("--write", help="Write the repair. Without it, nothing is written.")] = False,
     store_url: StoreOption = None,
     json: JsonOption = False,
 ) -> None:

@@ -29,6 +29,12 @@ from dragoman.tools import Tool
 if TYPE_CHECKING:
     from dragoman.turn import AgentConfig
 
+
+def flag(*names: str, **fields: Any) -> Parameter:
+    """A switch without a negative form, of which help shows no default. ``fields`` are those of ``Parameter``."""
+    return Parameter(name=names or None, negative=(), show_default=False, **fields)
+
+
 VARIABLE: Final = "DRAGOMAN_STORE"
 BLOBS_VARIABLE: Final = "DRAGOMAN_BLOBS"  # location of large objects; default: that of the store
 StoreOption = Annotated[
@@ -40,13 +46,8 @@ StoreOption = Annotated[
         " Default: a file in your data directory.",
     ),
 ]
-JsonOption = Annotated[
-    bool,
-    Parameter(name="--json", negative=(), show_default=False, help="Print one JSON document, for programs."),
-]
-YesOption = Annotated[
-    bool, Parameter(name=("--yes", "-y"), negative=(), show_default=False, help="Do not ask for confirmation.")
-]
+JsonOption = Annotated[bool, flag("--json", help="Print one JSON document, for programs.")]
+YesOption = Annotated[bool, flag("--yes", "-y", help="Do not ask for confirmation.")]
 Positive = Annotated[int, Parameter(validator=validators.Number(gte=1))]
 NonNegative = Annotated[int, Parameter(validator=validators.Number(gte=0))]
 SessionArgument = Annotated[str, Parameter(help="The session: its id, a unique prefix or suffix of the id, or last.")]
@@ -73,22 +74,10 @@ McpOption = Annotated[
     ),
 ]
 DelegateOption = Annotated[
-    bool,
-    Parameter(
-        name="--delegate",
-        negative=(),
-        show_default=False,
-        help="Let the model delegate tasks to models of the tiers in the routing policy.",
-    ),
+    bool, flag("--delegate", help="Let the model delegate tasks to models of the tiers in the routing policy.")
 ]
 SummarizeOption = Annotated[
-    bool,
-    Parameter(
-        name="--summarize",
-        negative=(),
-        show_default=False,
-        help="Summarize the oldest turns of a long conversation instead of omitting them.",
-    ),
+    bool, flag("--summarize", help="Summarize the oldest turns of a long conversation instead of omitting them.")
 ]
 PolicyOption = Annotated[
     Path | None,

@@ -6,7 +6,6 @@ from collections.abc import AsyncIterator, Iterator, Sequence
 from typing import Annotated, Any, Final
 
 import msgspec
-from cyclopts import Parameter
 from rich.console import Console
 from rich.padding import Padding
 from rich.text import Text
@@ -19,6 +18,7 @@ from dragoman.cli.options import (
     SessionArgument,
     StoreOption,
     find_session,
+    flag,
     open_store_at,
 )
 from dragoman.cli.terminal import (
@@ -65,7 +65,7 @@ async def show(
     tail: NonNegative | None = None,
     after: NonNegative = 0,
     limit: Positive | None = None,
-    full: Annotated[bool, Parameter(name="--full", negative=(), show_default=False)] = False,
+    full: Annotated[bool, flag("--full")] = False,
     store_url: StoreOption = None,
     json: JsonOption = False,
 ) -> None:

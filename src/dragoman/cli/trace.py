@@ -15,7 +15,7 @@ from rich.text import Text
 
 from dragoman.bus.event_types.system_events import FeedbackExplicit
 from dragoman.bus.trace_writer import write_events
-from dragoman.cli.options import JsonOption, Positive, SessionArgument, StoreOption, find_session, open_store_at
+from dragoman.cli.options import JsonOption, Positive, SessionArgument, StoreOption, find_session, flag, open_store_at
 from dragoman.cli.terminal import (
     console,
     escape_line,
@@ -49,10 +49,7 @@ _FAILURE_SUFFIXES: Final = ("failed", "cancelled", "invalid", "failure", "unavai
 
 # --- trace -----------------------------------------------------------------------------------------------------------
 
-FollowOption = Annotated[
-    bool,
-    Parameter(name=("--follow", "-f"), negative=(), show_default=False, help="Print new events until Ctrl-C."),
-]
+FollowOption = Annotated[bool, flag("--follow", "-f", help="Print new events until Ctrl-C.")]
 
 
 async def trace(

@@ -27,7 +27,7 @@ from rich.text import Text
 
 from dragoman import formats, permissions, renderers
 from dragoman.cli.convert import BY_SUFFIX, document_or_lines, print_losses
-from dragoman.cli.options import JsonOption, StoreOption, find_session, open_store_at, sqlite_file
+from dragoman.cli.options import JsonOption, StoreOption, find_session, flag, open_store_at, sqlite_file
 from dragoman.cli.terminal import (
     console,
     escape_json_controls,
@@ -57,7 +57,7 @@ async def export(
     session: str | None = None,
     /,
     *,
-    all_sessions: Annotated[bool, Parameter(name="--all", negative=(), show_default=False)] = False,
+    all_sessions: Annotated[bool, flag("--all")] = False,
     to: str | None = None,
     out: Path | None = None,
     store_url: StoreOption = None,
