@@ -41,6 +41,7 @@ from dragoman.errors import DragomanError, FormatError, JsonError
 INT_MIN: Final = -(2**63)
 INT_MAX: Final = 2**64 - 1
 Read = TypeVar("Read")
+Item = TypeVar("Item")
 ObjectReader = Callable[[dict[str, Any]], Read]
 
 
@@ -466,6 +467,12 @@ def text_map_or_none(value: Any) -> dict[str, str] | None:
 def list_or_empty(value: Any) -> list[Any]:
     """The value if it is a list, else an empty list."""
     return value if isinstance(value, list) else []
+
+
+def read_items(value: Any, read: Callable[[Any], Item | None]) -> tuple[Item, ...]:
+    """The items of a list as ``read`` returns them; empty if ``read`` returns ``None`` for one of them."""
+    items = [read(item) for item in value] if isinstance(value, list) else []
+    return () if None in items else tuple(items)  # type: ignore[arg-type]
 
 
 def integer_or_none(value: Any) -> int | None:

@@ -9,16 +9,13 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from dragoman.jsontext import has_lone_surrogate
+from dragoman.jsontext import has_lone_surrogate, read_items
 from dragoman.message import TokenLogprob
 
 
 def read_logprobs(items: Any) -> tuple[TokenLogprob, ...]:
     """Return the probabilities of tokens; none if one of them has another form."""
-    if not isinstance(items, list):
-        return ()
-    logprobs = [_read_logprob(item) for item in items]
-    return () if None in logprobs else tuple(logprobs)  # type: ignore[arg-type]
+    return read_items(items, _read_logprob)
 
 
 def _read_logprob(item: Any) -> TokenLogprob | None:

@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from dragoman.exchange import Loss
 from dragoman.ids import format_default_id
-from dragoman.jsontext import expect_list, expect_object, flag_or_none, integer_or_none, text_or_none
+from dragoman.jsontext import expect_list, expect_object, flag_or_none, integer_or_none, read_items, text_or_none
 from dragoman.message import (
     CacheHint,
     Citation,
@@ -259,7 +259,7 @@ def _write_source(source: ImageSource, media_type: str) -> dict[str, Any]:
 
 # --- citations and cache hints ---------------------------------------------------------------------------------------
 
-_UNITS: Final = {  # by type of a place in a document: the unit, and the keys of its start and end
+_UNITS: Final = {  # type of location: its unit, and the keys of its start and end
     "char_location": ("char", "start_char_index", "end_char_index"),
     "page_location": ("page", "start_page_number", "end_page_number"),
     "content_block_location": ("block", "start_block_index", "end_block_index"),
@@ -269,10 +269,7 @@ _TYPES: Final = {unit: (kind, start, end) for kind, (unit, start, end) in _UNITS
 
 def read_citations(wire: Any) -> tuple[Citation, ...]:
     """Return the citations of a text block; none if one of them has an unknown form."""
-    if not isinstance(wire, list):
-        return ()
-    citations = [_read_citation(item) for item in wire]
-    return () if None in citations else tuple(citations)  # type: ignore[arg-type]
+    return read_items(wire, _read_citation)
 
 
 def _read_citation(wire: Any) -> Citation | None:

@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import Any, Final
 from urllib.parse import urlsplit
 
-from dragoman.jsontext import integer_or_none, list_or_empty, text_or_none
+from dragoman.jsontext import integer_or_none, list_or_empty, read_items, text_or_none
 from dragoman.message import CacheHint, Citation
 
 _UNITS: Final = {"documentChar": "char", "documentPage": "page", "documentChunk": "block"}
@@ -21,10 +21,7 @@ POINT: Final = "cachePoint"
 
 def read_citations(wire: Any) -> tuple[Citation, ...]:
     """Return the citations of a text; none if one of them has an unknown form."""
-    if not isinstance(wire, list):
-        return ()
-    citations = [_read_citation(item) for item in wire]
-    return () if None in citations else tuple(citations)  # type: ignore[arg-type]
+    return read_items(wire, _read_citation)
 
 
 def _read_citation(wire: Any) -> Citation | None:

@@ -22,7 +22,7 @@ from dragoman.dialects.openai_chat.chunks import THINKING_FIELDS, Place, detail_
 from dragoman.dialects.openai_chat.custom_tools import default_custom_call, read_custom_call
 from dragoman.errors import JsonError
 from dragoman.ids import DEFAULT_ID_FORMAT, format_id
-from dragoman.jsontext import OWN, expect_list, expect_object, read_json, text_or_none
+from dragoman.jsontext import OWN, expect_list, expect_object, read_items, read_json, text_or_none
 from dragoman.message import (
     AudioBlock,
     CacheHint,
@@ -378,10 +378,9 @@ def default_message(
 
 def read_annotations(wire: Any) -> tuple[Citation, ...]:
     """Return the citations of a message; none if one of them is not of a web page."""
-    if not isinstance(wire, list):
-        return ()
-    citations = [read_url_citation(item.get("url_citation") if isinstance(item, dict) else None) for item in wire]
-    return () if None in citations else tuple(citations)  # type: ignore[arg-type]
+    return read_items(
+        wire, lambda item: read_url_citation(item.get("url_citation") if isinstance(item, dict) else None)
+    )
 
 
 def _write_annotations(blocks: Iterable[ContentBlock]) -> list[dict[str, Any]]:

@@ -17,7 +17,7 @@ import msgspec
 from dragoman.errors import JsonError
 from dragoman.exchange import Request
 from dragoman.ids import DEFAULT_ID_FORMAT, format_id
-from dragoman.jsontext import OWN, expect_object, integer_or_none, read_json, text_or_none
+from dragoman.jsontext import OWN, expect_object, integer_or_none, read_items, read_json, text_or_none
 from dragoman.message import (
     Citation,
     ContentBlock,
@@ -334,10 +334,7 @@ def _default_part(block: ContentBlock, role: Role, form: str | None) -> dict[str
 
 def read_annotations(wire: Any) -> tuple[Citation, ...]:
     """Return the citations of a text; none if one of them has an unknown form."""
-    if not isinstance(wire, list):
-        return ()
-    citations = [_read_annotation(item) for item in wire]
-    return () if None in citations else tuple(citations)  # type: ignore[arg-type]
+    return read_items(wire, _read_annotation)
 
 
 def _read_annotation(wire: Any) -> Citation | None:
