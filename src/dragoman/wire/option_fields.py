@@ -1,8 +1,10 @@
 """Options that a wire format holds as plain values: one table of a dialect serves reading and writing.
 
-FIELDS = {"max_output_tokens": "max_tokens", "top_p": "p"}   the option and its key on the wire
-Options(**read_fields(body, FIELDS), reasoning=…)
-wire = write_fields(options, FIELDS)
+    fields = OptionFields("temperature", "top_p", top_p="p")   options in order, and the keys that differ from the names
+    Options(**fields.read(body), reasoning=…)
+    wire = fields.write(options)
+
+Invariant: options are written in the order of the table.
 """
 
 from __future__ import annotations
@@ -43,8 +45,8 @@ class OptionFields:
 
     __slots__ = ("_get_values", "_keys", "_readers")
 
-    def __init__(self, *same: str, **others: str) -> None:
-        keys = {**{name: name for name in same}, **others}
+    def __init__(self, *names: str, **other_keys: str) -> None:
+        keys = {name: other_keys.get(name, name) for name in names}
         self._readers = tuple((name, key, _READERS[name]) for name, key in keys.items())
         self._keys = tuple(keys.values())
         self._get_values = attrgetter(*keys)

@@ -49,9 +49,7 @@ if TYPE_CHECKING:
 _CHOICES: Final = {"auto": "auto", "any": "required", "tool": "tool", "none": "none"}
 _CHOICE_TYPES: Final = {ours: theirs for theirs, ours in _CHOICES.items()}
 _TOOL, _SYSTEM = Role.TOOL, Role.SYSTEM
-_FIELDS: Final = OptionFields(
-    "temperature", "top_p", "top_k", "stop_sequences", "stream", max_output_tokens="max_tokens"
-)
+_FIELDS: Final = OptionFields("temperature", "top_p", "top_k", "stream", "stop_sequences")
 _NO_NOTES: Final[Mapping[str, Any]] = {}
 _TIERS: Final = ("auto", "standard_only")
 _EFFORTS: Final = ("low", "medium", "high", "xhigh", "max")
@@ -324,6 +322,7 @@ def _read_options(body: dict[str, Any]) -> Options:
     no_parallel = choice.get("disable_parallel_tool_use")
     metadata = body.get("metadata")
     return Options(
+        max_output_tokens=integer_or_none(body.get("max_tokens")),
         **_FIELDS.read(body),
         tool_choice=ToolChoice(mode, text_or_none(choice.get("name"))) if mode else None,  # type: ignore[arg-type]
         parallel_tool_calls=not no_parallel if isinstance(no_parallel, bool) else None,
@@ -373,8 +372,8 @@ def _read_reasoning(body: dict[str, Any]) -> Reasoning | None:
 def _write_options(request: Request, form: str | None = None) -> dict[str, Any]:
     options = request.options
     wire: dict[str, Any] = {"model": request.model} if request.model is not None else {}
-    wire.update(_FIELDS.write(options))
     wire["max_tokens"] = options.max_output_tokens or _DEFAULT_MAX_TOKENS
+    wire.update(_FIELDS.write(options))
     if options.service_tier in _TIERS:
         wire["service_tier"] = options.service_tier
     user = options.user if options.user is not None else options.safety_identifier

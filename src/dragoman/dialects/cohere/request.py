@@ -38,17 +38,19 @@ if TYPE_CHECKING:
 _CHOICES: Final = {"REQUIRED": "required", "NONE": "none"}
 _CHOICE_NAMES: Final = {"required": "REQUIRED", "tool": "REQUIRED", "none": "NONE"}
 _FIELDS: Final = OptionFields(
+    "max_output_tokens",
     "temperature",
+    "top_p",
+    "top_k",
     "stop_sequences",
     "seed",
     "presence_penalty",
     "frequency_penalty",
-    "stream",
-    "logprobs",
     max_output_tokens="max_tokens",
     top_p="p",
     top_k="k",
 )
+_LAST_FIELDS: Final = OptionFields("stream", "logprobs")
 _SEPARATE_FIELDS: Final = ("messages", "tools")  # fields that are read separately
 
 
@@ -167,6 +169,7 @@ def _read_options(body: dict[str, Any]) -> Options:
     mode = _CHOICES.get(str(body.get("tool_choice")))
     return Options(
         **_FIELDS.read(body),
+        **_LAST_FIELDS.read(body),
         tool_choice=ToolChoice(mode) if mode else None,  # type: ignore[arg-type]
         response_format=_read_format(body.get("response_format")),
         reasoning=_read_reasoning(body.get("thinking")),
@@ -196,9 +199,11 @@ def _write_options(request: Request) -> dict[str, Any]:
     options = request.options
     wire: dict[str, Any] = {"model": request.model} if request.model is not None else {}
     wire.update(_FIELDS.write(options))
-    for key, value in (("thinking", _write_thinking(options.reasoning)), ("strict_tools", _write_strict(request))):
-        if value is not None:
-            wire[key] = value
+    if (thinking := _write_thinking(options.reasoning)) is not None:
+        wire["thinking"] = thinking
+    wire.update(_LAST_FIELDS.write(options))
+    if (strict := _write_strict(request)) is not None:
+        wire["strict_tools"] = strict
     if options.tool_choice is not None and options.tool_choice.mode != "auto":
         wire["tool_choice"] = _CHOICE_NAMES[options.tool_choice.mode]
     match options.response_format:

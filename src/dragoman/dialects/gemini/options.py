@@ -18,7 +18,16 @@ _CHOICES: Final = {"AUTO": "auto", "ANY": "required", "NONE": "none", "VALIDATED
 _MODES: Final = {"auto": "AUTO", "required": "ANY", "none": "NONE", "tool": "ANY"}
 _FIELDS: Final = OptionFields(
     "temperature",
+    "top_p",
+    "top_k",
+    "max_output_tokens",
+    "stop_sequences",
     "seed",
+    "presence_penalty",
+    "frequency_penalty",
+    "n",
+    "logprobs",
+    "top_logprobs",
     top_p="topP",
     top_k="topK",
     max_output_tokens="maxOutputTokens",

@@ -22,7 +22,7 @@ from dragoman.dialects.ollama.support import SUPPORT
 from dragoman.errors import FormatError
 from dragoman.exchange import Loss, Options, Reasoning, Request, ResponseFormat, Written
 from dragoman.ids import DEFAULT_ID_FORMAT, format_id
-from dragoman.jsontext import accepts_json_text, expect_list, expect_object, integer_or_none, text_or_none, text_tuple
+from dragoman.jsontext import accepts_json_text, expect_list, expect_object, text_or_none
 from dragoman.message import ContentBlock, InvalidToolUseBlock, Message, Role, TextBlock, ToolResultBlock, ToolUseBlock
 from dragoman.wire.losses import error_flag_losses, option_losses, supported_blocks
 from dragoman.wire.message_builder import MessageBuilder
@@ -36,7 +36,18 @@ if TYPE_CHECKING:
     from dragoman.catalog import Model
 
 _SEPARATE_FIELDS: Final = ("messages", "tools")  # fields that are read separately
-_INNER_FIELDS: Final = OptionFields("temperature", "top_p", "top_k", "seed", "presence_penalty", "frequency_penalty")
+_INNER_FIELDS: Final = OptionFields(
+    "max_output_tokens",
+    "temperature",
+    "top_p",
+    "top_k",
+    "stop_sequences",
+    "seed",
+    "presence_penalty",
+    "frequency_penalty",
+    max_output_tokens="num_predict",
+    stop_sequences="stop",
+)
 _FIELDS: Final = OptionFields("logprobs", "top_logprobs")
 _LEVELS: Final = ("low", "medium", "high")  # for models with more than on and off
 
@@ -188,12 +199,13 @@ def _write_result(result: ToolResultBlock, calls: _CallIndex, message: Message, 
 def _read_options(body: dict[str, Any]) -> Options:
     options = body.get("options")
     options = options if isinstance(options, dict) else {}
-    limit, stop = integer_or_none(options.get("num_predict")), options.get("stop")
+    fields = {**_INNER_FIELDS.read(options), **_FIELDS.read(body)}
+    if (fields.get("max_output_tokens") or 0) <= 0:
+        fields["max_output_tokens"] = None  # -1: no limit, -2: fill the context
+    if isinstance(stop := options.get("stop"), str):
+        fields["stop_sequences"] = (stop,)
     return Options(
-        max_output_tokens=limit if limit is not None and limit > 0 else None,  # -1: no limit, -2: fill the context
-        stop_sequences=text_tuple([stop] if isinstance(stop, str) else stop),
-        **_INNER_FIELDS.read(options),
-        **_FIELDS.read(body),
+        **fields,
         response_format=_read_format(body.get("format")),
         reasoning=_read_reasoning(body.get("think")),
         stream=body.get("stream") is not False,  # the API streams by default
@@ -216,10 +228,6 @@ def _write_options(request: Request, form: str | None) -> dict[str, Any]:
     options = request.options
     wire: dict[str, Any] = {"model": request.model} if request.model is not None else {}
     inner = _INNER_FIELDS.write(options)
-    if options.max_output_tokens is not None:
-        inner["num_predict"] = options.max_output_tokens
-    if options.stop_sequences:
-        inner["stop"] = list(options.stop_sequences)
     if inner:
         wire["options"] = inner
     if options.response_format is not None and options.response_format.kind != "text":

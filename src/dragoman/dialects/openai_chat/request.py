@@ -374,19 +374,31 @@ def _write_options(request: Request, option_keys: Mapping[str, str]) -> dict[str
     wire = {
         "model": request.model,
         option_keys.get("max_output_tokens", "max_completion_tokens"): options.max_output_tokens,
+        "temperature": options.temperature,
+        "top_p": options.top_p,
         option_keys.get("top_k", ""): options.top_k,
         "stop": (stop[0] if len(stop) == 1 and "stop_sequences" in option_keys else stop) or None,
         option_keys.get("seed", "seed"): options.seed,
+        "presence_penalty": options.presence_penalty,
+        "frequency_penalty": options.frequency_penalty,
         option_keys.get("tool_choice", "tool_choice"): _write_choice(request, option_keys),
+        "parallel_tool_calls": options.parallel_tool_calls,
         "response_format": _write_format(options.response_format),
         option_keys.get("reasoning", "reasoning_effort"): _write_reasoning(options.reasoning, option_keys),
         option_keys.get("service_tier", "service_tier" if options.service_tier in TIERS else ""): options.service_tier,
+        "user": options.user,
+        "stream": options.stream,
+        "n": options.n,
+        "logprobs": options.logprobs,
+        "top_logprobs": options.top_logprobs,
+        "verbosity": options.verbosity,
+        "store": options.store,
+        "metadata": options.metadata,
+        "safety_identifier": options.safety_identifier,
+        "prompt_cache_key": options.prompt_cache_key,
         "modalities": [word for word in options.modalities if word in _MODALITIES] or None,
     }
-    return {
-        **{key: value for key, value in wire.items() if key and value is not None},
-        **_FIELDS.write(options),
-    }
+    return {key: value for key, value in wire.items() if key and value is not None}
 
 
 def _write_choice(request: Request, option_keys: Mapping[str, str]) -> Any:

@@ -379,15 +379,24 @@ def _read_effort(reasoning: Any) -> Reasoning | None:
 
 def _write_options(request: Request) -> dict[str, Any]:
     options = request.options
-    wire: dict[str, Any] = {"model": request.model} if request.model is not None else {}
-    wire.update(_FIELDS.write(options))
-    for key, value in (
-        ("tool_choice", _write_choice(request)),
-        ("service_tier", supported_tier(options.service_tier)),
-        ("include", [_LOGPROBS] if options.logprobs else None),
-    ):
-        if value is not None:
-            wire[key] = value
+    fields = {
+        "model": request.model,
+        "max_output_tokens": options.max_output_tokens,
+        "temperature": options.temperature,
+        "top_p": options.top_p,
+        "tool_choice": _write_choice(request),
+        "parallel_tool_calls": options.parallel_tool_calls,
+        "service_tier": supported_tier(options.service_tier),
+        "user": options.user,
+        "stream": options.stream,
+        "include": [_LOGPROBS] if options.logprobs else None,
+        "top_logprobs": options.top_logprobs,
+        "store": options.store,
+        "metadata": options.metadata,
+        "safety_identifier": options.safety_identifier,
+        "prompt_cache_key": options.prompt_cache_key,
+    }
+    wire = {key: value for key, value in fields.items() if value is not None}
     text: dict[str, Any] = {"verbosity": options.verbosity} if options.verbosity is not None else {}
     if options.response_format is not None:
         text["format"] = _write_format(options.response_format)
