@@ -21,7 +21,7 @@ from pathlib import Path
 
 import pytest
 
-_STARTING_S = 30.0
+_STARTING_S = 60.0
 
 
 def program() -> str:

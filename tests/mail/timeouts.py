@@ -14,7 +14,7 @@ import sys
 from collections.abc import AsyncIterator, Coroutine
 from typing import Any
 
-_ENDING_S = 10.0
+_ENDING_S = 60.0
 
 
 @contextlib.asynccontextmanager

@@ -29,7 +29,6 @@ from dragoman.store.engines import sqlite, sqlite_jobs, write_scheduler
 from dragoman.store.operation import Operation, VolatileOperation
 from tests.store.messages import answered, said, texts, used
 
-_SOON_S = 0.5
 _WORDS = "of a message that takes some room " * 100
 
 

@@ -24,7 +24,7 @@ from dragoman.tui.input_line import InputLine
 from tests.strict import StrictProvider
 from tests.turn.fake_agent import FakeAgent, open_fake_agent
 
-PATIENCE_S = 30.0
+PATIENCE_S = 60.0
 PIXEL = bytes.fromhex(
     "89504e470d0a1a0a0000000d494844520000000100000001080600000"
     "01f15c4890000000d49444154789c6364f8ff1f0003030200ef8db54b0000000049454e44ae426082"
