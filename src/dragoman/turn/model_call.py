@@ -538,7 +538,9 @@ def prepare_history(
     capabilities = model.capabilities
     policy = image_policy(config, session) if session.metadata else config.capability_policy
     describe = image_describer(config, session) if policy == "describe" else None
-    visible = project_history(with_summary(history), capabilities, policy=policy, describe=describe)
+    visible = with_summary(history)
+    if policy != "strict":  # then the routing has rejected what the model does not support
+        visible = project_history(visible, capabilities, policy=policy, describe=describe)
     if services.workspace is not None:
         visible = load_workspace_images(visible, services.workspace)
     repaired = repair(visible, tools.problems)

@@ -21,6 +21,7 @@ Invariants: any split of the bytes yields the same events. A damaged stream neve
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable
 from typing import Any, ClassVar, Final
 
@@ -345,28 +346,29 @@ class DeltaTemplate:
         return self._tries > 0
 
     def read_texts(self, data: bytes) -> tuple[list[str], bytes]:
-        """Return the texts of the deltas that the data starts with and that fit the template, and the rest of the data.
-
-        JSON texts have no line breaks, so one between two fitting deltas belongs to an event of another kind.
-        """
-        prefix, suffix, separator = self.prefix, self._suffix, self._suffix + self.prefix
+        """Return the texts of the deltas at the start of the data that fit the template, and the rest of the data."""
+        prefix, suffix = self.prefix, self._suffix
         if not prefix or not data.startswith(prefix):
             return [], data
-        pieces = data[len(prefix) :].split(separator)
-        count = len(pieces) - 1
-        if b"\n" in b"".join(pieces[:count]):
-            count = next(at for at, piece in enumerate(pieces) if b"\n" in piece)
-        text, end, rest = separator.join(pieces[count:]).partition(suffix)
-        texts = pieces[:count]
-        if end:
-            texts.append(text)
-        else:
-            rest = prefix + text
+        before, after = len(prefix), len(_EVENT_END) - len(suffix)
+        wires = data.split(_EVENT_END)[:-1]
+        while wires and not wires[-1].startswith(prefix):  # most often, only the last events are of another kind
+            wires.pop()
+        texts = [wire[before:after] for wire in wires]
+        if not data.startswith(fitting := self._join(texts)):
+            ending = suffix[:after]
+            count = sum(1 for _ in itertools.takewhile(lambda w: w.startswith(prefix) and w.endswith(ending), wires))
+            texts = texts[:count]
+            fitting = self._join(texts)
         try:
             result = _decode_texts(b'["%b"]' % b'","'.join(texts)) if texts else []
         except _DECODE_ERRORS:
             return [], data
-        return (result, rest) if len(result) == len(texts) and all(result) else ([], data)
+        return (result, data[len(fitting) :]) if result and len(result) == len(texts) and all(result) else ([], data)
+
+    def _join(self, texts: list[bytes]) -> bytes:
+        """Return the bytes of deltas with these encoded texts."""
+        return self.prefix + (self._suffix + self.prefix).join(texts) + self._suffix
 
     def learn(self, data: bytes, event: StreamEvent) -> None:
         """Compare the bytes of a delta with those of the delta before it."""
