@@ -271,9 +271,6 @@ _MAX_DEPTH: Final = 200
 _MAX_BITS: Final = 14_000  # about 4,200 digits: Python refuses to parse longer ones
 
 
-is_text: Final[Callable[[object], bool]] = functools.partial(type.__instancecheck__, str)  # for ``filter``, in C
-
-
 def validate_text(text: str, name: str) -> None:
     """Raise ``ValueError`` for a lone surrogate, which UTF-8 cannot encode."""
     try:

@@ -20,7 +20,6 @@ its meaning, because defaults are not written.
 from __future__ import annotations
 
 import enum
-import functools
 import math
 from collections.abc import Iterable
 from datetime import UTC, datetime
@@ -361,9 +360,6 @@ class RoutingDecisionRecord(Value, metaclass=ValidatedMeta, frozen=True):
             msgspec.structs.force_setattr(self, "alternatives_considered", tuple(self.alternatives_considered))
 
 
-_is_integer: Final = functools.partial(type.__instancecheck__, int)
-
-
 class TokenUsage(Value, metaclass=ValidatedMeta, frozen=True, kw_only=True):
     """The tokens of a call. The buckets are disjoint: input, cached and cache creation add up to the prompt."""
 
@@ -383,8 +379,8 @@ class TokenUsage(Value, metaclass=ValidatedMeta, frozen=True, kw_only=True):
 
     def validate(self) -> None:
         super().validate()
-        counts = filter(_is_integer, msgspec.structs.astuple(self))
-        if min((*counts, *(self.server_tool_calls or {}).values())) < 0:
+        counts = [value for name in self.__struct_fields__ if type(value := getattr(self, name)) is int]
+        if min([*counts, *(self.server_tool_calls or {}).values()]) < 0:
             raise ValueError("a count is a number from 0")
         if self.provider_cost_usd is not None and not self.provider_cost_usd.is_finite():
             raise ValueError(f"provider_cost_usd: {self.provider_cost_usd} is not an amount")

@@ -25,7 +25,7 @@ import msgspec
 from msgspec import UNSET, Raw, UnsetType
 
 from dragoman.errors import FormatError, InputError
-from dragoman.jsontext import is_text, validate_text
+from dragoman.jsontext import validate_text
 
 
 class UnknownFields(Mapping[str, bytes]):
@@ -93,12 +93,9 @@ class Value(
 
     def validate(self) -> None:
         """Raise ``ValueError`` if a value created by code cannot be encoded."""
-        values = msgspec.structs.astuple(self)
-        if "".join(filter(is_text, values)).isascii():  # without a step of Python for each field
-            return
-        for name, text in zip(self.__struct_fields__, values, strict=True):
-            if type(text) is str:
-                validate_text(text, name)
+        for number, text in enumerate(msgspec.structs.astuple(self)):
+            if type(text) is str and not text.isascii():
+                validate_text(text, self.__struct_fields__[number])
 
 
 class ValidatedMeta(msgspec.StructMeta):
