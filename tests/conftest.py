@@ -6,6 +6,7 @@ The default run samples what is exhaustive; ``make test-full`` (``DRAGOMAN_TESTS
 from __future__ import annotations
 
 import contextlib
+import functools
 import gc
 import importlib
 import os
@@ -13,6 +14,7 @@ import signal
 import tempfile
 import threading
 import zlib
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -123,3 +125,21 @@ def suites() -> Path:
 def pytest_sessionfinish() -> None:
     """Stop the forked processes."""
     cli_runner.close()
+
+
+_COUNTED = "counted"
+
+
+@pytest.fixture
+def count(record_property: Callable[[str, object], None]) -> Callable[[str], None]:
+    """Return a function that records a figure of a test; the end of a run lists all of them."""
+    return functools.partial(record_property, _COUNTED)
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """List the figures that tests have recorded."""
+    for outcome in ("passed", "failed"):
+        for report in terminalreporter.getreports(outcome):
+            for name, line in report.user_properties:
+                if name == _COUNTED:
+                    terminalreporter.write_line(f"{report.head_line}: {line}")

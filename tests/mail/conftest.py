@@ -20,16 +20,14 @@ from tests.store.conftest import (
     shared_place,
     store,
 )
-from tests.store.faults.conftest import IS_LONG, chance, count, pytest_terminal_summary
+from tests.store.faults.conftest import IS_LONG, chance
 
 __all__ = [
     "Clock",
     "chance",
     "clock",
-    "count",
     "pass_time",
     "place",
-    "pytest_terminal_summary",
     "runner",
     "shared_place",
     "store",

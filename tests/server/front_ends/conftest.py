@@ -26,13 +26,13 @@ from tests.server.runs.conftest import install_packages
 from tests.server.test_server_process import run_process, wait_for_worker
 from tests.servers.faulty_server import Answer, FaultyServer, ReceivedRequest, encode_chunk, make_head
 from tests.store.conftest import pytest_pyfunc_call, runner
-from tests.store.faults.conftest import count, program
+from tests.store.faults.conftest import program
 from tests.transcripts.conftest import NODE
 
 if TYPE_CHECKING:
     from playwright.async_api import Page, Route
 
-__all__ = ["count", "program", "pytest_pyfunc_call", "runner"]
+__all__ = ["program", "pytest_pyfunc_call", "runner"]
 
 needs_front_ends = pytest.mark.skipif(
     not (IS_FULL or os.environ.get("DRAGOMAN_TESTS") == "front-ends"),

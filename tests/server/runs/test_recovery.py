@@ -24,9 +24,9 @@ from tests.conftest import scale
 from tests.server.runs.conftest import RUNS, SSE, run_input
 from tests.servers.faulty_server import Answer, FaultyServer, ReceivedRequest, encode_chunk, make_head
 from tests.store.conftest import Place, shared_place
-from tests.store.faults.conftest import count, times
+from tests.store.faults.conftest import times
 
-__all__ = ["count", "shared_place"]
+__all__ = ["shared_place"]
 
 _SETTINGS = """
 default_model = "fake:model"

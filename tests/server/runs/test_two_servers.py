@@ -23,9 +23,9 @@ from dragoman.rules import check
 from dragoman.store import Store, open_store
 from tests.server.runs.conftest import RUNS, run_input
 from tests.server.runs.test_recovery import Client, ServerFactory, run_factory
-from tests.store.faults.conftest import chance, count, times
+from tests.store.faults.conftest import chance, times
 
-__all__ = ["chance", "count"]
+__all__ = ["chance"]
 
 _RETRY_ERRORS = (DragomanError, aiohttp.ClientError, OSError, TimeoutError)
 _CLIENTS = 6

@@ -24,9 +24,7 @@ from tests.server.runs.conftest import RUNS, SSE, run_input
 from tests.server.runs.test_recovery import _SETTINGS, Client, _make_story, run_factory
 from tests.server.test_server_process import run_process, wait_for_worker
 from tests.servers.faulty_server import FaultyServer
-from tests.store.faults.conftest import count, times
-
-__all__ = ["count"]
+from tests.store.faults.conftest import times
 
 needs_proc = pytest.mark.skipif(
     not Path("/proc/self/stat").exists(), reason="there is no /proc here to see processes in"

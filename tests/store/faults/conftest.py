@@ -12,7 +12,6 @@ import pytest
 from tests.servers.processes import find_program
 
 IS_LONG = os.environ.get("DRAGOMAN_FAULTS") == "long"
-_COUNTED = "counted"
 
 
 def times(short: int, long: int) -> int:
@@ -26,25 +25,6 @@ def chance() -> random.Random:
     seed = int(os.environ.get("DRAGOMAN_SEED", random.SystemRandom().getrandbits(32)))
     sys.stdout.write(f"DRAGOMAN_SEED={seed}\n")
     return random.Random(seed)
-
-
-@pytest.fixture
-def count(record_property: Callable[[str, object], None]) -> Callable[[str], None]:
-    """Say what a test counted; the end of a run lists it."""
-
-    def said(line: str) -> None:
-        record_property(_COUNTED, line)
-
-    return said
-
-
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """List what was counted."""
-    for outcome in ("passed", "failed"):
-        for report in terminalreporter.getreports(outcome):
-            for name, line in report.user_properties:
-                if name == _COUNTED:
-                    terminalreporter.write_line(f"{report.head_line}: {line}")
 
 
 @pytest.fixture(scope="session")
