@@ -99,7 +99,7 @@ async def test_several_models_answer_side_by_side_and_one_is_kept(visitor: Visit
     await visitor.open()
     site.fakes["anthropic"].say("Before.")
     await visitor.answered("First question", "Before.")
-    site.fakes["anthropic"].say("From Anthropic.")
+    site.fakes["anthropic"].say("From Anthropic.\n\n```\n" + "wide " * 100 + "\n```\n")
     site.fakes["gemini"].say("From Google.")
     await visitor.write("Who are you?")
     await visitor.press("Ask several models")
@@ -107,6 +107,8 @@ async def test_several_models_answer_side_by_side_and_one_is_kept(visitor: Visit
     await visitor.sees("From Anthropic.")
     await visitor.sees("From Google.")
     assert await visitor.find(".column").count() == 2
+    overflow = "[...document.querySelectorAll('.column')].map(it => it.scrollWidth - it.clientWidth)"
+    assert await visitor.page.evaluate(overflow) == [0, 0]
     await visitor.page.reload()
     await visitor.sees("From Google.")
     await visitor.page.get_by_role("button", name="Keep the answer from blind").click()

@@ -271,6 +271,7 @@ async def test_mailboxes_are_a_list_on_a_tablet_with_names_in_one_line(visitor: 
     name = visitor.find(".boxes tbody th a", "HUMAN")
     await name.wait_for()
     assert await name.evaluate("it => it.getClientRects().length") == 1
+    assert await visitor.find(".boxes tbody th", "HUMAN").get_by_text("waiting").is_visible()
 
 
 async def test_a_server_that_goes_away_is_said_and_comes_back(visitor: Visitor, site: Site, worked: str) -> None:

@@ -148,6 +148,8 @@ function Scroll({ view, conversation }: { view: View; conversation: Conversation
     const box = place.current;
     if (!box) return;
     const toEnd = box.scrollHeight - box.scrollTop - box.clientHeight;
+    const isJumping = at !== null && at !== shown.current && view.items.some((item) => item.id === at);
+    if (isJumping) return; // the position is about to change
     setAtEnd(toEnd < 80);
     if (view.hasEarlier && box.scrollTop < LOAD_AHEAD_PX) load(() => conversation.loadEarlier());
     else if (view.hasLater && toEnd < LOAD_AHEAD_PX) load(() => conversation.loadLater());

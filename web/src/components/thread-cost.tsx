@@ -38,22 +38,22 @@ export function TotalTable({ heading, label, rows }: { heading: string; label: s
         <thead>
           <tr>
             <th>{heading}</th>
+            <th align="right">Cost</th>
             <th align="right">Answers</th>
             <th align="right">Tokens in</th>
             <th align="right">Cached</th>
             <th align="right">Tokens out</th>
-            <th align="right">Cost</th>
           </tr>
         </thead>
         <tbody>
           {rows.map((row, at) => (
             <tr key={row.group ?? `none-${at}`}>
               <td>{row.name}</td>
+              <td align="right">{spent(row.costUsd, row.unpriced, row.messages)}</td>
               <td align="right">{count(row.messages)}</td>
               <td align="right">{count(row.inputTokens + row.cachedInputTokens + row.cacheCreationInputTokens)}</td>
               <td align="right">{row.cachedInputTokens ? count(row.cachedInputTokens) : ""}</td>
               <td align="right">{count(row.outputTokens)}</td>
-              <td align="right">{spent(row.costUsd, row.unpriced, row.messages)}</td>
             </tr>
           ))}
         </tbody>
