@@ -261,15 +261,18 @@ def compare(options: argparse.Namespace, console: Console) -> None:
         load.stop()
 
 
+_SOAK_COLUMNS = ("minute", "requests", "requests/s", "p99 ms", "memory MB", "open files", "errors")
+
+
 def soak(options: argparse.Namespace, console: Console) -> None:
-    """Load our gateway for a long time, and print its memory, its open files and its latency."""
+    """Load our gateway for a long time, and print its memory, its open files and its latency after each interval."""
     load = LoadGenerator()
     (gateway,) = make_gateways(["dragoman-durable"], load.port, console)
     gateway.start(0 if _CAN_PIN else None)
-    table = Table("minute", "requests", "requests/s", "p99 ms", "memory MB", "open files", "errors")
     cases = list(itertools.product(ROUTES, (False, True), (4, 16, 64)))
     step_s = max(1.0, options.soak / 10 / len(cases))
     start = time.monotonic()
+    console.print(" ".join(f"{name:>10}" for name in _SOAK_COLUMNS))
     try:
         while time.monotonic() - start < options.soak:
             results = [
@@ -279,7 +282,7 @@ def soak(options: argparse.Namespace, console: Console) -> None:
             _, memory_mb, files = read_usage(gateway)
             count, seconds = sum(item["requests"] for item in results), sum(item["seconds"] for item in results)
             p99_ms = statistics.median(item["latency_us"]["p99"] for item in results) / 1e3
-            table.add_row(
+            row = (
                 f"{(time.monotonic() - start) / 60:.1f}",
                 f"{count:,}",
                 f"{count / seconds:,.0f}",
@@ -288,10 +291,10 @@ def soak(options: argparse.Namespace, console: Console) -> None:
                 str(files),
                 str(sum(item["errors"] for item in results)),
             )
+            console.print(" ".join(f"{value:>10}" for value in row))
     finally:
         gateway.stop()
         load.stop()
-    console.print(table)
 
 
 def main() -> None:
