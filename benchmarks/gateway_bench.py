@@ -7,6 +7,7 @@ all processes of a gateway. Compare the CPU per request; requests per second als
     make bench BENCH=gateway                                             every gateway, 16 requests in flight
     make bench BENCH=gateway BENCH_ARGS="--only direct,dragoman-off"     some of them
     make bench BENCH=gateway BENCH_ARGS="--soak 3600"                    mixed load on ours alone: memory, files, p99
+    make bench BENCH=gateway BENCH_ARGS="--slow 10000"                   the same load without and with slow clients
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +34,7 @@ from rich.table import Table
 from benchmarks.arena import ROOT
 from benchmarks.gateways import bodies
 from benchmarks.gateways.contestants import MAKERS, ROUTES, Gateway, Route, make_gateways
+from dragoman.server.server import raise_file_limit
 
 _CAN_PIN = shutil.which("taskset") is not None and (os.cpu_count() or 1) > 1
 _TICK_S = 1 / os.sysconf("SC_CLK_TCK")
@@ -261,7 +263,8 @@ def compare(options: argparse.Namespace, console: Console) -> None:
         load.stop()
 
 
-_SOAK_COLUMNS = ("minute", "requests", "requests/s", "p99 ms", "memory MB", "open files", "errors")
+_SOAK_COLUMNS = ("minute", "requests", "requests/s", "p99 ms", "CPU µs", "memory MB", "open files", "errors")
+_SLOW_COLUMNS = ("slow", "requests/s", "p50 ms", "p99 ms", "CPU µs", "memory MB", "open files", "errors")
 
 
 def soak(options: argparse.Namespace, console: Console) -> None:
@@ -272,14 +275,15 @@ def soak(options: argparse.Namespace, console: Console) -> None:
     cases = list(itertools.product(ROUTES, (False, True), (4, 16, 64)))
     step_s = max(1.0, options.soak / 10 / len(cases))
     start = time.monotonic()
-    console.print(" ".join(f"{name:>10}" for name in _SOAK_COLUMNS))
+    print_row(console, _SOAK_COLUMNS)
     try:
         while time.monotonic() - start < options.soak:
+            cpu_start_s, _, _ = read_usage(gateway)
             results = [
                 load.run(gateway, route, stream=stream, connections=flight, seconds=step_s)
                 for route, stream, flight in cases
             ]
-            _, memory_mb, files = read_usage(gateway)
+            cpu_s, memory_mb, files = read_usage(gateway)
             count, seconds = sum(item["requests"] for item in results), sum(item["seconds"] for item in results)
             p99_ms = statistics.median(item["latency_us"]["p99"] for item in results) / 1e3
             row = (
@@ -287,14 +291,91 @@ def soak(options: argparse.Namespace, console: Console) -> None:
                 f"{count:,}",
                 f"{count / seconds:,.0f}",
                 f"{p99_ms:.1f}",
+                f"{(cpu_s - cpu_start_s) / max(1, count) * 1e6:,.0f}",
                 f"{memory_mb:.0f}",
                 str(files),
                 str(sum(item["errors"] for item in results)),
             )
-            console.print(" ".join(f"{value:>10}" for value in row))
+            print_row(console, row)
     finally:
         gateway.stop()
         load.stop()
+
+
+def print_row(console: Console, values: Sequence[str]) -> None:
+    """Print a row of a table that grows."""
+    console.print(" ".join(f"{value:>10}" for value in values))
+
+
+def compare_slow(options: argparse.Namespace, console: Console) -> None:
+    """Measure the same load without and with clients that send and read slowly."""
+    load = LoadGenerator()
+    (gateway,) = make_gateways(["dragoman-durable"], load.port, console)
+    gateway.start(0 if _CAN_PIN else None)
+    print_row(console, _SLOW_COLUMNS)
+    try:
+        measure_beside(load, gateway, options, console, "0")
+        with slow_clients(gateway, options.slow) as count_open:
+            measure_beside(load, gateway, options, console, str(count_open()))
+            console.print(f"{count_open()} of {options.slow} slow clients are still connected")
+    finally:
+        gateway.stop()
+        load.stop()
+
+
+def measure_beside(
+    load: LoadGenerator, gateway: Gateway, options: argparse.Namespace, console: Console, slow: str
+) -> None:
+    """Measure a load of 16 requests in flight."""
+    load.run(gateway, ROUTES[0], stream=False, connections=16, seconds=1.0)
+    cpu_start_s, _, _ = read_usage(gateway)
+    result = load.run(gateway, ROUTES[0], stream=False, connections=16, seconds=options.rounds * options.seconds)
+    cpu_s, memory_mb, files = read_usage(gateway)
+    count = max(1, result["requests"])
+    latency = result["latency_us"]
+    rate = f"{count / result['seconds']:,.0f}"
+    times = (
+        f"{latency['p50'] / 1e3:.1f}",
+        f"{latency['p99'] / 1e3:.1f}",
+        f"{(cpu_s - cpu_start_s) / count * 1e6:,.0f}",
+    )
+    print_row(console, (slow, rate, *times, f"{memory_mb:.0f}", str(files), str(result["errors"])))
+
+
+@contextlib.contextmanager
+def slow_clients(gateway: Gateway, count: int) -> Iterator[Callable[[], int]]:
+    """Keep slow clients connected during a block; the function counts them."""
+    request = make_request(gateway, (bodies.OPENAI, bodies.OPENAI), stream=True)
+    head, _, body = request.partition(b"\r\n\r\n")
+    body = body[:-1] + b',"user":"slow"}'
+    lines = [line for line in head.split(b"\r\n") if not line.startswith(b"content-length")]
+    request = b"\r\n".join((*lines, b"content-length: %d" % len(body), b"", body))
+    process = subprocess.Popen(
+        [
+            *(["taskset", "-c", "1"] if _CAN_PIN else []),
+            *(sys.executable, "-m", "benchmarks.gateways.slow_clients", str(gateway.port), str(count)),
+            base64.b64encode(request).decode(),
+        ],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        cwd=ROOT,
+    )
+    assert process.stdin is not None
+    assert process.stdout is not None
+    stdin, stdout = process.stdin, process.stdout
+
+    def count_open() -> int:
+        print(file=stdin, flush=True)
+        return int(stdout.readline())
+
+    try:
+        if stdout.readline() != "ready\n":
+            raise RuntimeError("the slow clients did not connect; see ulimit -n")
+        yield count_open
+    finally:
+        stdin.close()
+        process.wait()
 
 
 def main() -> None:
@@ -305,10 +386,14 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=1.0, help="of a round")
     parser.add_argument("--soak", type=float, default=0.0, help="seconds of mixed load on ours alone")
+    parser.add_argument("--slow", type=int, default=0, help="slow clients beside a load on ours alone")
     options = parser.parse_args()
     console = Console(width=140)
+    raise_file_limit()
     if options.soak:
         soak(options, console)
+    elif options.slow:
+        compare_slow(options, console)
     else:
         compare(options, console)
 

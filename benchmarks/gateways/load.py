@@ -6,7 +6,8 @@ It prints the port of the provider. Then each line of its input is a load, and e
     {"requests": …, "errors": …, "latencies_us": {"p50": …, "p99": …}, "first_us": {…}}
 
 The load is a closed loop: a connection sends its next request when the response is complete. A response whose last
-bytes do not contain the end of the provider's text is an error. A streamed reply has 10 events every 4 ms.
+bytes do not contain the end of the provider's text is an error. A streamed reply has 10 events every 4 ms; to a request
+of the user ``slow`` it has 400 KB, as fast as it is read.
 """
 
 from __future__ import annotations
@@ -26,6 +27,8 @@ from benchmarks.gateways import bodies
 _EVENTS_PER_WRITE = 10
 _PACE_S = 0.004
 _STREAM = re.compile(rb'"stream"\s*:\s*true')
+_SLOW = b'"user":"slow"'
+_LONG_EVENTS, _LONG_TEXT = 100, b"x" * 4_000
 _HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: %b\r\n"
 _DEADLINE_S = 30.0
 
@@ -43,6 +46,8 @@ class Provider(asyncio.Protocol):
     def connection_made(self, transport: Any) -> None:
         self._transport = transport
         self._parser = httptools.HttpRequestParser(self)
+        self._writes: Any = iter(())
+        self._is_paused = False
 
     def data_received(self, data: bytes) -> None:
         self._parser.feed_data(data)
@@ -64,7 +69,19 @@ class Provider(asyncio.Protocol):
             self._transport.write(_WHOLE[api])
             return
         self._transport.write(_HEAD % b"text/event-stream" + b"transfer-encoding: chunked\r\n\r\n")
-        self._send(iter(_STREAMS[api]))
+        if _SLOW in self._body:
+            self._writes = iter(_LONG_STREAMS[api])
+            self.resume_writing()
+        else:
+            self._send(iter(_STREAMS[api]))
+
+    def pause_writing(self) -> None:
+        self._is_paused = True
+
+    def resume_writing(self) -> None:
+        self._is_paused = False
+        while not self._is_paused and (data := next(self._writes, None)) is not None:
+            self._transport.write(data)
 
     def _send(self, writes: Any) -> None:
         data = next(writes, None)
@@ -84,8 +101,17 @@ def _stream_writes(api: str) -> list[bytes]:
     return [*groups[:-1], groups[-1] + b"0\r\n\r\n"]
 
 
+def _long_writes(api: str) -> list[bytes]:
+    events, word = bodies.stream_events(api), bodies.WORDS[0].encode()
+    at = next(number for number, event in enumerate(events) if word in event)
+    long_event = events[at].replace(word, _LONG_TEXT)
+    chunks = [_chunk(event) for event in (*events[:at], *[long_event] * _LONG_EVENTS, *events[at + 1 :])]
+    return [*chunks, b"0\r\n\r\n"]
+
+
 _WHOLE = {api: _whole_response(api) for api in bodies.PATHS}
 _STREAMS = {api: _stream_writes(api) for api in bodies.PATHS}
+_LONG_STREAMS = {api: _long_writes(api) for api in bodies.PATHS}
 
 
 class Load:

@@ -32,7 +32,8 @@ import msgspec
 from dragoman.client.call import NetworkError, network_fault
 
 _MAX_HEAD_BYTES: Final = 256 * 1024
-_MAX_UNREAD_BYTES: Final = 256 * 1024  # of a body, before the connection is paused
+_MAX_UNREAD_BYTES: Final = 64 * 1024  # of a body, before the connection is paused
+_READ_BYTES: Final = 64 * 1024
 _INFLATE_BYTES: Final = 1024 * 1024  # at most per step, so that a small body cannot expand to a huge one
 _IDLE_S: Final = 60.0
 _IS_URL: Final = re.compile(r"[^\s\x00-\x1f\x7f]+").fullmatch
@@ -101,10 +102,28 @@ class PoolResponse:
                 raise _connection_error("the response was closed")
             self._connection.unpause()
             await self._connection.wait(timeout_s)
-        chunks, self._chunks, self._size = self._chunks, [], 0
-        if self._connection is not None:
+        chunks = self._take_chunks()
+        if self._connection is not None and self._size <= _MAX_UNREAD_BYTES:
             self._connection.unpause()
         return chunks[0] if len(chunks) == 1 else b"".join(chunks)
+
+    def _take_chunks(self) -> list[bytes]:
+        """Remove about 64 KB: what is read ahead for a client that reads slowly takes memory at every step."""
+        count = size = 0
+        for chunk in self._chunks:
+            count += 1
+            size += len(chunk)
+            if size >= _READ_BYTES:
+                break
+        chunks, self._chunks = self._chunks[:count], self._chunks[count:]
+        if size > 2 * _READ_BYTES:
+            last = chunks.pop()
+            part = len(last) - (size - _READ_BYTES)
+            chunks.append(last[:part])
+            self._chunks.insert(0, last[part:])
+            size = _READ_BYTES
+        self._size -= size
+        return chunks
 
     async def pause(self, seconds: float) -> None:
         """Receive nothing for a time, so that more arrives with the next read."""

@@ -252,10 +252,10 @@ class GatewayProtocol(LimitedProtocol):
         async with aclosing(body):
             self.transport.write(self._encode_head(call, response, request_id, None))
             async for data in body:
-                if self.flow.write_paused:
-                    await self.flow.drain()
                 if data:
                     self.transport.write(b"%x\r\n%b\r\n" % (len(data), data))
+                    if self.flow.write_paused:  # nothing more is read from the provider
+                        await self.flow.drain()
             self.transport.write(b"0\r\n\r\n")
 
     def _end_response(self, call: FastCall) -> None:

@@ -49,6 +49,7 @@ from dragoman.turn import Agent, AgentConfig, make_registry
 from dragoman.turn.letter_tool import SEND_LETTER
 
 DEFAULT_PORT: Final = 8000
+_MAX_UNSENT_BYTES: Final = 128 * 1024  # in the kernel, per client that reads slowly; it would keep up to 4 MB
 _PORT_ATTEMPTS: Final = 10  # consecutive ports that are tried if none is configured
 SHUTDOWN_MARGIN_S: Final = 5  # for writes after the last turn has ended
 _GC_THRESHOLDS: Final = (10_000, 20, 20)
@@ -75,6 +76,8 @@ def _open_listener(host: str, port: int) -> socket.socket:
     )  # asyncio sets TCP_NODELAY only for a named TCP
     try:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if hasattr(socket, "TCP_NOTSENT_LOWAT"):  # accepted connections inherit it
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, _MAX_UNSENT_BYTES)
         sock.bind((host.strip("[]"), port))
         sock.listen(2048)
     except OSError:
