@@ -129,6 +129,23 @@ async def test_a_client_names_its_session_and_its_workers(gateway_server: Server
     assert other.parent_session_id is None
 
 
+@pytest.mark.parametrize("model", ["anthropic", "openai_chat"])
+async def test_a_stream_names_the_session_in_which_it_is_recorded(gateway_server: ServerFixture, model: str) -> None:
+    fake = gateway_server.fakes[model]
+    question, answer = {"role": "user", "content": "One?"}, {"role": "assistant", "content": "Yes."}
+    edited = {"role": "user", "content": "Edited?"}
+    names: list[str] = []
+    for messages in ([question], [question, answer, question], [question, answer, edited]):
+        fake.answer_with(say("Yes."))
+        body = {"model": model, "messages": messages, "stream": True}
+        async with gateway_server.client.post("/v1/chat/completions", json=body) as response:
+            names.append(response.headers["x-dragoman-session"])
+            await response.read()
+    first, fork = await sessions(gateway_server)
+    assert names == [first.id, first.id, fork.id]
+    assert fork.parent_session_id == first.id
+
+
 async def test_a_broken_stream_is_stored_with_what_came_and_an_estimated_usage(gateway_server: ServerFixture) -> None:
     gateway_server.fakes["openai_chat"].cut(700, say("word " * 300))
     messages = [{"role": "user", "content": "Hi"}]

@@ -97,6 +97,7 @@ class Exchange(msgspec.Struct, frozen=True, kw_only=True):
     latency_ms: int
     is_cancelled: bool = False
     stored_response: StoredObject | None = None  # what the Responses API can retrieve later
+    new_session_id: str | None = None  # of the session, if the call does not continue one
 
 
 class ChatCall:
@@ -118,7 +119,8 @@ class ChatCall:
         self._canonical: Request | None = None
         self._attempts = 0
         self._call_start: CallStart | None = None  # none: no hook has accepted the call, or its end was reported
-        self._session_id: str | None = None  # where the call was recorded
+        self._session_id: str | None = None  # where the call is recorded
+        self._new_session_id: str | None = None
         self._started_at = self._services.clock()
         self._start_s = self._services.client.clock()
 
@@ -360,12 +362,22 @@ class ChatCall:
             if has_more or not is_provider_error:
                 return Failure(self._mask_fault(fault, attempt.target), attempt.target, headers=response.headers)
         dialect = self._client_request.reply_dialect
+        await self._reserve_session()
         headers = self._choice_headers(attempt.target, attempt.losses)
         if attempt.is_native:
             headers |= header_rules.response_headers(response.headers)
         framing = stream_framing(dialect, self._client_request.framing)
         headers |= {"content-type": MEDIA_TYPES[framing], "cache-control": "no-cache", "x-accel-buffering": "no"}
         return GatewayResponse(headers=headers, body=self._send_stream(attempt, pump))
+
+    async def _reserve_session(self) -> None:
+        """Find where the call will be recorded: the headers of a stream are sent before."""
+        canonical = await self._canonical_or_none() if self._recorder is not None else None
+        if self._recorder is None or canonical is None:
+            return
+        reserved = await self._recorder.reserve_session(self._client_request, canonical)
+        if reserved is not None:
+            self._session_id, self._new_session_id = reserved.id, reserved.new_id
 
     async def _make_stream(self, attempt: Attempt) -> Stream:
         request, provider = self._client_request, attempt.target.provider
@@ -489,6 +501,7 @@ class ChatCall:
             latency_ms=round(latency_s * 1000),
             is_cancelled=is_cancelled,
             stored_response=stored,
+            new_session_id=self._new_session_id,
         )
         active_calls = self._gateway.active_calls
         row = await run_to_completion(recorder.record(exchange, active_calls))  # also if the caller disconnects now

@@ -78,6 +78,13 @@ class Transcript(msgspec.Struct, frozen=True, kw_only=True):
         return [] if first is None else self.hashes[first + 1 :]
 
 
+class ReservedSession(msgspec.Struct, frozen=True):
+    """Where a call will be recorded: in a session that it continues, or in a new one."""
+
+    id: str
+    new_id: str  # of the new session, or of a fork if another call is recorded first
+
+
 class Recorder:
     """Stores finished calls."""
 
@@ -127,6 +134,18 @@ class Recorder:
         )
         return await self._store.gateway.record(call, gather_s)
 
+    async def reserve_session(self, client_request: ClientRequest, canonical: Request) -> ReservedSession | None:
+        """Return where a call will be recorded, before its answer is known; none if the store fails."""
+        new_id = f"sess_{self._store.new_id()}"
+        try:
+            place = await self._find_place(read_transcript(client_request, canonical))
+            session = await self._store.get_session(place.session_id) if place is not None else None
+        except DragomanError as error:
+            _log.warning("the session of a call is unknown: %s", error)
+            return None
+        is_continued = place is not None and session is not None and session.last_seq == place.seq > 0
+        return ReservedSession(session.id if session is not None and is_continued else new_id, new_id)
+
     async def restore_answers(self, client_request: ClientRequest, canonical: Request, dialect: str) -> Request:
         """Return a request whose answers since the last question have the reasoning and signatures of their provider.
 
@@ -174,7 +193,7 @@ class Recorder:
             if transcript.key.worker:
                 details["worker"] = transcript.key.worker
         return Session(
-            id=f"sess_{self._store.new_id()}",
+            id=exchange.new_session_id or f"sess_{self._store.new_id()}",
             title=_title(transcript.messages),
             user_id=caller.user_id,
             team_id=caller.team_id,
