@@ -75,6 +75,7 @@ FIXED: Final = {
     "connection_made": "asyncio.Protocol",
     "data_received": "asyncio.Protocol",
     "eof_received": "asyncio.Protocol",
+    "resume_writing": "asyncio.Protocol",
     "files_entered": "counts the files that a request enters",
     "ToolResultStored": "turn event",
     "on_broken_pipe": "rich.console.Console",
