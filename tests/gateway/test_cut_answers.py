@@ -39,6 +39,6 @@ async def test_a_cut_answer_is_stored_and_priced_by_what_arrived(
     usage = answer.metadata.usage
     assert usage is not None
     assert usage.estimated
-    received = tokens.estimate_content(answer.content, None)
+    received = tokens.estimate_content(answer.content, model)
     assert 0 < usage.output_tokens <= max(received, 8), (usage, received)  # 8: what a fake reports at its start
     assert (await gateway_server.store.verify()).is_sound
