@@ -192,7 +192,9 @@ def _tool_from_base(tool: Wire) -> Wire:
 
 def _prepare(request: Request, losses: list[Loss]) -> Request:
     """Remove what version 2 has and this version has not."""
-    request = _drop_opaque_tools(request, losses)
+    is_own = bool(get_notes(request.provider_raw, NAME))  # its residue restores what it contained
+    if not is_own:
+        request = _drop_opaque_tools(request, losses)
     for tool in request.tools:
         if isinstance(tool, ToolDefinition) and not is_describable(tool.input_schema):
             reason = f"this API cannot describe all parameters of {tool.name}"
@@ -207,6 +209,9 @@ def _prepare(request: Request, losses: list[Loss]) -> Request:
             if isinstance(block, ToolResultBlock) and block.tool_use_id not in call_ids:
                 reason = "a result repeats its call here, which the request does not have"
                 losses.append(Loss(message.session_id, message.id, "tool_result", NAME, reason))
+            if isinstance(block, InvalidToolUseBlock) and not is_own and get_notes(block.provider_raw, cohere.NAME):
+                reason = "the text of its input becomes the parameter invalid_input"
+                losses.append(Loss(message.session_id, message.id, block.type, NAME, reason, "adjusted"))
     messages = tuple(_keep_supported(message, losses) for message in request.messages)
     kept = tuple(
         message
@@ -217,9 +222,7 @@ def _prepare(request: Request, losses: list[Loss]) -> Request:
 
 
 def _drop_opaque_tools(request: Request, losses: list[Loss]) -> Request:
-    """Remove tools of version 2 that are no functions; a request of this version restores its own."""
-    if get_notes(request.provider_raw, NAME):
-        return request
+    """Remove tools of version 2 that are no functions."""
     tools = tuple(tool for tool in request.tools if not isinstance(tool, OpaqueTool) or tool.dialect != cohere.NAME)
     lost_count = len(request.tools) - len(tools)
     losses.extend(Loss("", "", "tool", NAME, "this API has only functions") for _ in range(lost_count))
