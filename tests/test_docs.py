@@ -266,8 +266,8 @@ def tags(union: object) -> list[str]:
     [
         ("streams.md", "The events", tags(event.StreamEvent)),
         ("streams.md", "Why a model stopped", [reason.value for reason in exchange.StopReason]),
-        ("tools.md", "What a schema may use", list(toolschema.ALLOWED)),
-        ("tools.md", "What a schema may not use", list(toolschema.REFUSED)),
+        ("tools.md", "Allowed keywords", list(toolschema.ALLOWED)),
+        ("tools.md", "Rejected keywords", list(toolschema.REFUSED)),
         ("tools.md", "Formats", list(toolschema.FORMATS)),
         ("tools.md", "Side effects", [effect.value for effect in exchange.SideEffects]),
         ("catalog.md", "A provider's row", [name for name in fields(catalog.Provider) if name != "key"]),

@@ -3,9 +3,9 @@
     class DatabaseMessageStore(BaseMessageStore): …      over your own table
     with DragomanMessageStore("sqlite:///chats.db"): …   over a Dragoman store, on any engine
 
-The framework calls the views synchronously, and the store is async. So a ``DragomanMessageStore`` runs its store in a
-thread with its own event loop, and each call waits for that thread. It can be used from any thread; in a coroutine it
-blocks the event loop, so an async program uses ``store.entries`` instead. Invariant: an entry is committed when the
+The framework calls the views synchronously, and the store is async. A ``DragomanMessageStore`` therefore runs its store
+in a thread with its own event loop, and each call waits for that thread. It can be used from any thread; in a coroutine
+it blocks the event loop, so an async program uses ``store.entries`` instead. Invariant: an entry is committed when the
 call returns.
 """
 

@@ -14,12 +14,12 @@ JSON_TYPE: Final = "application/json"
 
 
 class Caller(msgspec.Struct, frozen=True):
-    """The authenticated owner of what a call stores."""
+    """The authenticated caller, who owns the stored calls."""
 
     user_id: str
     team_id: str | None = None
     is_local: bool = False
-    recording: Literal["on", "redacted", "off"] = "on"  # what is stored of its calls
+    recording: Literal["on", "redacted", "off"] = "on"  # which parts of its calls are stored
 
     @property
     def owners(self) -> Owners:

@@ -1,4 +1,4 @@
-"""The end of a turn: close what is open, store its trace entries, emit its outcome.
+"""The end of a turn: close open calls, store its trace entries, emit its outcome.
 
 Invariant: every started turn emits exactly one of ``turn.completed``, ``turn.failed`` and ``turn.cancelled``.
 """
@@ -81,7 +81,7 @@ async def _close_open_work(
 ) -> None:
     """Finish an unused placeholder, answer open calls and store the entries.
 
-    If the store fails, the next turn closes what is left.
+    If the store fails, the next turn closes the rest.
     """
     if turn.is_over or not turn.is_open:
         return

@@ -1,10 +1,4 @@
-"""Custom tools: tools whose input is one text, optionally of a grammar, and their calls.
-
-read_custom_tool(wire) -> tool, or ``None``
-default_custom_tool(tool) -> wire
-read_custom_call(wire, call_id) -> call, or ``None``
-default_custom_call(call, provider_id) -> wire
-"""
+"""Custom tools: tools whose input is one text, optionally of a grammar, and their calls."""
 
 from __future__ import annotations
 
@@ -16,7 +10,7 @@ from dragoman.message import ToolUseBlock
 
 
 def read_custom_tool(wire: dict[str, Any]) -> ToolDefinition | None:
-    """Return a custom tool, if it is one."""
+    """Return a custom tool; ``None`` for other tools."""
     match wire:
         case {"type": "custom", "custom": {"name": str(name)} as custom}:
             grammar = None
@@ -47,7 +41,7 @@ def default_custom_tool(tool: ToolDefinition) -> dict[str, Any]:
 
 
 def read_custom_call(wire: dict[str, Any], call_id: str) -> ToolUseBlock | None:
-    """Return the call of a custom tool, if it is one."""
+    """Return the call of a custom tool; ``None`` for other calls."""
     match wire:
         case {"type": "custom", "custom": {"name": str(name), "input": str(text)}}:
             return ToolUseBlock(call_id, name, {"input": text}, free_form=True)

@@ -1,13 +1,13 @@
-"""Fast path for messages, tools, options and replies that carry little beyond the canonical fields.
+"""Fast path for messages, tools, options and replies with few fields beyond the canonical ones.
 
-    read_message(wire, builder) -> bool            adds the message; ``False``: the general path has to read it
-    read_tool(wire) -> ToolDefinition | None       ``None``: the general path has to read it
+    read_message(wire, builder) -> bool            adds the message; ``False``: the general path must read it
+    read_tool(wire) -> ToolDefinition | None       ``None``: the general path must read it
     read_options(body) -> (Options, keys) | None   the options, and the keys that are not the default ones
     write_messages(messages) -> wire               the messages of a plain history
-    read_reply(body) -> Reply | None               ``None``: the general path has to read it
+    read_reply(body) -> Reply | None               ``None``: the general path must read it
 
-Only ``request.py`` and ``reply.py`` enter it. Messages and tools need not be valid JSON values: what it reads, it
-validates. Invariant: its results are equal to those of the general path; a test compares them on recorded traffic.
+Only ``request.py`` and ``reply.py`` enter it. Messages and tools need not be valid JSON values: it validates the values
+that it reads. Invariant: its results are equal to those of the general path; a test compares them on recorded traffic.
 """
 
 from __future__ import annotations
@@ -200,7 +200,7 @@ _EMPTY_FIELDS: Final[dict[str, Any]] = {
     "annotations": [],
     "audio": None,
     "function_call": None,
-}  # of a message
+}  # empty fields of a message
 _TEXT: Final = (str,)
 _TEXT_OR_NULL: Final = (str, type(None))
 _REPLY_TYPES: Final[dict[str, tuple[type, ...]]] = {

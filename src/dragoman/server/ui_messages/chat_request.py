@@ -7,9 +7,9 @@
     await start_prepared_run(state, request, run_request, prepared)
 
 A client sends the whole conversation. The last message is a question, or an answer whose calls have new outputs and
-decisions. Outputs are results of calls that wait for them; all others are known. A question that the thread has was
-edited or is to be answered again: the chat continues in a fork before it. Invariant: a rejected request leaves no
-thread and no fork behind.
+decisions. Outputs are results of pending calls; all others are known. If the thread already has the question, the user
+edited it or requested another answer: the chat continues in a fork before it. Invariant: a rejected request creates no
+thread and no fork.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class ChatRequest(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class PreparedRun(msgspec.Struct, frozen=True):
-    """The input of a run, and what its stream continues."""
+    """The input of a run, and the UI message that its stream continues."""
 
     run_input: RunInput
     message_id: str | None

@@ -1,7 +1,7 @@
 """Delete blobs without a reference.
 
 A blob is put before the row that refers to it is stored, so a reference may be missing for a moment. Two rules protect
-such a blob: blobs of the last hour are left alone, and both a writer that adds a reference and the collector write the
+such a blob: blobs of the last hour are not deleted, and both a writer that adds a reference and the collector write the
 row of the hash in ``blob_states`` first. Its state is ``kept``, ``going`` or ``gone``. A writer that finds ``going``
 waits; a writer that finds ``gone`` puts the blob again.
 
@@ -31,7 +31,7 @@ _STALE_AFTER: Final = timedelta(minutes=5)  # an older deletion belongs to a dea
 
 
 async def collect_blobs(store: Store, grace: timedelta) -> int:
-    """Delete blobs without a reference that were not put for so long; return their number."""
+    """Delete blobs without a reference that were not put within ``grace``; return their number."""
     cutoff = store.clock() - grace
     if isinstance(store.blobs, FolderBlobs):
         await store.blobs.remove_partial_files(grace.total_seconds())
@@ -139,5 +139,5 @@ def _mark_gone(sha256: str, now: datetime) -> Steps[None]:
 
 @operation
 def _delete_old_states(before: datetime) -> Steps[None]:
-    """Delete the states of blobs that were deleted so long ago that no writer can be about to refer to them."""
+    """Delete the states of blobs whose deletion is too old for a writer to refer to them."""
     yield "DELETE FROM blob_states WHERE state = 'gone' AND changed_at < ?", (to_micros(before),)
