@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import gzip
-import json
 from collections.abc import Iterator
-from typing import Any
 from urllib.parse import urlsplit
 
+import msgspec
 import pytest
 
 from dragoman import catalog, dialects
@@ -98,20 +97,29 @@ def test_everybody_who_was_recorded_has_a_row_in_the_dialect_of_the_record() -> 
     homes = {urlsplit(row.base_url).hostname: row.key for row in rows.providers.values() if row.base_url}
     spoken = dialects.names_in_recordings()
     for record in recorded():
-        if spoken[record["dialect"]] not in dialects.callable_names():
+        if spoken[record.dialect] not in dialects.callable_names():
             continue
-        name = record["provider"] if record["provider"] != "other" else homes[record["host"]]
-        row = rows.provider(name, spoken[record["dialect"]])
-        assert row.dialect == spoken[record["dialect"]]
+        name = record.provider if record.provider != "other" else homes[record.host]
+        row = rows.provider(name, spoken[record.dialect])
+        assert row.dialect == spoken[record.dialect]
 
 
-def recorded() -> Iterator[dict[str, Any]]:
+class Record(msgspec.Struct, frozen=True):
+    """The fields of a record that say who answered."""
+
+    dialect: str
+    provider: str
+    host: str | None = None
+
+
+def recorded() -> Iterator[Record]:
+    decoder = msgspec.json.Decoder(Record)
     files = sorted(CORPUS.glob("*.jsonl.gz"))
     if not files:
         pytest.skip(f"no recorded traffic at {CORPUS}; DRAGOMAN_CORPUS names another place")
     for file in files:
-        with gzip.open(file, "rt") as lines:
-            yield from map(json.loads, lines)
+        with gzip.open(file) as lines:
+            yield from map(decoder.decode, lines)
 
 
 def test_who_can_be_spoken_to_in_two_dialects_has_two_rows_and_one_name() -> None:
