@@ -17,7 +17,6 @@ BROKEN: dict[str, dict[str, str]] = {
     "gemini": {"gemini-2e365ffce1ff52": "stream_incomplete"},
     "openai_chat": {
         "groq-7f2994d8e269dd": "Tool choice is required, but model did not call a tool",
-        "mistral-7f94f4aad18022": "stream_incomplete",
         "mistral-c16cc8354db376": "stream_incomplete",
         "openrouter-aef207ddb69ead": "Token limit reached",
     },
