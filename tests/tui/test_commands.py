@@ -283,7 +283,10 @@ async def test_a_conversation_is_found_by_its_words_and_opened(tmp_path: Path) -
         await it.shows("no words")
 
 
-async def test_a_conversation_opens_where_the_words_are_and_goes_on_at_its_end(tmp_path: Path) -> None:
+async def test_a_conversation_opens_where_the_words_are_and_goes_on_at_its_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dragoman.tui.app.MAX_MESSAGES", 30)
     async with chat(tmp_path, "anthropic") as it:
         said = it.app.session
         long = [
@@ -295,7 +298,7 @@ async def test_a_conversation_opens_where_the_words_are_and_goes_on_at_its_end(t
                 MessageMetadata(),
                 said.created_at,
             )
-            for n in range(1, 201)
+            for n in range(1, 81)
         ]
         await it.app.store.append(said.id, long)
         await it.write("/new")
@@ -317,7 +320,7 @@ async def test_a_conversation_opens_where_the_words_are_and_goes_on_at_its_end(t
         await it.write("And now?")
         await it.is_over()
         assert [text_of(one) for one in await it.kept()][-2] == "And now?"
-        await it.shows("line 200", "And now?")
+        await it.shows("line 80", "And now?")
         assert not it.app.query(".found")
 
 
