@@ -7,7 +7,7 @@ It prints the port of the provider. Then each line of its input is a load, and e
 
 The load is a closed loop: a connection sends its next request when the response is complete. A response whose last
 bytes do not contain the end of the provider's text is an error. A streamed reply has 10 events every 4 ms; to a request
-of the user ``slow`` it has 400 KB, as fast as it is read.
+of the user ``slow`` it has 300 KB, as fast as it is read.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _EVENTS_PER_WRITE = 10
 _PACE_S = 0.004
 _STREAM = re.compile(rb'"stream"\s*:\s*true')
 _SLOW = b'"user":"slow"'
-_LONG_EVENTS, _LONG_TEXT = 100, b"x" * 4_000
+_LONG_EVENTS, _LONG_TEXT = 15, b"x" * 20_000
 _HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: %b\r\n"
 _DEADLINE_S = 30.0
 
