@@ -143,7 +143,7 @@ async def check_threads(store: Store) -> collections.Counter[str]:
     for name in ALL:
         while (run := await store.runs.latest(name)) is not None and run.is_running:  # a page shows it before its end
             await asyncio.sleep(0.05)
-        messages = [row.message for row in await store.read(name)]
+        messages = [row.message async for row in store.history(name)]
         assert not check(repair(messages).messages), name  # abandoned calls have no result
         ids = [message.metadata.message_id or message.id for message in messages]
         assert len(set(ids)) == len(ids), f"{name} has a message twice"
@@ -152,5 +152,5 @@ async def check_threads(store: Store) -> collections.Counter[str]:
             "complete" if answer.metadata.status in (None, MessageStatus.COMPLETE) else "error" for answer in answers
         )
         whole = [answer for answer in answers if ANSWER in answer.text]
-        assert len(whole) >= QUESTIONS, name
+        assert len(whole) >= QUESTIONS, f"{name}: {len(whole)} whole answers of {len(answers)}"
     return ends
