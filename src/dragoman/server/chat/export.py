@@ -149,7 +149,7 @@ ENDPOINTS = (
                 Media("text/markdown", {"type": "string"}),
                 Media("text/html", {"type": "string"}),
                 Media("application/jsonl", {"type": "string"}),
-                {"type": "object"},
+                {"anyOf": [{"type": "object"}, {"type": "array", "items": {"type": "object"}}]},
             )
         },
         query=(
