@@ -175,3 +175,17 @@ def test_a_stream_says_the_same_in_every_framing(name: str, framing: str) -> Non
         assert said(again) == said(reply)
         compared += 1
     assert compared
+
+
+@pytest.mark.parametrize("document", ["data:;b", {}, {"name": 1}])
+def test_a_document_of_another_shape_is_sent_as_it_came(document: Any) -> None:
+    converse = dialects.load("bedrock_converse")
+    request = converse.read_request({"messages": [{"role": "user", "content": [{"document": document}]}]})
+    written = converse.write_request(request).wire
+    assert written["messages"][0]["content"][0] == {"document": document}
+
+
+@pytest.mark.parametrize("messages", [0.5, "hi", {"role": "user"}, None, [1]])
+def test_messages_that_are_no_list_of_messages_are_refused(messages: Any) -> None:
+    with pytest.raises(InputError):
+        dialects.load("bedrock_invoke").read_request({"messages": messages})

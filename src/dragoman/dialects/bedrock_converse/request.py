@@ -131,6 +131,8 @@ def _complete_documents(messages: list[dict[str, Any]]) -> None:
             message["content"].append({"text": _DOCUMENT_TEXT})
         used: set[str] = set()
         for document in documents:
+            if not isinstance(document, dict) or not isinstance(document.get("name"), str):
+                continue  # as it came, from a request of this API
             name, count = document["name"], 2
             while document["name"] in used:
                 document["name"], count = f"{name} ({count})", count + 1

@@ -124,8 +124,8 @@ def _has_converse_messages(body: Wire) -> bool:
     """Return whether the parts of a message have no type, as in Converse."""
     if "inferenceConfig" in body or "schemaVersion" in body or "toolConfig" in body:
         return True
-    messages = body["messages"]
-    contents = [message.get("content") for message in messages if isinstance(message, dict)] if messages else []
+    messages = body["messages"] if isinstance(body["messages"], list) else []
+    contents = [message.get("content") for message in messages if isinstance(message, dict)]
     parts = [part for content in contents if isinstance(content, list) for part in content]
     return bool(parts) and all(isinstance(part, dict) and "type" not in part for part in parts)
 
