@@ -23,6 +23,7 @@ from tests.servers.fixtures import free_ports
 
 PATH = "agent-inputs/ann/t/r/img.png"
 NOW = int(time.time())
+LIFE_S = 7200  # of a token: longer than all tests take
 ENVIRONMENT = {"SUPABASE_SERVICE_ROLE_KEY": KEY, "SUPABASE_JWT_SECRET": SECRET}
 
 
@@ -37,7 +38,7 @@ def url_with(token: str, path: str = PATH, host: str = "https://xxx.supabase.co"
 
 
 def claims(**changes: Any) -> dict[str, Any]:
-    made = {"url": f"agent-files/{PATH}", "scope": "download", "iat": NOW, "exp": NOW + 600} | changes
+    made = {"url": f"agent-files/{PATH}", "scope": "download", "iat": NOW, "exp": NOW + LIFE_S} | changes
     return {name: value for name, value in made.items() if value is not ...}
 
 
@@ -83,9 +84,9 @@ def test_a_token_that_says_something_else_is_refused(project: Attachments, said:
 
 def test_a_token_that_is_over_is_refused(project: Attachments) -> None:
     url = url_with(jwt(claims()))
-    assert project.verify(url, ANN, NOW + 599).path == PATH
+    assert project.verify(url, ANN, NOW + LIFE_S - 1).path == PATH
     with pytest.raises(AttachmentUrlError) as caught:
-        project.verify(url, ANN, NOW + 600)
+        project.verify(url, ANN, NOW + LIFE_S)
     assert caught.value.code == "url_expired"
 
 

@@ -236,7 +236,7 @@ async def test_an_amount_that_is_no_number_is_damage(path: Path, amount: str) ->
         other = apsw.Connection(str(path))
         other.execute(f"UPDATE usage SET cost_usd = {amount} WHERE seq = 2")
         other.close()
-        with pytest.raises(CorruptDataError, match="no number"):
+        with pytest.raises(CorruptDataError, match="not a number"):
             await store.costs.totals("session")
 
 

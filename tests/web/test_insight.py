@@ -48,6 +48,7 @@ async def test_an_answer_of_the_gateway_explains_itself_too(visitor: Visitor, si
     await visitor.sees("From the gateway.")
     await open_why(visitor)
     assert "openai_chat" in await visitor.find(".why-section", "Route").inner_text()
+    await visitor.find(".why-section summary", "Received from the provider").wait_for()  # loaded by itself
     titles = await visitor.find(".why-section summary").all_inner_texts()
     starts = ("Received from the client", "Sent to the client", "Sent to the provider", "Received from the provider")
     assert all(any(title.startswith(start) for title in titles) for start in starts)

@@ -48,7 +48,8 @@ export function Composer({ conversation, view }: { conversation: Conversation; v
   const canSend = !isBusy(view) && !isWaiting && (text.trim() !== "" || files.length > 0);
 
   useLayoutEffect(() => fit(field.current), [text]);
-  useEffect(() => {
+  // In the event of each key, so that nothing is lost when the page is left at once.
+  useLayoutEffect(() => {
     if (branch !== null) return; // an edited question is not a draft of this conversation
     if (text || files.length) drafts.set(storageKey, { text, files });
     else drafts.delete(storageKey);
