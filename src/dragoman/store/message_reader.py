@@ -296,12 +296,12 @@ class MessageCache:
         return entry[1] if entry is not None and entry[0] == hash_ else None
 
     def put(self, session_id: str, seq: int, hash_: bytes, message: Message, characters: int) -> None:
-        """Cache the message of an intact row of so many characters."""
+        """Cache the message of an intact row of so many characters; it must be immutable."""
         size = characters + _OVERHEAD
         key = session_id, seq
         if key in self._entries:
             self._drop(key)
-        if size > self._max_size // 8 or not _is_immutable(message):
+        if size > self._max_size // 8:
             return
         self._entries[key] = (hash_, message, size)
         self._session_counts[session_id] = self._session_counts.get(session_id, 0) + 1
@@ -327,10 +327,10 @@ class MessageCache:
 _IMMUTABLE: Final = frozenset((str, int, float, bool, type(None), type(UNSET), Decimal, datetime, MessageStatus, Role))
 
 
-def _is_immutable(value: Any) -> bool:
+def is_immutable(value: Any) -> bool:
     """Whether a message, or a value in it, contains no mutable value."""
     if isinstance(value, msgspec.Struct):
         value = msgspec.structs.astuple(value)
     if type(value) is tuple:
-        return all(type(item) in _IMMUTABLE or _is_immutable(item) for item in value)
+        return all(type(item) in _IMMUTABLE or is_immutable(item) for item in value)
     return not isinstance(value, dict | list | bytearray | set)

@@ -37,7 +37,14 @@ from dragoman.store.evaluations import EvaluationStore
 from dragoman.store.gateway_calls import GatewayStore
 from dragoman.store.high_water import HighWaterMark
 from dragoman.store.labels import LABELS, SHARE, LabelStore
-from dragoman.store.message_reader import MAX_CACHED_PAGE, SMALL_PAGE, AttachmentRefs, MessageCache, MessageRow
+from dragoman.store.message_reader import (
+    MAX_CACHED_PAGE,
+    SMALL_PAGE,
+    AttachmentRefs,
+    MessageCache,
+    MessageRow,
+    is_immutable,
+)
 from dragoman.store.message_rows import message_from, message_hash
 from dragoman.store.message_writer import Draft, MessageRange, SessionEnd
 from dragoman.store.operation import NO_SYNC, UNKNOWN_TIME, AnyOperation, Outcome, quick, to_micros
@@ -485,9 +492,8 @@ class Store:
         size = sum(map(_row_size, new_items)) + sum(len(data) for parts in blobs.values() for data in parts.values())
         rows = await run_off_loop(size, _decode_rows, items, blobs)
         if len(items) <= MAX_CACHED_PAGE:
-            for item, row in zip(items, rows, strict=True):
-                if isinstance(item, MessageRow) and item.columns.blobs_json is None:
-                    self._message_cache.put(item.session_id, item.seq, item.hash, row.message, _row_size(item))
+            for item, message in await run_off_loop(size, _find_cacheable, items, rows):
+                self._message_cache.put(item.session_id, item.seq, item.hash, message, _row_size(item))
         return rows
 
     async def _get_blobs(self, row: MessageRow) -> dict[str, bytes]:
@@ -706,6 +712,15 @@ def _decode_rows(items: Sequence[MessageRow | Row], blobs: Mapping[int, Mapping[
         if isinstance(item, Row)
         else Row(item.seq, message_from(item.session_id, item.seq, item.columns, item.hash, blobs.get(item.seq, {})))
         for item in items
+    ]
+
+
+def _find_cacheable(items: Sequence[MessageRow | Row], rows: Sequence[Row]) -> list[tuple[MessageRow, Message]]:
+    """Return the rows that were decoded without blobs to immutable messages."""
+    return [
+        (item, row.message)
+        for item, row in zip(items, rows, strict=True)
+        if isinstance(item, MessageRow) and item.columns.blobs_json is None and is_immutable(row.message)
     ]
 
 

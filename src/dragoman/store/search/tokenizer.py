@@ -110,7 +110,11 @@ def analyze(text: str) -> Analysis:
 
 def _size(analysis: Analysis) -> int:
     """Return the bytes of the distinct words, with the overhead of the index."""
-    return sum(len(word.encode()) + 5 for word in {*analysis.words, *analysis.parts})
+    distinct: set[str] = set()
+    for terms in (analysis.words, analysis.parts):
+        for begin in range(0, len(terms), _PIECE_LENGTH):  # in short steps
+            distinct.update(terms[begin : begin + _PIECE_LENGTH])
+    return sum(len(word.encode()) + 5 for word in distinct)
 
 
 def _analyze(text: str) -> Analysis:
@@ -135,6 +139,8 @@ def _add_ascii_words(text: str, words: list[str], parts: list[str]) -> None:
     """Fast path: the words are the runs in lower case, and only a word with a capital inside can have parts."""
     lower = text.lower()
     runs = _ASCII_RUN.findall(lower)
+    if len(text) > _PIECE_LENGTH // 2:  # share equal words: to free a million of them takes long
+        runs = list(map({}.setdefault, runs, runs))
     words.extend(runs if max(map(len, runs), default=0) <= MAX_WORD_LENGTH else [run[:MAX_WORD_LENGTH] for run in runs])
     if lower != text:
         for run in _ASCII_INNER_CAPITAL.findall(text):
