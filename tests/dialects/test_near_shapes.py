@@ -6,6 +6,7 @@ conversion to another dialect reports whatever it leaves out. Streams are also f
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import random
 import re
@@ -15,11 +16,11 @@ from typing import Any
 import msgspec
 import pytest
 
-from dragoman import dialects
+from dragoman import codec, dialects
 from dragoman.cli.prove import first_difference
 from dragoman.errors import InputError
 from dragoman.event import StreamEvent, fold
-from dragoman.exchange import Reply
+from dragoman.exchange import Reply, Request
 from dragoman.fidelity import measure_conversion
 from dragoman.message import TextBlock, ToolUseBlock
 from dragoman.wire.frames import sse_frame
@@ -33,6 +34,14 @@ NEW_FIELDS: tuple[Any, ...] = ("v", None, {"a": [1]}, 7)
 NEW_ITEMS: tuple[Any, ...] = ({"type": "x_new", "x": 1}, {"x_new": {"a": 1}})
 WORD = re.compile(r"[A-Za-z_.\-/]{2,40}")
 MISSING = object()
+NEWER = {
+    "id": "01KE0000000000000000000000",
+    "session_id": "",
+    "role": "user",
+    "content": [{"type": "text", "text": "Hi."}],
+    "metadata": {},
+    "created_at": "2026-01-01T12:00:00.000000Z",
+}
 
 
 def changes(value: Any) -> list[Any]:
@@ -189,3 +198,18 @@ def test_a_document_of_another_shape_is_sent_as_it_came(document: Any) -> None:
 def test_messages_that_are_no_list_of_messages_are_refused(messages: Any) -> None:
     with pytest.raises(InputError):
         dialects.load("bedrock_invoke").read_request({"messages": messages})
+
+
+@pytest.mark.parametrize("name", dialects.names())
+def test_a_role_of_a_newer_version_is_written_or_refused(name: str) -> None:
+    """Any other exception fails the test."""
+    message = msgspec.json.encode({**NEWER, "role": "critic"})
+    with contextlib.suppress(InputError):
+        dialects.load(name).write_request(Request(model="m", messages=(codec.decode(message),)))
+
+
+@pytest.mark.parametrize("residue", [{"set": "x"}, {"in": True}, {"in": {"a": 0.5}}, {"in": {"a": {"in": ["b"]}}}])
+def test_residue_of_another_shape_is_not_read(residue: Any) -> None:
+    block = TextBlock("Hi.", provider_raw={"dialect": "gemini", "residue": residue})
+    message = codec.decode(msgspec.json.encode(NEWER)).replace(content=(block,))
+    assert dialects.load("anthropic").write_request(Request(model="m", messages=(message,))).losses == ()

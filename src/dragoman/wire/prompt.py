@@ -81,7 +81,7 @@ def _join(messages: list[Message]) -> Message:
     texts = []
     for message in messages:
         text = "\n\n".join(block.text for block in message.content if isinstance(block, TextBlock))
-        texts.append(text if only_user else f"{_LABELS[message.role]}: {text}")
+        texts.append(text if only_user else f"{_LABELS.get(message.role, message.role)}: {text}")
     if not only_user and messages[-1].role is not Role.ASSISTANT:
         texts.append("Assistant:")
     images = [block for message in messages for block in message.content if isinstance(block, ImageBlock)]

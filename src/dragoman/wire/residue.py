@@ -131,13 +131,19 @@ def _names_beyond_default(residue: dict[str, Any], prefix: str = "") -> Iterator
 
     Another spelling of the same value is not an option; an object in place of a scalar is.
     """
-    for key, value in residue.get("set", {}).items():
+    for key, value in _items(residue.get("set")):
         if _is_meaningful(value) and _DEFAULTS.get(key) != value:
             yield f"{prefix}{key}"
-    for key, part in residue.get("in", {}).items():
-        yield from _names_beyond_default(part, f"{prefix}{key}.")
+    for key, part in _items(residue.get("in")):
+        if isinstance(part, dict):
+            yield from _names_beyond_default(part, f"{prefix}{key}.")
     if isinstance(residue.get("is"), dict | list) and _is_meaningful(residue["is"]):
         yield prefix.removesuffix(".")
+
+
+def _items(value: Any) -> Iterable[tuple[str, Any]]:
+    """Return the items of an object; none of anything else, which a foreign program may have stored."""
+    return value.items() if isinstance(value, dict) else ()
 
 
 def _is_meaningful(value: Any) -> bool:

@@ -153,7 +153,8 @@ def _history_from_base(messages: Iterable[Wire], calls: dict[str, Wire]) -> Iter
         if results:
             yield {"role": "TOOL", "tool_results": results}
             results = []
-        entry: Wire = {"role": _ROLE_WORDS[message["role"]], "message": _text_of(message)}
+        role = message["role"]
+        entry: Wire = {"role": _ROLE_WORDS.get(role, role), "message": _text_of(message)}
         if message.get("tool_calls"):
             entry["tool_calls"] = [call_from_base(call) for call in message["tool_calls"]]
         yield entry
