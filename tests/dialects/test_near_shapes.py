@@ -213,3 +213,12 @@ def test_residue_of_another_shape_is_not_read(residue: Any) -> None:
     block = TextBlock("Hi.", provider_raw={"dialect": "gemini", "residue": residue})
     message = codec.decode(msgspec.json.encode(NEWER)).replace(content=(block,))
     assert dialects.load("anthropic").write_request(Request(model="m", messages=(message,))).losses == ()
+
+
+@pytest.mark.parametrize("wrong", [{"required": [[]]}, {"required": 1}, {"$defs": ["x"]}, {"definitions": 1}])
+def test_an_invalid_schema_of_a_strict_tool_is_sent_as_it_is(wrong: dict[str, Any]) -> None:
+    schema = {"type": "object", "properties": {"a": {"type": "string"}}, "additionalProperties": False, **wrong}
+    tool = {"type": "function", "name": "look", "parameters": schema, "strict": True}
+    request = dialects.load("openai_responses").read_request({"model": "m", "input": "Hi.", "tools": [tool]})
+    written = dialects.load("openai_chat").write_request(request).wire
+    assert written["tools"][0]["function"]["parameters"] == schema

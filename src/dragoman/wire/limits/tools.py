@@ -53,9 +53,17 @@ def is_closed(schema: Any) -> bool:
     properties = schema.get("properties")
     if schema.get("type") == "object" or isinstance(properties, dict):
         names = set(properties) if isinstance(properties, dict) else set()
-        if schema.get("additionalProperties") is not False or set(schema.get("required") or ()) != names:
+        if schema.get("additionalProperties") is not False or _required_names(schema) != names:
             return False
     inner = [*properties.values()] if isinstance(properties, dict) else []
     inner += [schema[key] for key in ("items", "anyOf") if key in schema]
-    inner += [part for key in ("$defs", "definitions") for part in (schema.get(key) or {}).values()]
+    for key in ("$defs", "definitions"):
+        if isinstance(schema.get(key), dict):
+            inner += schema[key].values()
     return all(is_closed(part) for part in inner)
+
+
+def _required_names(schema: dict[str, Any]) -> set[Any]:
+    """Return the required properties; none if the list is invalid."""
+    required = schema.get("required")
+    return set(required) if isinstance(required, list) and all(isinstance(name, str) for name in required) else set()
