@@ -543,7 +543,7 @@ def uploaded(place: str, *users: str) -> None:
 
 
 def left(folder: Path) -> set[str]:
-    """Whose files are still there."""
+    """Return the owners of the remaining files."""
     return {path.parts[-4] for path in folder.rglob("*.txt")}
 
 

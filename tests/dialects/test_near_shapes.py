@@ -6,7 +6,6 @@ conversion to another dialect reports whatever it leaves out. Streams are also f
 
 from __future__ import annotations
 
-import contextlib
 import copy
 import random
 import re
@@ -45,7 +44,7 @@ NEWER = {
 
 
 def changes(value: Any) -> list[Any]:
-    """What may stand in place of a value."""
+    """Return values that replace a value."""
     found: list[Any] = [None]
     if isinstance(value, str):
         found += ["", "x_new_value"] if WORD.fullmatch(value) else [""]
@@ -202,10 +201,12 @@ def test_messages_that_are_no_list_of_messages_are_refused(messages: Any) -> Non
 
 @pytest.mark.parametrize("name", dialects.names())
 def test_a_role_of_a_newer_version_is_written_or_refused(name: str) -> None:
-    """Any other exception fails the test."""
-    message = msgspec.json.encode({**NEWER, "role": "critic"})
-    with contextlib.suppress(InputError):
-        dialects.load(name).write_request(Request(model="m", messages=(codec.decode(message),)))
+    message = codec.decode(msgspec.json.encode({**NEWER, "role": "critic"}))
+    try:
+        written = dialects.load(name).write_request(Request(model="m", messages=(message,)))
+    except InputError:
+        return
+    assert b"Hi." in msgspec.json.encode(written.wire) or written.losses
 
 
 @pytest.mark.parametrize("residue", [{"set": "x"}, {"in": True}, {"in": {"a": 0.5}}, {"in": {"a": {"in": ["b"]}}}])

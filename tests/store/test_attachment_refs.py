@@ -188,7 +188,7 @@ async def test_what_was_stored_before_is_noted_when_a_store_is_opened(shared_pla
 
 
 async def looks(place: Place, store: Store, asked: Operation[Any]) -> list[int]:
-    """How much an engine looks at for each statement: steps of SQLite's machine, rows of PostgreSQL's plans."""
+    """Return the cost of each statement: steps of SQLite's machine, rows of PostgreSQL's plans."""
     return await store._read(_explained(asked)) if store.engine == "postgres" else _stepped(place, asked)
 
 

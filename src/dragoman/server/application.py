@@ -13,7 +13,6 @@ import time
 from collections.abc import Iterable, MutableMapping
 from typing import Any, Final
 
-from starlette._utils import get_route_path
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
@@ -49,7 +48,7 @@ from dragoman.server.gateway_middleware import GatewayMiddleware
 from dragoman.server.http.cors import cors_headers, find_allowed_origin, is_preflight, preflight_headers
 from dragoman.server.http.endpoint import Endpoint, Handler
 from dragoman.server.http.http_errors import ApiError, error_response, not_found_error
-from dragoman.server.http.requests import app_state
+from dragoman.server.http.requests import app_state, route_path
 from dragoman.server.http.responses import compress
 from dragoman.server.mail import evaluations
 from dragoman.server.state import AppState
@@ -176,7 +175,8 @@ async def _handle_exception(request: Request, error: Exception) -> Response:
 class FixedPathMiddleware:
     """Fast path: answers requests to paths without parameters, without a search through the routes of the application.
 
-    All other requests are handed on. Invariant: the handler of an endpoint turns every exception into a response.
+    All other requests are handed on. Invariants: the handler of an endpoint turns every exception into a response, and
+    the responses are those of the routes; ``tests/server/test_fixed_paths.py`` compares them.
     """
 
     def __init__(self, app: ASGIApp, starlette: Starlette, fixed: Iterable[Endpoint]) -> None:
@@ -186,7 +186,7 @@ class FixedPathMiddleware:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         is_http = scope["type"] == "http"
-        handle = self._handlers.get((scope["method"], get_route_path(scope))) if is_http else None
+        handle = self._handlers.get((scope["method"], route_path(scope))) if is_http else None
         if handle is None:
             await self.app(scope, receive, send)
             return

@@ -11,7 +11,6 @@ from collections.abc import Coroutine
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Any, Final, Literal
 
-from starlette._utils import get_route_path
 from starlette.requests import Request
 from starlette.types import ASGIApp, Receive, Scope, Send
 
@@ -26,7 +25,7 @@ from dragoman.server.auth.api_keys import is_key
 from dragoman.server.auth.principal import Principal, authenticate_local, credentials_error, principal_from
 from dragoman.server.auth.scopes import RECORD_OFF, RECORD_REDACTED
 from dragoman.server.http.http_errors import ApiError, get_request_id
-from dragoman.server.http.requests import read_body
+from dragoman.server.http.requests import read_body, route_path
 
 if TYPE_CHECKING:
     from dragoman.server.state import AppState
@@ -52,7 +51,7 @@ class GatewayMiddleware:
             return
         found = None
         if scope["type"] == "http":
-            path = get_route_path(scope)
+            path = route_path(scope)
             found = endpoints.match(scope["method"], path)
         if found is None:
             await self.app(scope, receive, send)
@@ -71,7 +70,7 @@ class GatewayMiddleware:
 
     async def _serve_socket(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve the Responses API on a WebSocket. No other path has one."""
-        path = get_route_path(scope)
+        path = route_path(scope)
         found = endpoints.match("POST", path)
         await receive()  # websocket.connect
         if found is None or found.endpoint.operation != "chat" or found.endpoint.dialect != "openai_responses":

@@ -146,7 +146,7 @@ def _stored_lines(path: Path) -> set[str]:
 
 
 def _lost_turns(disk: Disk, cuts: int, chance: random.Random, *, is_synced: bool) -> tuple[set[str], int]:
-    """What was acknowledged and is not stored after cuts; how much was acknowledged."""
+    """Return the acknowledged turns that are missing after cuts, and the number of acknowledged turns."""
     path, acknowledged = disk.place / "store.db", set[str]()
     for number in range(cuts):
         has_appends = is_synced and number % 2 == 1

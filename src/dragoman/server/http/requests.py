@@ -11,6 +11,7 @@ Invariant: time and memory are bounded for every input. A body above the limit i
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final, TypeVar, overload
 
 import msgspec
@@ -35,6 +36,13 @@ def app_state(request: Request) -> AppState:
     """The state that all requests share."""
     state: AppState = request.app.state.dragoman
     return state
+
+
+def route_path(scope: Mapping[str, Any]) -> str:
+    """Return the path of a request below the path that the application is mounted at."""
+    path: str = scope["path"]
+    rest = path.removeprefix(scope.get("root_path", ""))
+    return rest if rest[:1] in ("", "/") else path
 
 
 def request_base_url(request: Request) -> str:

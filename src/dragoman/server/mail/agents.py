@@ -463,6 +463,6 @@ def _is_single_text(request: NeedsInputLetter) -> bool:
 
 
 def _hops(letter: Letter) -> int:
-    """How many agents have answered before."""
+    """Return the number of agents that answered before."""
     hops = (letter.context or {}).get("hops", 0)
     return hops if isinstance(hops, int) and not isinstance(hops, bool) and hops >= 0 else 0
