@@ -373,10 +373,10 @@ async def test_what_a_fork_keeps_of_a_session_that_was_deleted_is_found_in_the_f
 
 async def test_no_word_of_what_was_forgotten_stays_in_the_files_of_the_index(tmp_path: Path) -> None:
     async with open_store(f"sqlite:///{tmp_path / 'store.db'}") as store:
-        session = await a_session(store, "apple pineapple", "secretword pear", "plum")
-        assert await seqs(store, "secretword") == [2]
-        # of a word that begins like the one before it, only the rest is kept
-        blocks = asked("SELECT count(*) FROM search_data WHERE instr(block, CAST('ecretword' AS BLOB)) > 0")
+        session = await a_session(store, "apple pineapple", "hiddenword pear", "plum")
+        assert await seqs(store, "hiddenword") == [2]
+        # The index keeps only the rest of a word that begins like the one before it: no other word may begin with h.
+        blocks = asked("SELECT count(*) FROM search_data WHERE instr(block, CAST('hiddenword' AS BLOB)) > 0")
         assert await store._read(blocks) != [(0,)]
         await store._write(index.remove_messages(store.engine, session.id, 2, 2))
         await store._write(index.compact_index(store.engine))
