@@ -430,6 +430,7 @@ def test_a_file_that_was_cut_or_changed_is_refused_and_nothing_of_it_is_stored(c
     for data in (
         whole[: len(whole) // 2],
         whole.replace(b"Summarize", b"Summarizd"),
+        whole.replace(b'"role":', b'"rolf":', 1),
         whole.rpartition(b'{"sessions"')[0],
         packed[: len(packed) // 2],
         packed[:200] + b"x" + packed[201:],

@@ -105,6 +105,8 @@ async def _scan_file(file: IO[bytes], lines: Lines, new_id: str, session_id: str
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, JsonError) as error:
             raise _incomplete_error(f"line {number} is not a line of an export ({error})") from None
         except FormatError as error:
+            if reader.has_header and error.code == FormatError.code:
+                raise _incomplete_error(f"line {number} is not a line of an export ({error.what})") from None
             raise _with_line_number(number, error) from None
         file.write(line + b"\n")
         if number % PAGE == 0:
@@ -159,6 +161,11 @@ class _ArchiveReader:
         self._store_digest = hashlib.sha256()
         self._section_digest = hashlib.sha256()
         self._ids: set[str] = set()
+
+    @property
+    def has_header(self) -> bool:
+        """Whether the file is an export rather than messages alone."""
+        return self.sessions is not None or (self._current is not None and not self._current.is_bare)
 
     def read_line(self, line: bytes, offset: int) -> None:
         """Read the next line, which starts at ``offset``."""
