@@ -80,7 +80,7 @@ def _fields(name: str) -> Iterable[str]:
 def _enum_values(name: str) -> Iterable[str]:
     cls = _class(name)
     comments = _comments(cls)
-    yield "| word | |"
+    yield "| value | |"
     yield "|---|---|"
     for member in cls:
         yield f"| `{member.value}` | {comments.get(member.name, '')} |"

@@ -188,7 +188,7 @@ def test_a_delegation_is_a_call_and_plans_contexts_syntheses_and_broadcasts_are_
         ("assistant", "Task completed successfully"),
     ]
     (loss,) = history.losses
-    assert (loss.block_type, loss.reason) == ("synthesis", "a model is not shown phase_id")
+    assert (loss.block_type, loss.reason) == ("synthesis", "a model does not receive phase_id")
 
 
 def test_what_other_agents_did_is_told_and_not_taken_for_a_call_of_one_s_own() -> None:
@@ -215,10 +215,10 @@ def test_long_parts_are_cut_as_the_framework_does_and_named_as_losses() -> None:
     assert texts[2] == {"read": {"a": "a" * 600}}, "an input is never cut"
     assert texts[3] == ["ok", "o" * 1500 + "\n[TRUNCATED: 100 chars removed]"]
     assert [(loss.block_type, loss.reason) for loss in history.losses] == [
-        ("strategic_plan", "1008 characters of it are more than a model is shown"),
-        ("observation", "100 characters of it are more than a model is shown"),
-        ("director_context", "1000 characters of it are more than a model is shown"),
-        ("action", "108 characters of it are more than a model is shown"),
+        ("strategic_plan", "1008 characters are cut: the text is longer than its limit"),
+        ("observation", "100 characters are cut: the text is longer than its limit"),
+        ("director_context", "1000 characters are cut: the text is longer than its limit"),
+        ("action", "108 characters are cut: the text is longer than its limit"),
     ]
     assert history_from_entries(trace, agent_key="own", limits={}).losses == ()
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Annotated, Any, Final
 
 import msgspec
+from cyclopts import Parameter
 
 from dragoman import settings as keys
 from dragoman.cli.local import prepare_weights
@@ -54,7 +55,7 @@ async def ask(
     session: str | None = None,
     go_on: Annotated[bool, flag("--continue", "-c")] = False,
     model: str | None = None,
-    image: tuple[Path, ...] = (),
+    image: Annotated[tuple[Path, ...], Parameter(show_default=False)] = (),
     system: str | None = None,
     tool: ToolOption = (),
     mcp: McpOption = (),

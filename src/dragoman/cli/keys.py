@@ -35,7 +35,7 @@ async def create(
     user: str | None = None,
     team: str | None = None,
     name: str | None = None,
-    scope: tuple[str, ...] = ("chat",),
+    scope: Annotated[tuple[str, ...], Parameter(show_default=False)] = ("chat",),
     expires: Annotated[timedelta | None, Parameter(allow_leading_hyphen=True)] = None,
     keys_file: KeysFile = None,
     store_url: StoreOption = None,
@@ -52,15 +52,17 @@ async def create(
     name
         A name that identifies the key in the list.
     scope
-        The scopes of the key: chat, tools, history:write, mail, admin, or agent:ID to act as that agent; repeatable.
-        Without tools, runs of this key cannot use the tools of the server.
+        A scope of the key: chat, tools, history:write, mail, admin, agent:ID to act as that agent, record:off or
+        record:redacted; repeatable. Default: chat. Without tools, runs of this key cannot use the tools of the server.
     expires
         How long the key is valid: 90d, 12w, 1y. Default: until it is revoked.
     """
     for scope_name in scope:
         if not is_scope(scope_name):
             scope_names = ", ".join(sorted(SCOPES))
-            raise InputError(f"{scope_name!r} is not a scope", remedy=f"Use {scope_names} or agent:ID")
+            raise InputError(
+                f"{scope_name!r} is not a scope", remedy=f"Use {scope_names}, record:off, record:redacted or agent:ID"
+            )
     for option, value in (("--user", user), ("--team", team)):
         if value is not None and not _PSEUDONYM.fullmatch(value):
             raise InputError(f"{option} must have 1 to 128 characters of A-Z a-z 0-9 _ . : -", remedy="Use a pseudonym")

@@ -62,6 +62,7 @@ ToolOption = Annotated[
     tuple[str, ...],
     Parameter(
         name="--tool",
+        show_default=False,
         help="A built-in tool that the model may use: read_file, list_files, search_files, write_file, run_command or"
         " ask_user; repeatable.",
     ),
@@ -70,6 +71,7 @@ McpOption = Annotated[
     tuple[str, ...],
     Parameter(
         name="--mcp",
+        show_default=False,
         help="An MCP server of the configuration file whose tools the model may use; repeatable.",
     ),
 ]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from cyclopts import App, Group
+from cyclopts import App, Group, Parameter
 
 import dragoman
 
@@ -21,6 +21,7 @@ app = App(
     version=dragoman.__version__,
     version_flags=["--version", "-V"],
     help_format="plaintext",
+    default_parameter=Parameter(negative_iterable=()),
     help_epilogue="Run dragoman COMMAND --help for the options and examples of a command.",
 )
 app["--help"].group = app["--version"].group = Group("Options", sort_key=9)
@@ -543,9 +544,9 @@ _add(
 _add(
     "serve",
     "serve:serve",
-    "Serve the chat API and the web page.\n\n"
-    "On 127.0.0.1 no API key is required; for any other address, create keys first. The log has one JSON object per"
-    " line.",
+    "Serve the web page, the chat API, the gateway and mail.\n\n"
+    "On 127.0.0.1 the user who starts the server needs no API key; for any other address, create keys first. The log"
+    " has one JSON object per line.",
     group=_SERVER,
     examples="""
         dragoman serve

@@ -1,4 +1,4 @@
-"""``dragoman serve``: serve the chat API and the web page.
+"""``dragoman serve``: serve the web page, the chat API, the gateway and mail.
 
 Each option is read from the command line, its environment variable, or ``[serve]`` in the configuration file, in this
 order.
@@ -34,15 +34,15 @@ def serve(
     base_url: Annotated[str | None, Parameter(env_var="DRAGOMAN_SERVE_BASE_URL")] = None,
     model: Annotated[str | None, Parameter(env_var="DRAGOMAN_SERVE_MODEL")] = None,
     system: Annotated[str | None, Parameter(env_var="DRAGOMAN_SERVE_SYSTEM")] = None,
-    tool: Annotated[tuple[str, ...], Parameter(env_var="DRAGOMAN_SERVE_TOOL")] = (),
-    mcp: Annotated[tuple[str, ...], Parameter(env_var="DRAGOMAN_SERVE_MCP")] = (),
+    tool: Annotated[tuple[str, ...], Parameter(env_var="DRAGOMAN_SERVE_TOOL", show_default=False)] = (),
+    mcp: Annotated[tuple[str, ...], Parameter(env_var="DRAGOMAN_SERVE_MCP", show_default=False)] = (),
     workspace: Annotated[str | None, Parameter(env_var="DRAGOMAN_SERVE_WORKSPACE")] = None,
     delegate: Annotated[bool | None, Parameter(env_var="DRAGOMAN_SERVE_DELEGATE", negative=())] = None,
     summarize: Annotated[bool | None, Parameter(env_var="DRAGOMAN_SERVE_SUMMARIZE", negative=())] = None,
     policy: Annotated[str | None, Parameter(env_var="DRAGOMAN_SERVE_POLICY")] = None,
-    mail_agent: Annotated[tuple[str, ...], Parameter(env_var="DRAGOMAN_SERVE_MAIL_AGENT")] = (),
+    mail_agent: Annotated[tuple[str, ...], Parameter(env_var="DRAGOMAN_SERVE_MAIL_AGENT", show_default=False)] = (),
     mail_agent_tools: Annotated[bool | None, Parameter(env_var="DRAGOMAN_SERVE_MAIL_AGENT_TOOLS", negative=())] = None,
-    nats: Annotated[tuple[str, ...], Parameter(env_var="DRAGOMAN_SERVE_NATS")] = (),
+    nats: Annotated[tuple[str, ...], Parameter(env_var="DRAGOMAN_SERVE_NATS", show_default=False)] = (),
     nats_replicas: Annotated[
         int | None, Parameter(env_var="DRAGOMAN_SERVE_NATS_REPLICAS", validator=validators.Number(gte=1, lte=5))
     ] = None,
@@ -58,7 +58,7 @@ def serve(
     nats_tls_first: Annotated[bool | None, Parameter(env_var="DRAGOMAN_SERVE_NATS_TLS_FIRST", negative=())] = None,
     nats_sign_only: Annotated[bool | None, Parameter(env_var="DRAGOMAN_SERVE_NATS_SIGN_ONLY", negative=())] = None,
     record: Annotated[str | None, Parameter(env_var="DRAGOMAN_SERVE_RECORD")] = None,
-    allow_origin: Annotated[tuple[str, ...], Parameter(env_var="DRAGOMAN_SERVE_ALLOW_ORIGIN")] = (),
+    allow_origin: Annotated[tuple[str, ...], Parameter(env_var="DRAGOMAN_SERVE_ALLOW_ORIGIN", show_default=False)] = (),
     require_keys: Annotated[bool | None, Parameter(env_var="DRAGOMAN_SERVE_REQUIRE_KEYS", negative=())] = None,
     keys_file: Annotated[str | None, Parameter(env_var="DRAGOMAN_SERVE_KEYS_FILE")] = None,
     grace_s: Annotated[float | None, Parameter(env_var="DRAGOMAN_SERVE_GRACE_S", validator=_Seconds)] = None,
@@ -75,7 +75,7 @@ def serve(
     ] = None,
     log_level: Annotated[str | None, Parameter(env_var="DRAGOMAN_SERVE_LOG_LEVEL")] = None,
 ) -> None:
-    """Serve the chat API and the web page.
+    """Serve the web page, the chat API, the gateway and mail.
 
     Parameters
     ----------

@@ -148,7 +148,7 @@ class _EntryReader:
 
     def _note_truncation(self, entry: Entry, number: int, removed: int) -> None:
         if removed:
-            self.add_loss(entry, number, f"{removed} characters of it are more than a model is shown")
+            self.add_loss(entry, number, f"{removed} characters are cut: the text is longer than its limit")
 
     def add_loss(self, entry: Entry, number: int, reason: str) -> None:
         self.losses.append(Loss(self._session_id, self.message_id(number), entry["type"], "entries", reason))
@@ -182,7 +182,7 @@ def history_from_entries(
     for number, entry in _drop_repetitions([_validate(entry, number) for number, entry in enumerate(entries)]):
         message = reader.read(entry, number)
         if hidden := sorted(entry.keys() - _KNOWN_FIELDS):
-            reader.add_loss(entry, number, f"a model is not shown {', '.join(hidden)}")
+            reader.add_loss(entry, number, f"a model does not receive {', '.join(hidden)}")
         _append(messages, message.replace(metadata=message.metadata.replace(extra=None)))
     history = repair([*messages, *_missing_results(messages, reader)]).messages
     return History(history, tuple(reader.losses))
