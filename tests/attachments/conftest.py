@@ -17,10 +17,9 @@ import pytest
 from dragoman.attachments import Attachments, Owner, open_attachments
 from tests.attachments.supabase_server import KEY, SECRET, SupabaseServer
 from tests.store.conftest import pytest_pyfunc_call, runner
-from tests.store.faults.conftest import program
 from tests.store.test_blobs import bucket
 
-__all__ = ["bucket", "program", "pytest_pyfunc_call", "runner"]
+__all__ = ["bucket", "pytest_pyfunc_call", "runner"]
 
 BASE = "http://127.0.0.1:8000"
 ANN = Owner("ann", "infra")

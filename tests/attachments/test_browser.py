@@ -8,7 +8,7 @@ this would be seen is shown first, with a file that is served without our header
 from __future__ import annotations
 
 import html
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from urllib.parse import quote
 
@@ -20,6 +20,7 @@ from dragoman.attachments.file_types import EXTENSIONS
 from dragoman.attachments.types import StoredFile
 from tests.attachments.samples import REFUSED, SLIPPING, SVG, gif, png
 from tests.conftest import IS_FULL
+from tests.servers.processes import find_browser
 
 RAN = b"fetch('/ran').catch(()=>0);document.title='owned';"
 PAGE = b"<!doctype html><script>" + RAN + b"</script>"
@@ -88,12 +89,11 @@ class Door:
 
 
 @pytest.mark.slow
-async def test_nothing_that_was_uploaded_runs(program: Callable[[str, str], str]) -> None:
-    chromium = program("chromium", "chromium")
+async def test_nothing_that_was_uploaded_runs() -> None:
     from playwright.async_api import Error, async_playwright
 
     async with Door().open() as door, async_playwright() as playwright:
-        browser = await playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
+        browser = await playwright.chromium.launch(executable_path=find_browser(), args=["--no-sandbox"])
         page = await browser.new_page()
         await page.goto(f"{door.url}/bare/page", wait_until="networkidle")
         assert (await page.title(), door.ran) == ("owned", 1)

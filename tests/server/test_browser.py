@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import html
 import io
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -21,9 +20,7 @@ from dragoman.attachments.paths import new_path
 from tests.attachments.test_browser import FILES, PAGE, SAMPLE
 from tests.server.conftest import ServerFixture, run_test_server
 from tests.server.test_threads import API
-from tests.store.faults.conftest import program
-
-__all__ = ["program"]
+from tests.servers.processes import find_browser
 
 OWNER = Owner("local")
 ENDINGS = ("gif", "txt", "pdf")  # one that is shown, and both that are downloads
@@ -54,14 +51,11 @@ def embed_page(urls: dict[str, str]) -> str:
 
 
 @pytest.mark.slow
-async def test_nothing_that_was_uploaded_runs_when_the_server_serves_it(
-    program: Callable[[str, str], str], tmp_path: Path
-) -> None:
-    chromium = program("chromium", "chromium")
+async def test_nothing_that_was_uploaded_runs_when_the_server_serves_it(tmp_path: Path) -> None:
     from playwright.async_api import Error, async_playwright
 
     async with run_test_server(tmp_path) as server, async_playwright() as playwright:
-        browser = await playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
+        browser = await playwright.chromium.launch(executable_path=find_browser(), args=["--no-sandbox"])
         page = await browser.new_page()
         ran: list[str] = []
         embedded = {"/bare": PAGE.decode()}

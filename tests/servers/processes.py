@@ -32,6 +32,29 @@ def find_program(name: str, package: str) -> str:
     return path
 
 
+def find_browser() -> str:
+    """Where Chromium is: the build without windows if it can be had, because it needs less than half of the CPU time.
+
+    Both are builds of one source, with the same engine. A failed installation is not repeated in this checkout.
+    """
+    name = "chromium-headless-shell"
+    path = shutil.which(name) or _install_once(name)
+    return path or find_program("chromium", "chromium")
+
+
+def _install_once(name: str) -> str | None:
+    failed = ROOT / ".cache" / f"no-{name}"
+    failed.parent.mkdir(exist_ok=True)
+    with failed.with_suffix(".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # several workers start at the same time
+        path = shutil.which(name)
+        if path is None and not failed.exists():
+            path = _install(name, name)
+            if path is None:
+                failed.touch()
+    return path
+
+
 def _install(name: str, package: str) -> str | None:
     if os.geteuid() != 0 or shutil.which("apt-get") is None:
         return None

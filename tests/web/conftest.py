@@ -17,14 +17,14 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from tests.servers.processes import find_browser
 from tests.store.conftest import pytest_pyfunc_call
-from tests.store.faults.conftest import program
 from tests.web import site as web_site
 
 if TYPE_CHECKING:
     from playwright.async_api import Browser, BrowserContext, Locator, Page
 
-__all__ = ["program", "pytest_pyfunc_call"]
+__all__ = ["pytest_pyfunc_call"]
 
 WAIT_MS = 60_000
 
@@ -37,13 +37,13 @@ def runner() -> Iterator[asyncio.Runner]:
 
 
 @pytest.fixture(scope="session")
-def browser(runner: asyncio.Runner, program: web_site.Program) -> Iterator[Browser]:
+def browser(runner: asyncio.Runner) -> Iterator[Browser]:
     """A browser that is there."""
     from playwright.async_api import async_playwright
 
     made = async_playwright()
     playwright = runner.run(made.__aenter__())
-    launched = playwright.chromium.launch(executable_path=program("chromium", "chromium"), args=["--no-sandbox"])
+    launched = playwright.chromium.launch(executable_path=find_browser(), args=["--no-sandbox"])
     found = runner.run(launched)
     yield found
     runner.run(found.close())

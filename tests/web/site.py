@@ -15,7 +15,7 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import msgspec
 from aiohttp import web
@@ -46,12 +46,6 @@ supports_images = false
 max_context_tokens = 12000
 """
 README = "# Lantern\n\nA lantern is lit with `lantern on`, and out after an hour.\n"
-
-
-class Program(Protocol):
-    """Where a program of this system is."""
-
-    def __call__(self, name: str, package: str) -> str: ...
 
 
 class Pace:
