@@ -122,22 +122,19 @@ function Scroll({ view, conversation }: { view: View; conversation: Conversation
   useLayoutEffect(() => {
     const box = place.current;
     if (!box) return;
-    if (anchor.current?.element.isConnected) {
+    const target = at === null || at === shown.current ? null : document.getElementById(`m-${at}`);
+    if (target) {
+      shown.current = at;
+      setAtEnd(false);
+      showMessage(target);
+    } else if (anchor.current?.element.isConnected) {
       box.scrollTop += anchor.current.element.getBoundingClientRect().top - anchor.current.top; // keep the position
       anchor.current = null;
     } else if (follows) box.scrollTop = box.scrollHeight;
-  }, [view.items, view.interrupts, follows]);
+  }, [view.items, view.interrupts, follows, at]);
 
   useEffect(() => {
-    if (at === null || at === shown.current || view.isLoading) return;
-    void showMessage(conversation, at, seq).then((message) => {
-      if (!message) return;
-      shown.current = at;
-      setAtEnd(false);
-      message.scrollIntoView({ block: "center" });
-      message.classList.add("highlight");
-      message.focus({ preventScroll: true });
-    });
+    if (at !== null && at !== shown.current && seq !== null && !view.isLoading) void conversation.loadAround(seq);
   }, [at, view.isLoading]);
 
   const load = (action: () => Promise<void>) => {
@@ -170,13 +167,10 @@ function Scroll({ view, conversation }: { view: View; conversation: Conversation
   );
 }
 
-// Returns the element of a message after its page is loaded and rendered.
-async function showMessage(conversation: Conversation, id: string, seq: number | null): Promise<HTMLElement | null> {
-  const isLoaded = conversation.view.value.items.some((item) => item.id === id);
-  if (!isLoaded && seq !== null) await conversation.loadAround(seq);
-  await new Promise(requestAnimationFrame);
-  await new Promise(requestAnimationFrame); // the view renders once per frame
-  return document.getElementById(`m-${id}`);
+function showMessage(message: HTMLElement): void {
+  message.scrollIntoView({ block: "center" });
+  message.classList.add("highlight");
+  message.focus({ preventScroll: true });
 }
 
 function firstVisible(box: HTMLElement): Anchor | null {

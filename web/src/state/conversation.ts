@@ -166,7 +166,7 @@ export class Conversation {
   // Joins a run that another client or an earlier page load started, or that waits for a decision, from its first event.
   // The stream is shown only if the run is still active after JOIN_MS.
   async #join(): Promise<void> {
-    if (isBusy(this.view.value) || !isUnfinished(this.view.value)) return;
+    if (isBusy(this.view.value) || this.view.value.hasLater || !isUnfinished(this.view.value)) return; // runs belong to the end
     const signal = this.#abort.signal;
     const start = (abort: AbortSignal) => api.events(this.id, null, abort);
     let ahead: View = { ...this.view.value, items: itemsUpToQuestion(this.view.value) };
