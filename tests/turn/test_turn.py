@@ -411,6 +411,47 @@ async def test_a_conversation_longer_than_the_window_is_answered_without_its_old
         assert fake.refused == []
 
 
+@pytest.mark.parametrize("streamed", [True, False], ids=["streamed", "whole"])
+async def test_a_history_that_overflows_at_the_provider_is_sent_again_without_its_oldest_turns(
+    *, streamed: bool, tmp_path: Path
+) -> None:
+    async with open_fake_agent(tmp_path, "openai_chat") as it:
+        fake, agent = it.fakes["openai_chat"], await it.agent(stream=streamed)
+        seen: list[Event] = []
+        agent.bus.subscribe("test", seen.append, event_types=["llm.call_completed", "llm.call_failed"])
+        for number in range(8):
+            fake.say(f"answer {number} " + "word " * 100)
+            await agent.run(it.session, f"question {number}")
+        fake.fail(413, "too long")
+        fake.say("Short enough.")
+        ended = await agent.run(it.session, "And now?")
+        assert ended.fault is None
+        sent = str(fake.bodies[-1]["messages"])
+        assert "question 0" not in sent
+        assert "question 7" in sent
+        answer = (await messages(it.store, it.session))[-1]
+        omitted = 17 - len(fake.bodies[-1]["messages"])
+        assert answer.metadata.extra == {"omitted_messages": omitted}
+        fake.fail(413, "too long")
+        fake.fail(413, "still too long")
+        ended = await agent.run(it.session, "Again?")
+        assert ended.fault is not None
+        assert (ended.fault.code, ended.fault.message) == ("context_overflow", "still too long")
+        await agent.bus.drain()
+        retries = [[retry.error_code for retry in event.payload.retries] for event in seen[-2:]]
+        assert retries == [["context_overflow"], ["context_overflow"]]
+
+
+async def test_a_question_that_alone_overflows_is_not_sent_again(tmp_path: Path) -> None:
+    async with open_fake_agent(tmp_path, "openai_chat") as it:
+        fake, agent = it.fakes["openai_chat"], await it.agent()
+        fake.fail(413, "too long")
+        ended = await agent.run(it.session, "A long question")
+        assert ended.fault is not None
+        assert ended.fault.code == "context_overflow"
+        assert len(fake.received) == 1
+
+
 async def test_a_question_that_does_not_fit_alone_is_rejected(tmp_path: Path) -> None:
     async with open_fake_agent(tmp_path, "openai_chat") as it:
         async with make_agent(it.store, settings_for(tmp_path, it.fakes, "", SMALL)) as agent:

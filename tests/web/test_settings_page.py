@@ -91,5 +91,12 @@ async def test_a_conversation_longer_than_the_window_is_shortened_and_says_so(vi
     await visitor.find(".receipt", "without the oldest 4 messages").wait_for()
     assert "1 word" not in str(site.fakes["gemini"].bodies[-1])
     assert "2 word" in str(site.fakes["gemini"].bodies[-1])
+    site.fakes["gemini"].fail(
+        400, "The input token count exceeds the maximum number of tokens allowed."
+    )  # its real window is smaller
+    site.fakes["gemini"].say("Shorter.")
+    await visitor.answered("Again?", "Shorter.")
+    await visitor.find(".receipt", "without the oldest 6 messages").wait_for()
     await visitor.press("Why this answer?")
-    await visitor.sees("the oldest 4 messages not sent")
+    await visitor.sees("the oldest 6 messages not sent")
+    await visitor.sees("then sent again without the oldest messages")

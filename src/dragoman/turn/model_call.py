@@ -15,6 +15,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import copy
+import functools
 import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from typing import Any, Final
@@ -173,7 +174,7 @@ class _ModelCall:
         self.whole_reply: Reply | None = None  # if the answer is not streamed
         self.call_count = 0  # tool calls that arrived
         self.call_log = CallLog()
-        self._write_without_items: Callable[[], Written]  # for a provider that does not know its items any more
+        self._write_again: Callable[..., tuple[FittedHistory, Written]]  # ``_write_request`` of this call
         self._stream: AsyncGenerator[list[StreamEvent], None] | None = None  # of a call that has begun
         self._first_batch: asyncio.Task[list[StreamEvent] | None] | None = None
 
@@ -187,15 +188,12 @@ class _ModelCall:
         if options.response_format is not None:
             answer_tool = AnswerTool.for_call(turn.model, options.response_format, turn.tools.definitions)
         size = estimate_size(turn.history)
-        history, written = await run_off_loop(size, _write_request, turn, options, answer_tool)
-
-        def write_without_items() -> Written:
-            return _write_request(turn, options, answer_tool, forget_items=True)[1]
-
+        write = functools.partial(_write_request, turn, options, answer_tool)
+        history, written = await run_off_loop(size, write)
         if turn.placeholder is None:
             await run_to_completion(_store_placeholder(turn))
         call = cls._with_row(turn, endpoint, history, written, answer_tool)
-        call._write_without_items = write_without_items
+        call._write_again = write
         return call
 
     @classmethod
@@ -264,21 +262,46 @@ class _ModelCall:
     async def _read_batches(self) -> AsyncGenerator[list[StreamEvent], None]:
         """The events of the answer; of an answer that is not streamed, the events that a stream would have.
 
-        If the provider does not know an item of the history any more, the call is repeated once without its items.
+        The call is repeated once if the provider does not know an item of the history any more, then without its items,
+        or if the history exceeds the context of the model, then without more of its oldest turns.
         """
         for may_repeat in (True, False):
-            is_repeated = False
+            written = None
             async with contextlib.aclosing(self._attempt()) as batches:
                 async for events in batches:
-                    if may_repeat and _has_unknown_item(events):
-                        is_repeated = True
+                    written = await self._write_repeat(events) if may_repeat else None
+                    if written is not None:
                         break
                     may_repeat = False  # noqa: PLW2901  the answer has begun
                     yield events
-            if not is_repeated:
+            if written is None:
                 return
             self.whole_reply = None
-            self.call = msgspec.structs.replace(self.call, wire=self._write_without_items().wire)
+            self.call = msgspec.structs.replace(self.call, wire=written.wire)
+
+    async def _write_repeat(self, events: list[StreamEvent]) -> Written | None:
+        """The request that replaces a rejected one, or None if the rejection stands."""
+        fault = _rejection(events)
+        if fault is None or fault.code not in ("unknown_item", "context_overflow"):
+            return None
+        is_overflow = fault.code == "context_overflow"
+        size = estimate_size(self.turn.history)
+        max_tokens = self.start.estimated_input_tokens * 3 // 4 if is_overflow else None
+        history, written = await run_off_loop(size, self._write_again, not is_overflow, max_tokens)
+        if is_overflow and len(history.left_out) == self.start.omitted_count:
+            return None  # the newest turn alone is too long
+        self.call_log.retries.append((fault, 0.0))
+        self._note_history(history, written)
+        return written
+
+    def _note_history(self, history: FittedHistory, written: Written) -> None:
+        """Record what the repeated request sends of the history."""
+        count = len(history.left_out)
+        adjustments = (*_trim_note(self.turn, history), *written.adjustments)
+        self.start = msgspec.structs.replace(
+            self.start, estimated_input_tokens=history.tokens, omitted_count=count, adjustments=adjustments
+        )
+        self.writer.set_omitted_count(count)
 
     def _attempt(self) -> AsyncGenerator[list[StreamEvent], None]:
         if self.turn.config.stream:
@@ -476,14 +499,21 @@ def make_call(turn: TurnState, endpoint: Endpoint, wire: Any, context: RequestCo
 # --- the request -----------------------------------------------------------------------------------------------------
 
 
-def _has_unknown_item(events: list[StreamEvent]) -> bool:
-    return any(isinstance(event, StreamError) and event.fault.code == "unknown_item" for event in events)
+def _rejection(events: list[StreamEvent]) -> Fault | None:
+    """The fault of a call without any content."""
+    if any(isinstance(event, TextDelta | ThinkingDelta | ToolUseStart) for event in events):
+        return None
+    return next((event.fault for event in events if isinstance(event, StreamError)), None)
 
 
 def _write_request(
-    turn: TurnState, options: Options, answer_tool: AnswerTool | None, *, forget_items: bool = False
+    turn: TurnState,
+    options: Options,
+    answer_tool: AnswerTool | None,
+    forget_items: bool = False,
+    max_tokens: int | None = None,
 ) -> tuple[FittedHistory, Written]:
-    history, tools = fit_history(turn, options), turn.tools.definitions
+    history, tools = fit_history(turn, options, max_tokens), turn.tools.definitions
     if answer_tool is not None:
         tools, options = answer_tool.add_to(tools, options)
     messages: tuple[Message, ...] = history.messages
@@ -504,8 +534,8 @@ def _trim_note(turn: TurnState, history: FittedHistory) -> tuple[Loss, ...]:
     return (Loss(turn.session.id, "", "history", turn.adapter.dialect.NAME, reason, "adjusted"),)
 
 
-def fit_history(turn: TurnState, options: Options) -> FittedHistory:
-    """The messages that the model receives: supported, repaired, and as many as fit its window."""
+def fit_history(turn: TurnState, options: Options, max_tokens: int | None = None) -> FittedHistory:
+    """The messages that the model receives: supported, repaired, and as many as fit its window, or fewer."""
     return prepare_history(
         turn.services,
         turn.config,
@@ -514,6 +544,7 @@ def fit_history(turn: TurnState, options: Options) -> FittedHistory:
         history=turn.history,
         tools=turn.tools,
         options=options,
+        max_tokens=max_tokens,
     ).fitted
 
 
@@ -533,6 +564,7 @@ def prepare_history(
     history: Sequence[Message],
     tools: ToolRegistry,
     options: Options,
+    max_tokens: int | None = None,
 ) -> PreparedHistory:
     """The same for a history that is not part of a turn, with the changes that made it valid."""
     capabilities = model.capabilities
@@ -550,6 +582,8 @@ def prepare_history(
     usual_ratio = services.token_ratios.get(model.id)
     estimate = tokens.make_estimate(model.id, (), usual_ratio=ratio or usual_ratio)
     budget = message_budget(model, tools.definitions, options)
+    if max_tokens is not None:
+        budget = min(budget, max_tokens)
     return PreparedHistory(fit(repaired.messages, budget, estimate), repaired.actions)
 
 
@@ -578,12 +612,16 @@ class AnswerWriter:
         self._store = store
         self._adapter = adapter
         self._context = context
-        self._extra = {OMITTED_MESSAGES: omitted_count} if omitted_count else {}
+        self.set_omitted_count(omitted_count)
         self._unsaved_chars = 0
         self._has_unsaved = False
         self._timer: asyncio.TimerHandle | None = None
         self._flush_task: asyncio.Task[None] | None = None
         self._is_closed = False
+
+    def set_omitted_count(self, count: int) -> None:
+        """Set the number of messages that the model did not receive."""
+        self._extra = {OMITTED_MESSAGES: count} if count else {}
 
     def feed(self, event: StreamEvent) -> None:
         """Add an event of the stream. Called for every token, so it does as little as possible."""

@@ -268,6 +268,12 @@ function UsageRows({ usage }: { usage: Record<string, unknown> }) {
 
 // --- trace -----------------------------------------------------------------------------------------------------------
 
+// Rejections after which another request is sent at once.
+const REPEATS: Record<string, string> = {
+  context_overflow: "then sent again without the oldest messages",
+  unknown_item: "then sent again without the items that the provider no longer knows",
+};
+
 function Trace({ why }: { why: Why }) {
   const bars = why.events.length ? barsFrom(why.events) : gatewayBars(why);
   const { count: retried, retries } = retriesOf(why.events, why.messageId);
@@ -283,7 +289,7 @@ function Trace({ why }: { why: Why }) {
             <ul class="losses">
               {retries.map((retry, at) => (
                 <li key={at}>
-                  <strong>{retry.error_code.replaceAll("_", " ")}</strong> <span class="muted">then a pause of {duration(retry.delay_ms)}</span>
+                  <strong>{retry.error_code.replaceAll("_", " ")}</strong> <span class="muted">{REPEATS[retry.error_code] ?? `then a pause of ${duration(retry.delay_ms)}`}</span>
                 </li>
               ))}
             </ul>
