@@ -1,234 +1,304 @@
-"""The Open Responses specification: every required field, every event in order, state, and compaction.
+"""The Open Responses specification: the cases of its conformance suite, over a provider of each dialect.
 
-Its own suite is not published as a package. These tests follow its specification of 2026-04-24.
+The suite itself is not published as a package. Each answer is checked against the types in ``open_responses``.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
 import pytest
 
+from tests.gateway.open_responses import Client, StreamChecker
 from tests.gateway.sdk_clients import CLIENTS
 from tests.server.conftest import ServerFixture
 from tests.strict import call, say, think
+from tests.strict.server import StrictProvider
 
-FOREIGN = [name for name in CLIENTS if name != "openai_responses"]
-NUMBER = (int, float)
-NONE = type(None)
-# Every field of a response, and its type.
-FIELDS: dict[str, Any] = {
-    "id": str,
-    "object": str,
-    "created_at": int,
-    "completed_at": (int, NONE),
-    "status": str,
-    "incomplete_details": (dict, NONE),
-    "model": str,
-    "previous_response_id": (str, NONE),
-    "instructions": (str, NONE),
-    "output": list,
-    "error": (dict, NONE),
-    "tools": list,
-    "tool_choice": (str, dict),
-    "truncation": str,
-    "parallel_tool_calls": bool,
-    "text": dict,
-    "top_p": NUMBER,
-    "presence_penalty": NUMBER,
-    "frequency_penalty": NUMBER,
-    "top_logprobs": int,
-    "temperature": NUMBER,
-    "reasoning": (dict, NONE),
-    "usage": (dict, NONE),
-    "max_output_tokens": (int, NONE),
-    "max_tool_calls": (int, NONE),
-    "store": bool,
-    "background": bool,
-    "service_tier": str,
-    "metadata": dict,
-    "safety_identifier": (str, NONE),
-    "prompt_cache_key": (str, NONE),
+SAME = "openai_responses"
+FOREIGN = [name for name in CLIENTS if name != SAME]
+SOME = ["anthropic", "openai_chat", SAME]
+TOOL = {
+    "type": "function",
+    "name": "get_weather",
+    "parameters": {"type": "object", "properties": {"place": {"type": "string"}}, "required": ["place"]},
 }
-ITEM_FIELDS = {
-    "message": {"id", "type", "status", "role", "content"},
-    "function_call": {"id", "type", "status", "call_id", "name", "arguments"},
-    "reasoning": {"id", "type", "summary"},
-    "compaction": {"id", "type", "encrypted_content"},
+SCHEMA = {
+    "type": "object",
+    "properties": {"n": {"type": "integer"}},
+    "required": ["n"],
+    "additionalProperties": False,
 }
-EVENT_FIELDS = {
-    "response.output_item.added": {"output_index", "item"},
-    "response.output_item.done": {"output_index", "item"},
-    "response.content_part.added": {"item_id", "output_index", "content_index", "part"},
-    "response.content_part.done": {"item_id", "output_index", "content_index", "part"},
-    "response.output_text.delta": {"item_id", "output_index", "content_index", "delta", "logprobs"},
-    "response.output_text.done": {"item_id", "output_index", "content_index", "text", "logprobs"},
-    "response.function_call_arguments.delta": {"item_id", "output_index", "delta"},
-    "response.function_call_arguments.done": {"item_id", "output_index", "arguments"},
-    "response.reasoning_summary_part.added": {"item_id", "output_index", "summary_index", "part"},
-    "response.reasoning_summary_part.done": {"item_id", "output_index", "summary_index", "part"},
-    "response.reasoning_summary_text.delta": {"item_id", "output_index", "summary_index", "delta"},
-    "response.reasoning_summary_text.done": {"item_id", "output_index", "summary_index", "text"},
-}
-TOOL = {"type": "function", "name": "read_file", "parameters": {"type": "object"}}
 IMAGE = "data:image/png;base64,iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAQAAAC1HAwCAAAAC0lEQVR42mNkYPhfDwAChwGA60e6kgAAAABJRU5ErkJggg=="
+LOST = {"type": "function_call_output", "call_id": "call_nobody_made", "output": "18"}
+MakeClient = Callable[[str], tuple[Client, StrictProvider]]
 
 
-def check_response(wire: dict[str, Any]) -> None:
-    """A response has every field, with a value of its type."""
-    wrong = {
-        name: wire.get(name, "missing") for name, kind in FIELDS.items() if not isinstance(wire.get(name, ...), kind)
-    }
-    assert wrong == {}
-    assert wire["object"] == "response"
-    assert "type" in wire["text"]["format"]
-    for tool in wire["tools"]:
-        assert {"type", "name", "description", "parameters", "strict"} <= tool.keys()
-    for item in wire["output"]:
-        check_item(item)
-    if wire["status"] == "completed":
-        assert wire["completed_at"] >= wire["created_at"]
-        assert {"input_tokens", "output_tokens", "total_tokens"} <= wire["usage"].keys()
-        assert isinstance(wire["usage"]["input_tokens_details"]["cached_tokens"], int)
-        assert isinstance(wire["usage"]["output_tokens_details"]["reasoning_tokens"], int)
+def message(role: str, content: Any, **fields: Any) -> dict[str, Any]:
+    return {"type": "message", "role": role, "content": content, **fields}
 
 
-def check_item(item: dict[str, Any]) -> None:
-    assert ITEM_FIELDS[item["type"]] <= item.keys(), item
-    for part in item.get("content") or ():
-        if part["type"] == "output_text":
-            assert {"text", "annotations", "logprobs"} <= part.keys()
+def get_text(response: dict[str, Any]) -> str:
+    return "".join(part["text"] for item in response["output"] for part in item.get("content", ()))
 
 
-def read_events(data: bytes) -> list[dict[str, Any]]:
-    """The events of a stream, checked frame by frame."""
-    *frames, last = data.decode().removesuffix("\n\n").split("\n\n")
-    assert last == "data: [DONE]"
-    events = []
-    for frame in frames:
-        name, text = frame.split("\n")
-        event = msgspec.json.decode(text.removeprefix("data: "))
-        assert name == f"event: {event['type']}"
-        events.append(event)
-    return events
+@pytest.fixture
+def make_client(gateway_server: ServerFixture) -> MakeClient:
+    """Makes the client of a model, and its provider."""
+
+    def make(model: str) -> tuple[Client, StrictProvider]:
+        return Client(gateway_server.client, "/v1", model), gateway_server.fakes[model]
+
+    return make
 
 
-async def post(server: ServerFixture, path: str = "/v1/responses", **body: Any) -> tuple[int, bytes]:
-    async with server.client.post(path, json=body) as response:
-        return response.status, await response.read()
+# --- whole responses -------------------------------------------------------------------------------------------------
 
 
-async def respond(server: ServerFixture, **body: Any) -> dict[str, Any]:
-    status, data = await post(server, **body)
-    assert status == 200, data
-    wire: dict[str, Any] = msgspec.json.decode(data)
-    check_response(wire)
-    return wire
+@pytest.mark.parametrize("model", CLIENTS)
+async def test_a_message_is_answered(make_client: MakeClient, model: str) -> None:
+    client, fake = make_client(model)
+    inputs: list[Any] = [
+        "hi",
+        [message("user", "hi")],
+        [message("system", "Speak like a pirate."), message("user", "hi")],
+        [message("developer", [{"type": "input_text", "text": "Be brief."}]), message("user", "hi")],
+        [message("user", "I am Ada."), message("assistant", "Hello."), message("user", "Who am I?")],
+        [message("user", [{"type": "input_text", "text": "What is it?"}, {"type": "input_image", "image_url": IMAGE}])],
+        [
+            message("user", "2 + 2?"),
+            message("assistant", "I add.", phase="commentary"),
+            message("assistant", "Four.", phase="final_answer"),
+            message("user", "Repeat it."),
+        ],
+    ]
+    for items in inputs:
+        fake.answer_with(say("Hello."))
+        response = await client.create(input=items)
+        assert (response["status"], get_text(response)) == ("completed", "Hello.")
+    assert fake.refused == []
 
 
-@pytest.mark.parametrize("model", FOREIGN)
-async def test_a_response_has_all_fields(gateway_server: ServerFixture, model: str) -> None:
-    fake = gateway_server.fakes[model]
-    fake.answer_with(say("Hello."))
-    wire = await respond(gateway_server, model=model, input="hi", instructions="Be brief.", tools=[TOOL])
-    assert wire["status"] == "completed"
-    fake.answer_with(call("read_file", {"path": "a"}))
-    wire = await respond(gateway_server, model=model, input="hi", tools=[TOOL], metadata={"a": "b"}, temperature=0.5)
-    assert (wire["output"][-1]["type"], wire["metadata"], wire["temperature"]) == ("function_call", {"a": "b"}, 0.5)
-    fake.answer_with(say("A dot."))
-    parts = [{"type": "input_text", "text": "What is it?"}, {"type": "input_image", "image_url": IMAGE}]
-    await respond(gateway_server, model=model, input=[{"type": "message", "role": "user", "content": parts}])
+@pytest.mark.parametrize("model", CLIENTS)
+async def test_a_conversation_that_begins_with_the_assistant_is_answered(make_client: MakeClient, model: str) -> None:
+    client, fake = make_client(model)
+    fake.answer_with(say("Four."))
+    await client.create(
+        input=[message("assistant", "It is four.", phase="final_answer"), message("user", "Repeat it.")]
+    )
+    assert fake.refused == []
+
+
+@pytest.mark.parametrize("model", CLIENTS)
+async def test_a_tool_is_called_and_its_output_answered(make_client: MakeClient, model: str) -> None:
+    client, fake = make_client(model)
+    fake.answer_with(call("get_weather", {"place": "Oslo"}))
+    fake.answer_with(say("Rain."))
+    question = message("user", "The weather in Oslo?")
+    response = await client.create(input=[question], tools=[TOOL])
+    (item,) = [item for item in response["output"] if item["type"] == "function_call"]
+    assert (item["name"], msgspec.json.decode(item["arguments"])) == ("get_weather", {"place": "Oslo"})
+    output = {"type": "function_call_output", "call_id": item["call_id"], "output": "rain"}
+    response = await client.create(input=[question, *response["output"], output], tools=[TOOL])
+    assert get_text(response) == "Rain."
     assert fake.refused == []
 
 
 @pytest.mark.parametrize("model", FOREIGN)
-async def test_a_stream_has_all_events_with_all_fields(gateway_server: ServerFixture, model: str) -> None:
-    fake = gateway_server.fakes[model]
-    fake.answer_with(think("Hm."), say("Hello."), call("read_file", {"path": "a"}))
-    _, data = await post(gateway_server, model=model, input="hi", tools=[TOOL], stream=True)
-    events = read_events(data)
-    assert [event["sequence_number"] for event in events] == list(range(len(events)))
-    kinds = [event["type"] for event in events]
-    assert kinds[:2] == ["response.created", "response.in_progress"]
-    assert kinds[-1] == "response.completed"
-    for event in events:
-        if "response" in event:
-            check_response(event["response"])
-        else:
-            assert EVENT_FIELDS[event["type"]] <= event.keys(), event
-    done = [event["item"] for event in events if event["type"] == "response.output_item.done"]
-    assert events[-1]["response"]["output"] == done
-    assert {event["item_id"] for event in events if "item_id" in event} == {item["id"] for item in done}
+async def test_a_response_repeats_the_settings_of_its_request(make_client: MakeClient, model: str) -> None:
+    client, fake = make_client(model)
+    fake.answer_with(say('{"n": 1}'))
+    text = {"format": {"type": "json_schema", "name": "count", "schema": SCHEMA}, "verbosity": None}
+    settings: dict[str, Any] = {
+        "instructions": "Be brief.",
+        "max_output_tokens": 100,
+        "metadata": {"a": "b"},
+        "parallel_tool_calls": False,
+        "prompt_cache_key": "k",
+        "safety_identifier": "u",
+        "store": False,
+        "temperature": 0.5,
+        "tool_choice": "auto",
+        "top_p": 0.5,
+        "truncation": "auto",
+    }
+    response = await client.create(input="hi", tools=[TOOL], text=text, **settings)
+    assert {name: response[name] for name in settings} == settings
+    assert response["tools"] == [{"description": None, "strict": None, **TOOL}]
+    assert response["text"] == {
+        "format": {"type": "json_schema", "name": "count", "schema": SCHEMA, "description": None, "strict": False}
+    }
 
 
-async def test_items_of_two_responses_have_different_ids(gateway_server: ServerFixture) -> None:
-    fake = gateway_server.fakes["anthropic"]
+async def test_items_of_two_responses_have_different_ids(make_client: MakeClient) -> None:
+    client, fake = make_client("anthropic")
     fake.answer_with(say("One."))
     fake.answer_with(say("Two."))
-    wires = [await respond(gateway_server, model="anthropic", input="hi") for _ in range(2)]
-    assert wires[0]["output"][0]["id"] != wires[1]["output"][0]["id"]
+    responses = [await client.create(input="hi") for _ in range(2)]
+    assert responses[0]["output"][0]["id"] != responses[1]["output"][0]["id"]
 
 
-async def test_phases_of_messages_are_accepted(gateway_server: ServerFixture) -> None:
-    fake = gateway_server.fakes["anthropic"]
-    fake.answer_with(say("Three."))
-    content = [{"type": "output_text", "text": "Two.", "annotations": [], "logprobs": []}]
-    items = [
-        {"type": "message", "role": "user", "content": "1?"},
-        {"type": "message", "role": "assistant", "phase": "commentary", "content": content},
-        {"type": "message", "role": "user", "content": "3?"},
-    ]
-    await respond(gateway_server, model="anthropic", input=items)
+@pytest.mark.parametrize("model", CLIENTS)
+async def test_a_response_is_continued(make_client: MakeClient, model: str) -> None:
+    client, fake = make_client(model)
+    fake.answer_with(call("get_weather", {"place": "Oslo"}))
+    fake.answer_with(say("Rain."))
+    first = await client.create(input="The weather in Oslo?", tools=[TOOL])
+    call_id = next(item["call_id"] for item in first["output"] if item["type"] == "function_call")
+    output = {"type": "function_call_output", "call_id": call_id, "output": "rain"}
+    second = await client.create(input=[output], previous_response_id=first["id"], tools=[TOOL])
+    assert (second["previous_response_id"], get_text(second)) == (first["id"], "Rain.")
     assert fake.refused == []
+
+
+async def test_a_missing_previous_response_has_its_code(make_client: MakeClient) -> None:
+    client, _ = make_client("anthropic")
+    status, wire = await client.post(model="anthropic", input="hi", previous_response_id="resp_none")
+    assert (status, wire["error"]["code"]) == (400, "previous_response_not_found")
+
+
+async def test_the_output_of_a_missing_call_is_refused(make_client: MakeClient) -> None:
+    client, fake = make_client("openai_chat")
+    fake.answer_with(say("One."))
+    first = await client.create(input="1?")
+    status, wire = await client.post(model="openai_chat", input=[LOST], previous_response_id=first["id"])
+    assert (status, wire["error"]["type"]) == (400, "invalid_request_error")
+    assert "call_nobody_made" in wire["error"]["message"]
+    assert len(fake.bodies) == 1
+
+
+# --- streams ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("model", FOREIGN)
+async def test_a_stream_has_every_event_in_order(make_client: MakeClient, model: str) -> None:
+    client, fake = make_client(model)
+    fake.answer_with(think("Hm."), say("Hello."), call("get_weather", {"place": "Oslo"}))
+    stream = await client.stream(input="hi", tools=[TOOL])
+    assert stream.kinds[:2] == ["response.created", "response.in_progress"]
+    assert stream.kinds[-1] == "response.completed"
+    for kind in ("output_text.delta", "output_text.done", "function_call_arguments.delta"):
+        assert f"response.{kind}" in stream.kinds
+    assert get_text(stream.response) == "Hello."
+
+
+async def test_a_stream_of_the_same_dialect_has_every_event_in_order(make_client: MakeClient) -> None:
+    client, fake = make_client(SAME)
+    fake.answer_with(say("Hello."), call("get_weather", {"place": "Oslo"}))
+    stream = await client.stream(input="hi", tools=[TOOL], has_end=False)
+    assert stream.kinds[-1] == "response.completed"
+    assert get_text(stream.response) == "Hello."
 
 
 @pytest.mark.parametrize("model", ["anthropic", "openai_chat"])
-async def test_a_conversation_is_compacted_and_goes_on(gateway_server: ServerFixture, model: str) -> None:
-    fake = gateway_server.fakes[model]
-    fake.answer_with(say("The user likes quinces."))
-    items = [{"type": "message", "role": "user", "content": "I like quinces."}]
-    status, data = await post(gateway_server, "/v1/responses/compact", model=model, input=items)
-    assert status == 200
-    compaction = msgspec.json.decode(data)
-    assert compaction["object"] == "response.compaction"
-    assert {"id", "created_at", "usage"} <= compaction.keys()
-    (item,) = compaction["output"]
-    check_item(item)
-    assert "quinces" not in item["encrypted_content"]
-    fake.answer_with(say("Quinces."))
-    await respond(gateway_server, model=model, input=[item, {"type": "message", "role": "user", "content": "What?"}])
-    assert "The user likes quinces." in str(fake.bodies[1])
+async def test_a_broken_stream_ends_with_a_failed_response(make_client: MakeClient, model: str) -> None:
+    client, fake = make_client(model)
+    fake.cut(600, say("A long text. " * 50))
+    stream = await client.stream(input="hi", has_end=False)
+    assert stream.kinds[-1] == "response.failed"
+    assert stream.response["error"]["message"]
+
+
+# --- WebSockets ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("model", SOME)
+async def test_requests_of_a_connection_are_answered_in_turn(make_client: MakeClient, model: str) -> None:
+    client, fake = make_client(model)
+    fake.answer_with(say("One."))
+    fake.answer_with(say("Two."))
+    async with client.connect() as socket:
+        for words in ("One.", "Two."):
+            response = await socket.ask(input="hi")
+            assert (response["status"], get_text(response)) == ("completed", words)
+
+
+@pytest.mark.parametrize("model", SOME)
+async def test_a_connection_continues_a_response_that_is_not_stored(make_client: MakeClient, model: str) -> None:
+    client, fake = make_client(model)
+    for words in ("One.", "Two.", "Three."):
+        fake.answer_with(say(words))
+    async with client.connect() as socket:
+        first = await socket.ask(input="1?")
+        second = await socket.ask(input="2?", previous_response_id=first["id"])
+        assert get_text(second) == "Two."
+    assert "One." in str(fake.bodies[1])
+    async with client.connect() as socket:
+        lost = await socket.ask(input="3?", previous_response_id=second["id"])
+        assert lost["error"]["code"] == "previous_response_not_found"
+        assert get_text(await socket.ask(input=[message("user", "3?")])) == "Three."
     assert fake.refused == []
+
+
+async def test_an_unknown_response_is_not_continued(make_client: MakeClient) -> None:
+    client, _ = make_client("anthropic")
+    async with client.connect() as socket:
+        lost = await socket.ask(input="hi", previous_response_id="resp_none")
+    assert (lost["status"], lost["error"]["code"]) == (400, "previous_response_not_found")
+
+
+@pytest.mark.parametrize("model", SOME)
+async def test_a_failed_continuation_removes_what_it_continues(make_client: MakeClient, model: str) -> None:
+    client, fake = make_client(model)
+    fake.answer_with(say("One."))
+    async with client.connect() as socket:
+        first = await socket.ask(input="1?")
+        failed = await socket.ask(input=[LOST], previous_response_id=first["id"])
+        assert (failed["type"], failed["status"]) == ("error", 400)
+        again = await socket.ask(input="2?", previous_response_id=first["id"])
+        assert again["error"]["code"] == "previous_response_not_found"
+    assert len(fake.bodies) == 1
+
+
+async def test_a_failure_that_is_not_json_is_an_error_with_a_code(make_client: MakeClient) -> None:
+    client, fake = make_client(SAME)
+    fake.fail(502, "no gateway")
+    async with client.connect() as socket:
+        failed = await socket.ask(input="1?")
+    assert failed["status"] == 502
+
+
+# --- compaction ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("model", SOME)
+async def test_a_conversation_is_compacted_and_goes_on(make_client: MakeClient, model: str) -> None:
+    client, fake = make_client(model)
+    fake.answer_with(say("The user likes quinces."))
+    items = [message("user", "I like quinces."), message("assistant", "Noted.")]
+    compacted = await client.compact(input=items, prompt_cache_key="k")
+    (item,) = [item for item in compacted["output"] if item["type"] == "compaction"]
+    assert "quinces" not in item["encrypted_content"]
+    for words in ("Quinces.", "Still quinces."):
+        fake.answer_with(say(words))
+    response = await client.create(input=[*compacted["output"], message("user", "What?")])
+    assert get_text(response) == "Quinces."
+    async with client.connect() as socket:
+        response = await socket.ask(input=[*compacted["output"], message("user", "What?")], tools=[])
+    assert get_text(response) == "Still quinces."
+    assert fake.refused == (["Not found: /v1/responses/compact"] if model == SAME else [])
 
 
 @pytest.mark.parametrize("body", [{"input": "hi"}, {"model": "anthropic"}])
-async def test_a_compaction_needs_a_model_and_input(gateway_server: ServerFixture, body: dict[str, Any]) -> None:
-    status, data = await post(gateway_server, "/v1/responses/compact", **body)
-    assert status == 400
-    assert msgspec.json.decode(data)["error"]["type"] == "invalid_request_error"
+async def test_a_compaction_needs_a_model_and_input(make_client: MakeClient, body: dict[str, Any]) -> None:
+    client, _ = make_client("anthropic")
+    status, wire = await client.post("/responses/compact", **body)
+    assert (status, wire["error"]["type"]) == (400, "invalid_request_error")
 
 
 @pytest.mark.parametrize("stream", [False, True])
-async def test_a_trigger_is_answered_with_a_compaction(gateway_server: ServerFixture, stream: bool) -> None:
-    fake = gateway_server.fakes["anthropic"]
+async def test_a_trigger_is_answered_with_a_compaction(make_client: MakeClient, stream: bool) -> None:
+    client, fake = make_client("anthropic")
     fake.answer_with(say("A summary."))
-    items = [{"type": "message", "role": "user", "content": "hi"}, {"type": "compaction_trigger"}]
-    _, data = await post(gateway_server, model="anthropic", input=items, stream=stream)
+    items = [message("user", "hi"), {"type": "compaction_trigger"}]
     if stream:
-        events = [msgspec.json.decode(line[6:]) for line in data.splitlines() if line.startswith(b"data: {")]
-        kinds = [event["type"] for event in events]
-        assert kinds[-2:] == ["response.output_item.done", "response.completed"]
-        wire = events[-1]["response"]
+        checker: StreamChecker = await client.stream(input=items, has_end=False)
+        assert checker.kinds[-2:] == ["response.output_item.done", "response.completed"]
+        response = checker.response
     else:
-        wire = msgspec.json.decode(data)
-    check_response(wire)
-    (item,) = wire["output"]
+        response = await client.create(input=items)
+    (item,) = response["output"]
     assert item["type"] == "compaction"
     assert fake.refused == []
-
-
-async def test_a_missing_previous_response_has_its_code(gateway_server: ServerFixture) -> None:
-    status, data = await post(gateway_server, model="anthropic", input="hi", previous_response_id="resp_none")
-    error = msgspec.json.decode(data)["error"]
-    assert (status, error["code"]) == (400, "previous_response_not_found")

@@ -312,6 +312,31 @@ def model_of(path: str, body: dict[str, Any]) -> str:
     return str(body.get("model", ""))
 
 
+_ECHO = {
+    "background": False,
+    "frequency_penalty": 0.0,
+    "instructions": None,
+    "max_output_tokens": None,
+    "max_tool_calls": None,
+    "metadata": {},
+    "parallel_tool_calls": True,
+    "presence_penalty": 0.0,
+    "previous_response_id": None,
+    "prompt_cache_key": None,
+    "reasoning": {"effort": None, "summary": None},
+    "safety_identifier": None,
+    "service_tier": "default",
+    "store": True,
+    "temperature": 1.0,
+    "text": {"format": {"type": "text"}},
+    "tool_choice": "auto",
+    "tools": [],
+    "top_logprobs": 0,
+    "top_p": 1.0,
+    "truncation": "disabled",
+}
+
+
 def whole(parts: list[Part], model: str, issued: Issued) -> dict[str, Any]:
     """The answer at once. Its reasoning can be read by nobody but this fake."""
     seed = issued.next_answer()
@@ -324,11 +349,13 @@ def whole(parts: list[Part], model: str, issued: Issued) -> dict[str, Any]:
         "id": made_id("resp_", 48, seed),
         "object": "response",
         "created_at": 1767268800,
+        "completed_at": 1767268801,
         "status": "completed",
         "error": None,
         "incomplete_details": None,
         "model": model,
         "output": output,
+        **_ECHO,
         "usage": {
             "input_tokens": 11,
             "input_tokens_details": {"cached_tokens": 0},
@@ -358,7 +385,7 @@ def _item(part: Part, seed: str, index: str, issued: Issued) -> Item:
 def streamed(parts: list[Part], model: str, issued: Issued) -> list[bytes]:
     """The same answer in pieces."""
     answer = whole(parts, model, issued)
-    begun = {**answer, "status": "in_progress", "output": [], "usage": None}
+    begun = {**answer, "status": "in_progress", "completed_at": None, "output": [], "usage": None}
     events: list[dict[str, Any]] = [
         {"type": "response.created", "response": begun},
         {"type": "response.in_progress", "response": begun},

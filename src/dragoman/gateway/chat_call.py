@@ -35,6 +35,7 @@ from dragoman.gateway.model_names import Resolution
 from dragoman.gateway.recorder import Recorder, count_usage
 from dragoman.gateway.response_objects import append_items
 from dragoman.gateway.response_state import ResponseState, keep_locally, stored_response
+from dragoman.gateway.sparse_responses import ResponseCompleter
 from dragoman.gateway.streams import LOCAL_FAULTS, MEDIA_TYPES, FinalResponse, NativeStream, ping, stream_framing
 from dragoman.gateway.tool_forms import ToolForms
 from dragoman.gateway.translation import (
@@ -324,6 +325,7 @@ class ChatCall:
             )
             return Failure(fault, target)
         if attempt.is_native:
+            body = self._complete_body(body)
             await self._record(target, reply, attempt.losses, self._response_of(body))
             headers = {**self._choice_headers(target, ()), **header_rules.response_headers(response.headers)}
             content_type = response.headers.get("content-type", JSON_TYPE)
@@ -382,7 +384,9 @@ class ChatCall:
     async def _make_stream(self, attempt: Attempt) -> Stream:
         request, provider = self._client_request, attempt.target.provider
         if attempt.is_native:
-            return NativeStream(provider.dialect, request.framing, provider.quirks)
+            completer = self._completer()
+            complete_frame = completer.complete_frame if completer is not None else None
+            return NativeStream(provider.dialect, request.framing, provider.quirks, complete_frame)
         options = request.value("stream_options") if request.dialect == "openai_chat" else None
         is_asked = request.reply_dialect != "openai_chat" or (
             isinstance(options, dict) and options.get("include_usage") is True
@@ -431,12 +435,25 @@ class ChatCall:
     def _identity(self) -> dict[str, Any]:
         dialect = self._client_request.reply_dialect
         identity = reply_identity(dialect, self._gateway.new_id(), self._services.clock())
-        if dialect == "openai_responses":
-            names = self._client_request.fields
-            identity |= echo_request({name: self._client_request.value(name) for name in names if name != "input"})
-            if self._state is not None:
-                identity["previous_response_id"] = self._state.previous_response_id
-        return identity
+        return identity | self._echo() if dialect == "openai_responses" else identity
+
+    def _echo(self) -> dict[str, Any]:
+        """Return the fields of a Responses request that its response repeats."""
+        names = self._client_request.fields
+        echo = echo_request({name: self._client_request.value(name) for name in names if name != "input"})
+        if self._state is not None:
+            echo["previous_response_id"] = self._state.previous_response_id
+        return echo
+
+    def _completer(self) -> ResponseCompleter | None:
+        """Return what adds the fields that a server of the Responses API has left out."""
+        if self._client_request.reply_dialect != "openai_responses":
+            return None
+        return ResponseCompleter(self._echo, self._services.clock)
+
+    def _complete_body(self, body: bytes) -> bytes:
+        completer = self._completer()
+        return body if completer is None else completer.complete_body(body)
 
     def _with_previous(self, body: bytes) -> bytes:
         """Return the provider's response with the id that the gateway resolved in its place."""

@@ -38,6 +38,13 @@ _PREFIX: Final = "dragoman.summary."  # of the opaque content of an item of ours
 _PATHS: Final = ("/responses", "/responses/compact")
 _MAX_BYTES: Final = 64 * 2**20
 _NO_ENDPOINT: Final = (404, 405, 501)
+_NO_USAGE: Final = {
+    "input_tokens": 0,
+    "input_tokens_details": {"cached_tokens": 0},
+    "output_tokens": 0,
+    "output_tokens_details": {"reasoning_tokens": 0},
+    "total_tokens": 0,
+}
 _INTRODUCTION: Final = "Summary of the conversation so far:\n\n"
 _INSTRUCTION: Final = (
     "Write a summary of this conversation that replaces it. Include the goals and wishes of the user, decisions and"
@@ -67,7 +74,7 @@ async def compact(gateway: Gateway, client_request: ClientRequest) -> GatewayRes
         "object": "response.compaction",
         "created_at": int(now.timestamp()),
         "output": [item],
-        "usage": wire.get("usage"),
+        "usage": wire.get("usage") or _NO_USAGE,
     }
     return json_response(compaction)
 

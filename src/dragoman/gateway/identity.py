@@ -66,11 +66,19 @@ def echo_request(body: dict[str, Any]) -> dict[str, Any]:
         echo["tools"] = [_complete_tool(tool) for tool in tools]
     text = body.get("text")
     if isinstance(text, dict):
-        echo["text"] = {"format": {"type": "text"}, **text}
+        echo["text"] = _complete_text(text)
     reasoning = body.get("reasoning")
     if isinstance(reasoning, dict):
         echo["reasoning"] = {"effort": None, "summary": None, **reasoning}
     return echo
+
+
+def _complete_text(text: dict[str, Any]) -> dict[str, Any]:
+    fields = {"format": {"type": "text"}, **{name: value for name, value in text.items() if value is not None}}
+    if isinstance(fields["format"], dict) and fields["format"].get("type") == "json_schema":
+        fields["format"] = {"description": None, **fields["format"]}
+        fields["format"]["strict"] = fields["format"].get("strict") is True
+    return fields
 
 
 def _complete_tool(tool: Any) -> Any:

@@ -37,11 +37,16 @@ LIMIT_REACHED: Final = (
 _NOT_FORWARDED: Final = ("connection", "upgrade", "sec-websocket-", "content-length", "openai-beta")
 _NOT_IN_BODY: Final = ("type", "generate", "stream", "stream_options", "background")
 _WHOLE: Final = ("response.completed", "response.incomplete")
+_MAX_ERROR_BYTES: Final = 2_000
 _NO_TOKENS: Final = TokenUsage(input_tokens=0, output_tokens=0)
 
 
 class _Event(msgspec.Struct):
     type: str = ""
+
+
+class _Failure(msgspec.Struct):
+    error: dict[str, Any]
 
 
 _read_event: Final = msgspec.json.Decoder(_Event).decode
@@ -122,9 +127,14 @@ def _frame_data(frame: bytes) -> str | None:
 
 
 def _wrap_failure(response: GatewayResponse) -> str:
-    """Return the event of a request that was refused."""
+    """Return the event of a request that was refused. It always has a code, as clients expect."""
     assert isinstance(response.body, bytes)
-    error = msgspec.json.decode(response.body).get("error")
+    try:
+        error = msgspec.json.decode(response.body, type=_Failure).error
+    except (msgspec.DecodeError, UnicodeDecodeError):  # of a server in between
+        error = {"message": response.body[:_MAX_ERROR_BYTES].decode(errors="replace")}
+    error = {"type": "server_error", "message": "The request failed.", "param": None, **error}
+    error["code"] = str(error.get("code") or error["type"])
     return msgspec.json.encode({"type": "error", "status": response.status, "error": error}).decode()
 
 

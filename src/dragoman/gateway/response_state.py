@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from dragoman.gateway.gateway import Gateway
 
 DIALECT: Final = "openai_responses"
+_OUTPUT_ITEMS: Final = ("function_call_output", "custom_tool_call_output")
+_OPAQUE_ITEMS: Final = ("compaction", "item_reference")  # these may contain a call
 _MAX_CHAIN: Final = 10_000
 
 
@@ -65,7 +67,20 @@ async def resolve_state(gateway: Gateway, client_request: ClientRequest) -> tupl
             if conversation_id is None
             else (await get_conversation(gateway, caller, conversation_id)).input
         )
+    _check_outputs(earlier, own)
     return with_input(client_request, [*earlier, *own]), state
+
+
+def _check_outputs(earlier: list[Any], own: list[Any]) -> None:
+    """Reject the output of a call that is not in the conversation: providers do, but not every compatible server."""
+    items = [item for item in (*earlier, *own) if isinstance(item, dict)]
+    if any(item.get("type") in _OPAQUE_ITEMS for item in items):
+        return
+    calls = {item.get("call_id") for item in items if item.get("type") not in _OUTPUT_ITEMS}
+    for item in own:
+        if isinstance(item, dict) and item.get("type") in _OUTPUT_ITEMS and item.get("call_id") not in calls:
+            call_id = item.get("call_id")
+            raise invalid_request_error(f"input: the conversation has no call {call_id!r} for this output.")
 
 
 def with_input(client_request: ClientRequest, items: list[Any]) -> ClientRequest:

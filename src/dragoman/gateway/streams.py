@@ -10,7 +10,7 @@ accepted it, so that the frame of an error can follow at any place. ``ping`` is 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any, Final
 
 import msgspec
@@ -101,9 +101,16 @@ class FrameGate:
 class NativeStream:
     """A provider's stream for a caller of the same dialect. ``accumulator`` has the reply so far."""
 
-    def __init__(self, dialect: str, framing: str | None, quirks: tuple[str, ...]) -> None:
+    def __init__(
+        self,
+        dialect: str,
+        framing: str | None,
+        quirks: tuple[str, ...],
+        complete_frame: Callable[[bytes], bytes] | None = None,
+    ) -> None:
         self._dialect = dialect
         self._framing = framing
+        self._complete_frame = complete_frame
         self._gate = FrameGate(stream_framing(dialect, framing))
         self._reader = dialects.load(dialect).stream_reader(framing, quirks)
         self.accumulator = Accumulator()
@@ -137,7 +144,7 @@ class NativeStream:
         fault = self._note(self._reader.feed(frame))
         if fault is not None and fault.code in LOCAL_FAULTS:
             return failure_frames(self._dialect, self._framing, fault)
-        return frame
+        return frame if self._complete_frame is None else self._complete_frame(frame)
 
     def _note(self, events: Iterable[StreamEvent]) -> Fault | None:
         """Add events to the reply, and return the fault among them."""
