@@ -20,7 +20,7 @@ import dragoman
 from dragoman.attachments import Owner, open_attachments
 from dragoman.cli.options import default_path, mask_password, resolve_store_url
 from dragoman.cli.parser import app
-from dragoman.cli.stats import bar
+from dragoman.cli.totals import bar
 from dragoman.cli.tour import example_conversation
 from dragoman.message import Attachment, ContentBlock, Message, Role, TextBlock, ToolResultBlock, ToolUseBlock
 from dragoman.store import Session, Store

@@ -33,7 +33,7 @@ async def test_a_page_that_was_named_may_ask_and_see_the_answer(tmp_path: Path) 
 @pytest.mark.parametrize(
     "origin", ["https://evil.example", "http://app.example.org", f"{NAMED}:444", f"{NAMED}.evil.example", "null", "*"]
 )
-async def test_no_other_page_is_let_in(tmp_path: Path, origin: str) -> None:
+async def test_pages_of_other_origins_are_rejected(tmp_path: Path, origin: str) -> None:
     async with run_test_server(tmp_path, allow_origin=(NAMED,)) as server:
         async with server.client.options(ASKED, headers={"Origin": origin, **BEFOREHAND}) as answer:
             assert answer.status == 405

@@ -86,7 +86,7 @@ async def test_a_visit_with_the_token_gives_a_cookie_that_nobody_else_can_use(ch
 
 
 @needs_root
-def test_a_real_process_of_another_user_is_told_apart(tmp_path: Path) -> None:
+def test_a_process_of_another_user_is_distinguished(tmp_path: Path) -> None:
     program = (
         "import encodings.idna, http.client, os, sys\n"
         "uid, port, path, *headers = sys.argv[1:]\n"
@@ -191,7 +191,7 @@ def test_a_socket_that_its_process_has_closed_is_nobodys(
 @pytest.mark.parametrize(
     "headers", [["Origin: {own}", "Origin: {own}"], ["Origin: {own}", "Origin: https://evil.example"]]
 )
-async def test_a_second_origin_is_refused(
+async def test_a_second_origin_header_is_rejected(
     chat_server: ServerFixture, keyed_server: ServerFixture, headers: list[str]
 ) -> None:
     key = (await keyed_server.make_key("ann"))["Authorization"]

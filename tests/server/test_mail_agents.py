@@ -211,7 +211,7 @@ async def test_agents_that_answer_each_other_stop(tmp_path: Path) -> None:
         assert len(await mail.letters()) == 3
 
 
-async def test_a_letter_is_answered_once_whoever_delivers_it_again(tmp_path: Path) -> None:
+async def test_a_letter_is_answered_once_although_it_is_delivered_again(tmp_path: Path) -> None:
     """The server stops after the run and before the acknowledgement."""
     async with mail_server(tmp_path, mail_agent=()) as server:
         mail = server.state.mail

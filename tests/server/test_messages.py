@@ -148,7 +148,7 @@ async def test_a_message_is_shown_as_every_format(chat_server: ServerFixture) ->
     assert "provider_raw" not in str(thought)
 
 
-async def test_what_a_provider_noted_leaves_the_server_in_no_view_but_its_own_wire(chat_server: ServerFixture) -> None:
+async def test_residue_is_returned_only_in_the_wire_format_of_its_dialect(chat_server: ServerFixture) -> None:
     noted = {"dialect": "anthropic", "residue": {"set": {"stop_sequence": "of the provider alone"}}}
     inside = TextBlock("blue", provider_raw=noted)
     name = await make_thread(

@@ -304,7 +304,7 @@ _RESTORERS: Final = ("connect", "chat_stream", "chat_messages")  # an unknown th
 _STATUSES: Final = {"cursor": 400, "url": 404}
 
 
-async def test_what_is_anns_is_not_there_for_anybody_else(ground: TenantFixture) -> None:
+async def test_no_route_shows_the_data_of_another_tenant(ground: TenantFixture) -> None:
     for attempt in attempts():
         if attempt.endpoint in _CREATORS and attempt.tried == "threadId":
             continue  # it makes a thread of the caller's own: see runs/test_foreign_ids.py

@@ -48,7 +48,7 @@ async def keep_something(url: str) -> None:
 
 
 @pytest.mark.usefixtures("careless")
-async def test_whatever_a_store_makes_is_its_owners_alone(tmp_path: Path) -> None:
+async def test_only_the_owner_can_read_the_files_of_a_store(tmp_path: Path) -> None:
     folder = tmp_path / "made" / "here"
     async with open_store(f"sqlite:///{folder / 'chats.db'}") as store:
         await store.create_session()
@@ -62,7 +62,7 @@ async def test_whatever_a_store_makes_is_its_owners_alone(tmp_path: Path) -> Non
     assert open_to_others(tmp_path) == []
 
 
-async def test_what_others_could_read_is_restricted_when_it_is_opened(
+async def test_readable_files_are_restricted_when_a_store_is_opened(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     path = tmp_path / "store.db"

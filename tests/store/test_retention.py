@@ -515,7 +515,7 @@ async def test_a_flipped_bit_in_the_file_is_listed_and_never_served(tmp_path: Pa
                 assert len(await store.read(session.id, number - 5, 5)) == 5
 
 
-async def test_what_was_imported_today_is_not_old_however_old_it_is(store: Store, clock: Clock) -> None:
+async def test_retain_keeps_sessions_that_were_imported_today(store: Store, clock: Clock) -> None:
     store.clock = clock
     undated = b'{"id": "", "session_id": "", "role": "user", "content": [{"type": "text", "text": "When?"}],'
     undated += b' "metadata": {}, "created_at": "1970-01-01T00:00:00Z", "schema_version": 1}\n'

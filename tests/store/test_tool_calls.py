@@ -100,7 +100,7 @@ async def test_many_who_learn_tool_ids_at_once_lose_none(shared_place: Place) ->
         "UPDATE tool_calls SET message_id = 'another' WHERE id = 'tu_1'",
     ],
 )
-async def test_a_call_that_was_changed_is_found_and_not_served(store: Store, change: str) -> None:
+async def test_a_changed_call_is_found_and_not_served(store: Store, change: str) -> None:
     session = (await store.create_session()).id
     await store.append(session, [called("tu_1", "tu_2", "tu_3"), result("tu_1")])
     await store.cancel_tool_call(session, "tu_3")

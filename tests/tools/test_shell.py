@@ -130,7 +130,7 @@ HARMLESS = {
 }
 
 
-def test_secrets_are_known_by_their_values_and_by_those_that_hold_them() -> None:
+def test_secrets_are_found_by_value_and_inside_other_values() -> None:
     assert environment_without_secrets({**SECRETS, **HARMLESS})[0] == HARMLESS
 
 

@@ -471,7 +471,7 @@ async def test_a_swap_of_what_is_not_there_is_an_error(session: str, model: str,
         assert done.err.endswith(f"[{code}]\n")
 
 
-async def test_a_swap_to_a_model_without_a_key_is_refused_and_names_the_variable(tmp_path: Path) -> None:
+async def test_a_swap_to_a_model_without_a_key_is_rejected_and_names_the_variable(tmp_path: Path) -> None:
     async with home(tmp_path, "anthropic") as it:
         await it.run("ask", "Hello")
         done = await it.run("swap", "last", "openai:gpt-5")

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import date, timedelta
 from decimal import Decimal
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import Annotated, Any
 
 import msgspec
 from rich.console import Console
@@ -30,13 +29,11 @@ from dragoman.cli.options import (
     usage_filters,
 )
 from dragoman.cli.price import price_table
-from dragoman.cli.stats import bar, totals_json, totals_table
 from dragoman.cli.terminal import console, escape_line, format_cost, format_count, format_usd, print_json, print_table
+from dragoman.cli.totals import print_chart, totals_json, totals_table
 from dragoman.errors import FormatError, InputError, UnknownPriceError
 from dragoman.store import Store, Totals
 from dragoman.store.types import PricedCall, TotalsBy, cost_or_none, total_usd
-
-_MAX_DAYS: Final = 366  # days in one plot
 
 
 async def cost(
@@ -84,7 +81,7 @@ async def cost(
         out.print()
         print_table(out, totals_table(by, groups[by]))
     out.print()
-    _print_chart(out, groups["day"], days)
+    print_chart(out, groups["day"], days)
 
 
 async def _read_totals(store: Store, by: TotalsBy, version: str | None, filters: dict[str, Any]) -> list[Totals]:
@@ -113,46 +110,6 @@ def _print_sum(out: Console, days: Sequence[Totals], version: str | None) -> Non
         out.print(line.append("; set prices with dragoman reprice", "dim"))
     if version is not None:
         out.print(Text(f"with prices {escape_line(version)}", "dim"))
-
-
-def _print_chart(out: Console, totals: Sequence[Totals], days: int) -> None:
-    """Print a bar per day: the cost, or the tokens if nothing has a price above 0."""
-    for row in totals:
-        if row.group is None:
-            label = _label(row, by_tokens=not row.cost_usd)
-            out.print(Text("without a date  ", "dim").append(label, "default"))
-    if all(row.group is None for row in totals):
-        return
-    rows = _every_day(totals, min(days, _MAX_DAYS))
-    by_tokens = not any(row.cost_usd for _, row in rows if row is not None)
-    amounts = [0.0 if row is None else _amount(row, by_tokens=by_tokens) for _, row in rows]
-    labels = ["" if row is None else _label(row, by_tokens=by_tokens) for _, row in rows]
-    width = max(10, min(out.width, 100) - 17 - max(map(len, labels)))
-    maximum = max(amounts) or 1.0
-    for (day, _), amount, label in zip(rows, amounts, labels, strict=True):
-        line = Text(f"{day:%a} {day.isoformat()}  ", "dim")
-        if not label:
-            out.print(line.append("·", "dim"))
-            continue
-        bar_text = bar(amount / maximum, width) or ("▏" if amount else "")
-        out.print(line.append(bar_text, "green").append(f" {label}" if bar_text else label, "default"))
-
-
-def _every_day(totals: Sequence[Totals], days: int) -> list[tuple[date, Totals | None]]:
-    by_day = {date.fromisoformat(row.group): row for row in totals if row.group is not None}
-    last = max(by_day)
-    first = last - timedelta(days=min(days - 1, (last - min(by_day)).days))
-    return [(day, by_day.get(day)) for day in (first + timedelta(days=n) for n in range((last - first).days + 1))]
-
-
-def _amount(row: Totals, *, by_tokens: bool) -> float:
-    return float(row.input_tokens + row.output_tokens) if by_tokens else float(row.cost_usd)
-
-
-def _label(row: Totals, *, by_tokens: bool) -> str:
-    if by_tokens:
-        return format_count(row.input_tokens + row.output_tokens, "token")
-    return format_cost(row.cost_usd, row.unpriced, row.messages)
 
 
 # --- reprice ---------------------------------------------------------------------------------------------------------

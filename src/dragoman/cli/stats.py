@@ -2,13 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from decimal import Decimal
-from typing import Any, Final
-
-import msgspec
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
 from dragoman.cli.options import (
@@ -27,10 +21,9 @@ from dragoman.cli.options import (
     resolve_store_url,
     usage_filters,
 )
-from dragoman.cli.terminal import console, escape_line, format_cost, format_count, format_size, print_json, print_table
-from dragoman.store import SizeReport, Totals
-
-_PARTS: Final = " ▏▎▍▌▋▊▉█"
+from dragoman.cli.terminal import console, escape_line, format_count, format_size, print_json, print_table
+from dragoman.cli.totals import print_chart, totals_json, totals_table
+from dragoman.store import SizeReport
 
 
 async def stats(
@@ -51,7 +44,7 @@ async def stats(
     Parameters
     ----------
     days
-        The number of days in the chart, the last ones with usage.
+        The number of days in the chart, up to the last day with usage.
     """
     async with open_store_at(store_url) as store:
         sizes = await store.sizes()
@@ -73,7 +66,7 @@ async def stats(
     out.print()
     print_table(out, totals_table(by, totals_by[by]))
     out.print()
-    _print_chart(out, totals_by["day"][-days:])
+    print_chart(out, totals_by["day"], days)
 
 
 def _print_sizes(out: Console, where: str, durability: str, sizes: SizeReport) -> None:
@@ -88,55 +81,3 @@ def _print_sizes(out: Console, where: str, durability: str, sizes: SizeReport) -
     tables = sorted(sizes.tables.items(), key=lambda table: -table[1])[:5]
     if tables:
         out.print("largest: " + ", ".join(f"{name} {format_size(counts)}" for name, counts in tables), style="dim")
-
-
-def totals_json(totals: Sequence[Totals]) -> list[dict[str, Any]]:
-    """Return totals for JSON output, with a null cost if no reply has a price."""
-    return [{**msgspec.structs.asdict(row), "cost_usd": row.amount_usd} for row in totals]
-
-
-def totals_table(by: str, totals: Sequence[Totals]) -> Table:
-    """Format totals as a table, highest cost first."""
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim", show_footer=len(totals) > 1)
-    table.add_column(by, "total", overflow="fold")
-    for name in ("replies", "input", "cached", "output", "cost"):
-        table.add_column(name, justify="right", no_wrap=True)
-    for row in sorted(totals, key=lambda one: -one.cost_usd):
-        table.add_row(escape_line(row.group or "–"), *_cells([row]))
-    for column, total in zip(table.columns[1:], _cells(totals), strict=True):
-        column.footer = total
-    return table
-
-
-def _cells(totals: Sequence[Totals]) -> tuple[str, ...]:
-    fresh = sum(row.input_tokens + row.cache_creation_input_tokens for row in totals)
-    return (
-        f"{sum(row.messages for row in totals):,}",
-        f"{fresh:,}",
-        f"{sum(row.cached_input_tokens for row in totals):,}",
-        f"{sum(row.output_tokens for row in totals):,}",
-        format_cost(
-            sum((row.cost_usd for row in totals), Decimal(0)),
-            sum(row.unpriced for row in totals),
-            sum(row.messages for row in totals),
-        ),
-    )
-
-
-def _print_chart(out: Console, days: Sequence[Totals]) -> None:
-    """Print a bar per day: the cost, or the tokens if nothing has a price above 0."""
-    amounts = [float(day.cost_usd) for day in days]
-    labels = [format_cost(day.cost_usd, day.unpriced, day.messages) for day in days]
-    if not any(amounts):
-        amounts = [float(day.input_tokens + day.output_tokens) for day in days]
-        labels = [format_count(int(amount), "token") for amount in amounts]
-    width = max(10, min(out.width, 100) - 14 - max(map(len, labels)))
-    for day, amount, label in zip(days, amounts, labels, strict=True):
-        line = Text(f"{day.group}  ", "dim").append(bar(amount / max(amounts, default=1), width), "green")
-        out.print(line.append(f" {label}"))
-
-
-def bar(share: float, width: int) -> str:
-    """Return a bar for a share of a width, with a resolution of an eighth of a character."""
-    eighths = round(share * width * 8)
-    return "█" * (eighths // 8) + _PARTS[eighths % 8].strip()

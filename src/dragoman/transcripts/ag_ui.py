@@ -39,6 +39,7 @@ from dragoman.message import (
 from dragoman.transcripts.base import (
     KEY,
     KNOWN_ROLES,
+    UNKNOWN_TYPES,
     LossCollector,
     TranscriptReader,
     add_notes,
@@ -55,6 +56,7 @@ from dragoman.transcripts.base import (
     read_transcript,
     unsupported_reason,
     wire_ids,
+    with_residue,
     write_with_notes,
 )
 from dragoman.wire.residue import get_notes
@@ -77,12 +79,7 @@ _PIECE_FIELDS: Final = (
     "empty",
     "blank",
 )  # fields under our key about a wire message instead of a message
-_UNKNOWN_TYPES: Final = {
-    "image": "image/*",
-    "audio": "audio/*",
-    "video": "video/*",
-    "document": "application/octet-stream",
-}
+_UNKNOWN_TYPES: Final = {**UNKNOWN_TYPES, "document": "application/octet-stream"}
 _Thought = ThinkingBlock | RedactedThinkingBlock
 
 
@@ -252,11 +249,8 @@ def _read_content(content: Any, where: str) -> list[ContentBlock]:
 
 
 def _read_part(part: dict[str, Any]) -> ContentBlock:
-    block = _match_part(part)
-    if block is None:
-        return OpaqueBlock(NAME, part)
-    form = "binary" if part["type"] == "binary" else None
-    return block.replace(provider_raw=make_notes(NAME, _default_part(block, form), part, form=form))
+    form = "binary" if part.get("type") == "binary" else None
+    return with_residue(NAME, _match_part(part), part, lambda block: _default_part(block, form), form=form)
 
 
 def _match_part(part: dict[str, Any]) -> TextBlock | MediaBlock | None:

@@ -67,6 +67,7 @@ MEDIA_BLOCKS: Final[dict[str, type[MediaBlock]]] = {
     "video": VideoBlock,
     "document": DocumentBlock,
 }
+UNKNOWN_TYPES: Final = {"image": "image/*", "audio": "audio/*", "video": "video/*"}  # media types that a wire omits
 KNOWN_ROLES: Final = frozenset(Role)  # other roles are of a newer version
 _SEPARATE_FIELDS: Final = ("session_id", "role", "content")  # expressed by the format, or passed by the caller
 
@@ -146,6 +147,18 @@ class TranscriptReader:
         self._tool_ids[wire_id] = tool_id_for(wire_id, self._id_uses.get(wire_id, 1))
         return self._tool_ids[wire_id]
 
+    def read_call_identity(
+        self, part: dict[str, Any], name_field: str, id_field: str, notes: dict[str, Any]
+    ) -> tuple[str, str]:
+        """Return our id and the tool name of a call; a different wire id is noted."""
+        name, wire_id = part.get(name_field), part.get(id_field)
+        if not isinstance(name, str):
+            raise FormatError("a call needs the name of its tool", where=f"{self.path}.{name_field}")
+        call_id = self.call_id(wire_id if isinstance(wire_id, str) else self.path)
+        if isinstance(wire_id, str) and wire_id != call_id:
+            notes["id"] = wire_id
+        return call_id, name
+
     def result_id(self, wire_id: str) -> str:
         """Return our id of the call that a result answers: the latest call with that id."""
         return self._tool_ids.get(wire_id) or tool_id_for(wire_id)
@@ -166,6 +179,11 @@ def read_transcript(
 def is_list_of(wire: Any, predicate: Callable[[Any], bool]) -> bool:
     """Return whether a value is a list with at least one item, and all items match."""
     return isinstance(wire, list) and bool(wire) and all(map(predicate, wire))
+
+
+def has_typed_parts(parts: list[Any]) -> bool:
+    """Return whether every part of a message is an object with a type."""
+    return all(isinstance(part, dict) and isinstance(part.get("type"), str) for part in parts)
 
 
 def parse_wire(wire: Any) -> Any:
@@ -193,6 +211,15 @@ def make_notes(name: str, default: Any, wire: Any, **notes: Any) -> ProviderRaw 
     raw = {"dialect": name, **(raw or {}), "order": order}
     validate_json(raw, "provider_raw")
     return raw
+
+
+def with_residue(
+    name: str, block: ContentBlock | None, part: Any, write_default: Callable[[ContentBlock], Any], **notes: Any
+) -> ContentBlock:
+    """Return the block with the residue of its part. A part without a block becomes an opaque block."""
+    if block is None:
+        return OpaqueBlock(name, part)
+    return block.replace(provider_raw=make_notes(name, write_default(block), part, **notes))
 
 
 def apply_notes(default: Any, notes: ProviderRaw) -> Any:

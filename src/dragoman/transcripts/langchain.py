@@ -40,6 +40,7 @@ from dragoman.message import (
 from dragoman.transcripts.base import (
     KEY,
     KNOWN_ROLES,
+    UNKNOWN_TYPES,
     LossCollector,
     TranscriptReader,
     add_notes,
@@ -55,6 +56,7 @@ from dragoman.transcripts.base import (
     read_transcript,
     unsupported_reason,
     wire_ids,
+    with_residue,
     write_with_notes,
 )
 from dragoman.wire.counts import drop_impossible_counts
@@ -71,12 +73,7 @@ _ROLES: Final = {
 }
 _OPAQUE_TYPES: Final = ("chat", "function", "remove", "ChatMessageChunk", "FunctionMessageChunk")
 _DATA_URL: Final = re.compile(r"data:([^,;]*);base64,(.*)", re.DOTALL)
-_UNKNOWN_TYPES: Final = {
-    "image": "image/*",
-    "audio": "audio/*",
-    "video": "video/*",
-    "file": "application/octet-stream",
-}
+_UNKNOWN_TYPES: Final = {**UNKNOWN_TYPES, "file": "application/octet-stream"}
 
 
 # --- reading ---------------------------------------------------------------------------------------------------------
@@ -179,9 +176,7 @@ def _read_content(content: str | list[Any], role: Role, where: str) -> list[Cont
 
 def _read_part(part: dict[str, Any], role: Role) -> ContentBlock:
     block, form = _match_part(part, role)
-    if block is None:
-        return OpaqueBlock(NAME, part)
-    return block.replace(provider_raw=make_notes(NAME, _default_part(block, form), part, form=form))
+    return with_residue(NAME, block, part, lambda block: _default_part(block, form), form=form)
 
 
 def _match_part(part: dict[str, Any], role: Role) -> tuple[ContentBlock | None, str | None]:

@@ -43,12 +43,14 @@ from dragoman.message import (
 from dragoman.transcripts.base import (
     KEY,
     MEDIA_BLOCKS,
+    UNKNOWN_TYPES,
     LossCollector,
     TranscriptReader,
     add_notes,
     add_residue,
     apply_notes,
     extra_fields,
+    has_typed_parts,
     is_list_of,
     make_medium,
     make_notes,
@@ -59,6 +61,7 @@ from dragoman.transcripts.base import (
     unsupported_item_reason,
     wire_ids,
     with_notes,
+    with_residue,
     write_with_notes,
 )
 from dragoman.wire.counts import drop_impossible_counts
@@ -78,12 +81,7 @@ _OTHER_ROLES: Final = {  # role names of providers
 }
 _WHOLE: Final = "whole"  # under our key: the wire message is one message
 _MODALITIES: Final = {cls: modality for modality, cls in MEDIA_BLOCKS.items()}
-_UNKNOWN_TYPES: Final = {
-    "image": "image/*",
-    "audio": "audio/*",
-    "video": "video/*",
-    "document": "application/*",
-}
+_UNKNOWN_TYPES: Final = {**UNKNOWN_TYPES, "document": "application/*"}
 _URL_TYPES: Final = ("image-url", "audio-url", "video-url", "document-url")  # earlier parts of pydantic-ai
 _RESULT_TYPES: Final = ("text", "blob", "uri", "binary", *_URL_TYPES)  # parts of a tool result
 _Wire = dict[str, Any]
@@ -99,7 +97,7 @@ def looks_like(wire: Any) -> bool:
 def _is_message(item: Any) -> bool:
     match item:
         case {"role": str(), "parts": list(parts)} if "id" not in item and "kind" not in item:
-            return all(isinstance(part, dict) and isinstance(part.get("type"), str) for part in parts)
+            return has_typed_parts(parts)
         case _:
             return False
 
@@ -269,9 +267,7 @@ def _read_part(part: _Wire, role: Role, reader: TranscriptReader) -> ContentBloc
         raise FormatError("a part needs a type, as text", where=f"{reader.path}.type")
     notes: dict[str, Any] = {}
     block = _match_part(part, role, reader, notes)
-    if block is None:
-        return OpaqueBlock(NAME, part)
-    return block.replace(provider_raw=make_notes(NAME, _default_part(block, notes, {}), part, **notes))
+    return with_residue(NAME, block, part, lambda block: _default_part(block, notes, {}), **notes)
 
 
 def _match_part(part: _Wire, role: Role, reader: TranscriptReader, notes: dict[str, Any]) -> ContentBlock | None:
@@ -305,12 +301,8 @@ def _get_text(part: _Wire, reader: TranscriptReader) -> str:
 
 
 def _read_call(part: _Wire, reader: TranscriptReader, notes: dict[str, Any]) -> CallBlock:
-    name, wire_id, arguments = part.get("name"), part.get("id"), part.get("arguments")
-    if not isinstance(name, str):
-        raise FormatError("a call needs the name of its tool", where=f"{reader.path}.name")
-    call_id = reader.call_id(wire_id if isinstance(wire_id, str) else reader.path)
-    if isinstance(wire_id, str) and wire_id != call_id:
-        notes["id"] = wire_id
+    call_id, name = reader.read_call_identity(part, "name", "id", notes)
+    arguments = part.get("arguments")
     reason = (own_fields(part) or {}).get("reason")
     if isinstance(reason, str) and isinstance(arguments, str):
         return InvalidToolUseBlock(call_id, name, arguments, reason)

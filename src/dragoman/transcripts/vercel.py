@@ -48,6 +48,7 @@ from dragoman.transcripts.base import (
     apply_notes,
     extra_fields,
     get_wire_id,
+    has_typed_parts,
     is_list_of,
     make_medium,
     make_notes,
@@ -56,6 +57,7 @@ from dragoman.transcripts.base import (
     own_fields,
     read_transcript,
     unsupported_reason,
+    with_residue,
     write_with_notes,
 )
 from dragoman.wire.residue import get_notes
@@ -103,7 +105,7 @@ def looks_like(wire: Any) -> bool:
 def _is_message(item: Any) -> bool:
     match item:
         case {"id": str(), "role": "system" | "user" | "assistant", "parts": list(parts)}:
-            return all(isinstance(part, dict) and isinstance(part.get("type"), str) for part in parts)
+            return has_typed_parts(parts)
         case _:
             return False
 
@@ -221,9 +223,7 @@ def _add_step(
 
 def _read_part(part: dict[str, Any], role: Role) -> ContentBlock:
     block, form = _match_part(part, role)
-    if block is None:
-        return OpaqueBlock(NAME, part)
-    return block.replace(provider_raw=make_notes(NAME, _default_part(block, form), part, form=form))
+    return with_residue(NAME, block, part, lambda block: _default_part(block, form), form=form)
 
 
 def _match_part(part: dict[str, Any], role: Role) -> tuple[ContentBlock | None, str | None]:

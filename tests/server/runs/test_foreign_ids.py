@@ -165,7 +165,7 @@ async def make_thread(server: ServerFixture, key: dict[str, str], thread: str, a
 
 
 @pytest.mark.parametrize("whose", ["another user's", "another team's"])
-async def test_a_run_under_a_foreign_id_is_like_one_under_a_new_id(keyed_server: ServerFixture, whose: str) -> None:
+async def test_a_run_with_a_foreign_id_is_like_a_run_with_a_new_id(keyed_server: ServerFixture, whose: str) -> None:
     ann = await keyed_server.make_key("ann")
     await make_thread(keyed_server, ann, "taken", "For Ann alone.")
     team = {"team_id": "blue"} if whose == "another team's" else {}
@@ -186,7 +186,7 @@ async def test_a_run_under_a_foreign_id_is_like_one_under_a_new_id(keyed_server:
         assert "For Ann alone." in await answer.text()
 
 
-async def test_the_id_of_a_session_in_the_store_is_found_by_nobody(keyed_server: ServerFixture) -> None:
+async def test_no_route_finds_the_stored_id_of_a_foreign_thread(keyed_server: ServerFixture) -> None:
     ann, bob = await keyed_server.make_key("ann", SCOPES), await keyed_server.make_key("bob", SCOPES)
     await make_thread(keyed_server, ann, "taken", "For Ann alone.")
     callers = []

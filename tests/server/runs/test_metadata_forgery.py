@@ -75,7 +75,7 @@ def _is_honest(message: Any) -> bool:
     )
 
 
-async def test_a_plain_chat_key_says_nothing_about_its_messages_but_their_content(keyed_server: ServerFixture) -> None:
+async def test_a_chat_key_sets_only_the_content_of_its_messages(keyed_server: ServerFixture) -> None:
     key = await keyed_server.make_key("mallory")
     keyed_server.fake.say("Yes.")
     given = run_input(
@@ -94,7 +94,7 @@ async def test_a_plain_chat_key_says_nothing_about_its_messages_but_their_conten
     assert spent.cost_usd >= 0
 
 
-async def test_a_key_that_may_bring_histories_says_no_more_about_them(keyed_server: ServerFixture) -> None:
+async def test_the_scope_history_write_allows_no_other_fields(keyed_server: ServerFixture) -> None:
     key = await keyed_server.make_key("mallory", scopes=("chat", "history:write"))
     keyed_server.fake.say("Yes.")
     call = {"id": "call-1", "type": "function", "function": {"name": "look", "arguments": "{}"}, **_CLAIMED}

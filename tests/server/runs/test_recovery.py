@@ -142,7 +142,7 @@ class Client:
 
 
 @pytest.mark.parametrize("shared_place", ["sqlite"], indirect=True)
-async def test_a_client_that_is_cut_at_every_second_event_sees_every_event_once(
+async def test_a_client_that_reconnects_after_every_second_event_receives_each_once(
     shared_place: Place, tmp_path: Path
 ) -> None:
     async with run_factory(shared_place.url, tmp_path) as servers, aiohttp.ClientSession() as session:
@@ -171,7 +171,7 @@ async def test_200_streams_on_one_worker_lose_nothing(tmp_path: Path) -> None:
             assert client.text == "".join(_WORDS[:20])
 
 
-async def test_a_server_that_is_killed_loses_nothing_that_was_seen(
+async def test_a_killed_server_loses_no_event_that_a_client_received(
     shared_place: Place, tmp_path: Path, count: Callable[[str], None]
 ) -> None:
     chance = random.Random(11)

@@ -58,7 +58,7 @@ async def _fill(store: Store, session_id: str, made: Callable[[], Message]) -> t
 
 
 @pytest.mark.parametrize("made", [short, long])
-async def test_a_full_disk_is_said_so_and_nothing_acknowledged_is_lost(
+async def test_a_full_disk_raises_an_error_and_loses_no_acknowledged_message(
     made: Callable[[], Message], small_disk: Path
 ) -> None:
     ballast = small_disk / "ballast"

@@ -20,7 +20,7 @@ CYCLES = times(scale(8, 25), 250)
 
 @pytest.mark.slow
 @pytest.mark.parametrize("part", range(4))
-async def test_what_was_acknowledged_survives_sigkill_on_sqlite(
+async def test_acknowledged_messages_survive_sigkill_on_sqlite(
     part: int, chance: random.Random, tmp_path: Path, count: Callable[[str], None]
 ) -> None:
     for number in range(0, CYCLES, CYCLES_OF_ONE_FILE):

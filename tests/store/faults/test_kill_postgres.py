@@ -85,7 +85,7 @@ def server() -> Iterator[Server]:
     made.end()
 
 
-async def test_what_was_acknowledged_survives_sigkill_on_postgres(
+async def test_acknowledged_messages_survive_sigkill_on_postgres(
     server: Server, chance: random.Random, count: Callable[[str], None]
 ) -> None:
     cycles = times(scale(6, 15), 100)

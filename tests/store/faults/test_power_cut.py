@@ -98,7 +98,7 @@ def _lost(disk: Disk, opened: Callable[[str], Store], cuts: int, chance: random.
     return [], harness
 
 
-def test_what_was_acknowledged_survives_a_power_cut(
+def test_acknowledged_messages_survive_a_power_cut(
     disk: Disk, chance: random.Random, count: Callable[[str], None]
 ) -> None:
     wrong, harness = _lost(disk, open_store, times(0, 50), chance)

@@ -78,7 +78,7 @@ async def test_a_setting_that_could_lose_an_answer_is_refused(synchronous: str, 
     assert caught.value.code == "unsafe_store"
 
 
-async def test_a_store_of_a_newer_version_is_refused_and_left_as_it_is(tmp_path: Path) -> None:
+async def test_a_store_of_a_newer_version_is_rejected_and_unchanged(tmp_path: Path) -> None:
     path = tmp_path / "store.db"
     async with open_store(f"sqlite:///{path}") as store:
         await store.create_session("sess_1")

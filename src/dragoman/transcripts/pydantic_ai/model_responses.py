@@ -33,9 +33,9 @@ from dragoman.transcripts.base import (
     TranscriptReader,
     add_residue,
     apply_notes,
-    make_notes,
     message_notes,
     with_notes,
+    with_residue,
     write_with_notes,
 )
 from dragoman.transcripts.pydantic_ai.shapes import (
@@ -158,9 +158,7 @@ def _read_part(part: Wire, provider: str | None, reader: TranscriptReader) -> Co
         raise FormatError("a part needs a kind, as text", where=f"{reader.path}.part_kind")
     notes: dict[str, Any] = {}
     block = _match_part(part, reader, notes)
-    if block is None:
-        return OpaqueBlock(NAME, part)
-    return block.replace(provider_raw=make_notes(NAME, _default_part(block, notes, provider), part, **notes))
+    return with_residue(NAME, block, part, lambda block: _default_part(block, notes, provider), **notes)
 
 
 def _match_part(part: Wire, reader: TranscriptReader, notes: dict[str, Any]) -> ContentBlock | None:
@@ -183,12 +181,8 @@ def _match_part(part: Wire, reader: TranscriptReader, notes: dict[str, Any]) -> 
 
 
 def _read_call(part: Wire, reader: TranscriptReader, notes: dict[str, Any]) -> CallBlock:
-    name, args, wire_id = part.get("tool_name"), part.get("args"), part.get("tool_call_id")
-    if not isinstance(name, str):
-        raise FormatError("a call needs the name of its tool", where=f"{reader.path}.tool_name")
-    call_id = reader.call_id(wire_id if isinstance(wire_id, str) else reader.path)
-    if isinstance(wire_id, str) and wire_id != call_id:
-        notes["id"] = wire_id
+    call_id, name = reader.read_call_identity(part, "tool_name", "tool_call_id", notes)
+    args = part.get("args")
     match args:
         case {"INVALID_JSON": str(text), **rest} if not rest:
             return InvalidToolUseBlock(call_id, name, text, _INVALID_REASON)
