@@ -440,11 +440,12 @@ class Accumulator:
             self.invalid_call = self.invalid_call or event.block
 
     def _add_text(self, delta: TextDelta | ThinkingDelta) -> str | None:
-        block = self.blocks.get(delta.index)
+        index, kind = delta.index, type(delta)
+        block = self.blocks.get(index)
         if block is None:
-            block = self.blocks[delta.index] = _OpenText(type(delta))
-        if type(block) is not _OpenText or block.kind is not type(delta):
-            return f"a {type(delta).__struct_config__.tag} for block {delta.index}, which is another block"
+            block = self.blocks[index] = _OpenText(kind)
+        if type(block) is not _OpenText or block.kind is not kind:
+            return f"a {kind.__struct_config__.tag} for block {index}, which is another block"
         block.parts.append(delta.text)
         if delta.provider_raw is not None:
             block.provider_raw = {**(block.provider_raw or {}), **delta.provider_raw}
@@ -452,8 +453,10 @@ class Accumulator:
             block.signature = block.signature if delta.signature is None else delta.signature
             block.is_summary = block.is_summary or delta.is_summary
         else:
-            block.citations.extend(delta.citations)
-            block.token_logprobs.extend(delta.token_logprobs)
+            if delta.citations:
+                block.citations.extend(delta.citations)
+            if delta.token_logprobs:
+                block.token_logprobs.extend(delta.token_logprobs)
         return None
 
     def _log_late_event(self, event: StreamEvent) -> None:

@@ -144,7 +144,7 @@ class IdFormat(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     def accepts(self, text: str) -> bool:
         """Whether the provider accepts this id unchanged."""
         fits = len(text) == self.exact_length if self.exact_length else 0 < len(text) <= self.max_length
-        return fits and text.startswith(self.prefix) and set(text[len(self.prefix) :]) <= set(self.alphabet)
+        return fits and text.startswith(self.prefix) and not text[len(self.prefix) :].strip(self.alphabet)
 
 
 DEFAULT_ID_FORMAT: Final = IdFormat()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -9,10 +10,11 @@ from typing import Any
 import msgspec
 import pytest
 
-from dragoman import dialects
+from dragoman import catalog, dialects
 from dragoman.dialects.anthropic import fast_path as anthropic_fast_path
 from dragoman.dialects.openai_chat import fast_path as chat_fast_path
 from dragoman.errors import DragomanError
+from dragoman.gateway.translation import translate_request
 from dragoman.wire import preparation
 from tests.corpus import records
 
@@ -29,6 +31,8 @@ def skip_fast_paths(monkeypatch: pytest.MonkeyPatch) -> None:
         (chat_fast_path, "read_tool"),
         (chat_fast_path, "read_options"),
         (anthropic_fast_path, "read_block"),
+        (anthropic_fast_path, "read_result"),
+        (anthropic_fast_path, "read_tool"),
         (chat_fast_path, "read_reply"),
         (anthropic_fast_path, "write_blocks"),
         (anthropic_fast_path, "read_reply"),
@@ -188,9 +192,24 @@ def write_everywhere_from_anthropic(wire: Any) -> Any:
     return [dialects.load(name).write_request(request) for name in dialects.names()]
 
 
+def translate_everywhere(source: str, wire: Any) -> Any:
+    """Write a request as the gateway does: the provider receives the ids that it has issued."""
+    request = dialects.load(source).read_request(wire)
+    model = catalog.builtin().model("openai:gpt-5")
+    return [
+        translate_request(request, source, model, catalog.Provider(key="p", title="P", dialect=name), stream=False)
+        for name in dialects.names()
+    ]
+
+
 @pytest.mark.parametrize(
     ("source", "function"),
-    [("openai_chat", write_everywhere), ("anthropic", write_everywhere_from_anthropic)],
+    [
+        ("openai_chat", write_everywhere),
+        ("anthropic", write_everywhere_from_anthropic),
+        ("openai_chat", functools.partial(translate_everywhere, "openai_chat")),
+        ("anthropic", functools.partial(translate_everywhere, "anthropic")),
+    ],
 )
 def test_plain_histories_are_written_like_others(
     source: str, function: Callable[[Any], Any], monkeypatch: pytest.MonkeyPatch
@@ -250,3 +269,62 @@ def test_invalid_messages_have_the_same_result_on_both_paths(message: Any, monke
     fast = encode_result(CHAT.read_request, wire)
     skip_fast_paths(monkeypatch)
     assert encode_result(CHAT.read_request, wire) == fast
+
+
+def make_result(**fields: Any) -> dict[str, Any]:
+    return {"type": "tool_result", "tool_use_id": "toolu_1", "content": "Hm.", **fields}
+
+
+SCHEMA = {"type": "object", "properties": {"a": {"type": "string"}}}
+TOOL = {"name": "f", "description": "Reads.", "input_schema": SCHEMA}
+CALLS: dict[str, Any] = {"role": "assistant", "content": [TOOL_USE]}
+RESULTS: list[dict[str, Any]] = [
+    make_result(),
+    make_result(content=""),
+    make_result(content=[]),
+    make_result(content=None),
+    make_result(content={}),
+    make_result(content=[{"type": "text", "text": "a"}, {"type": "text", "text": ""}]),
+    make_result(content=[{"type": "text", "text": "a", "citations": []}]),
+    make_result(content=[{"type": "text", "text": 1}]),
+    make_result(content=["a"]),
+    make_result(content=[{"type": "image", "source": {"type": "url", "url": "https://a/b.png"}}]),
+    make_result(tool_use_id=""),
+    make_result(tool_use_id="tu_01ARZ3NDEKTSV4RRFFQ69G5FAV"),
+    make_result(tool_use_id="other"),
+    make_result(tool_use_id="function_call:f"),
+    *(make_result(is_error=flag) for flag in (True, False, None, 1)),
+    make_result(cache_control={"type": "ephemeral"}),
+    make_result(further=1),
+]
+TOOLS = [
+    TOOL,
+    {**TOOL, "description": ""},
+    {**TOOL, "description": None},
+    {**TOOL, "type": "custom"},
+    {**TOOL, "type": "bash_20250124"},
+    {**TOOL, "strict": True},
+    {**TOOL, "cache_control": {"type": "ephemeral"}},
+    {**TOOL, "input_schema": {"a": float("nan")}},
+    {**TOOL, "input_schema": None},
+    {"name": "f", "input_schema": SCHEMA},
+    {"name": 1, "description": "Reads.", "input_schema": SCHEMA},
+    {"type": "web_search_20250305", "name": "web_search", "max_uses": 2},
+]
+CALL_REQUESTS = [
+    *({"messages": [CALLS, {"role": "user", "content": [result]}]} for result in RESULTS),
+    *({"messages": [CALLS, {"role": "user", "content": [make_result(), part]}]} for part in (make_result(), TOOL_USE)),
+    *({"messages": [{"role": "user", "content": "Hi."}], "tools": [tool]} for tool in TOOLS),
+]
+
+
+@pytest.mark.parametrize(
+    "function", [read_and_write, functools.partial(translate_everywhere, "anthropic")], ids=["read", "translate"]
+)
+def test_unusual_results_and_tools_have_the_same_result_on_both_paths(
+    function: Callable[[Any], Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wires = [{"model": "m", "max_tokens": 9, **fields} for fields in CALL_REQUESTS]
+    fast = [encode_result(function, wire) for wire in wires]
+    skip_fast_paths(monkeypatch)
+    assert [encode_result(function, wire) for wire in wires] == fast

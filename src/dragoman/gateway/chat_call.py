@@ -11,8 +11,8 @@ byte is sent, also if the caller disconnects.
 
 from __future__ import annotations
 
-import contextlib
 import functools
+from collections import deque
 from collections.abc import AsyncGenerator
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final
@@ -400,20 +400,20 @@ class ChatCall:
         keep_alive = ping(self._client_request.reply_dialect)
         self._gateway.active_calls += 1
         try:
-            async with contextlib.aclosing(pump.chunks(self._config.ping_s)) as chunks:
-                async for data in chunks:
-                    if data is None:
-                        if keep_alive:
-                            yield keep_alive
-                        continue
-                    if final is not None:
-                        final.feed(data)
-                    if (stream.is_complete or stream.fault is not None) and not is_recorded:
-                        is_recorded = True
-                        response = final.response if final is not None else None
-                        await self._record(attempt.target, stream.accumulator.reply(), attempt.losses, response)
-                    if data:
-                        yield data
+            while pump.has_more:
+                data = await pump.next(self._config.ping_s)
+                if data is None:
+                    if keep_alive:
+                        yield keep_alive
+                    continue
+                if final is not None:
+                    final.feed(data)
+                if (stream.is_complete or stream.fault is not None) and not is_recorded:
+                    is_recorded = True
+                    response = final.response if final is not None else None
+                    await self._record(attempt.target, stream.accumulator.reply(), attempt.losses, response)
+                if data:
+                    yield data
         finally:
             pump.close()
             self._gateway.active_calls -= 1
@@ -607,27 +607,28 @@ class StreamPump:
     def __init__(self, response: UpstreamResponse, stream: Stream) -> None:
         self._response = response
         self.stream = stream
-        self._ready: list[bytes] = []
+        self._ready: deque[bytes] = deque()  # of the beginning of the answer
         self._has_ended = False
 
     async def start(self, patience_s: float) -> None:
         """Read until the answer begins or fails; a silent provider is not waited for longer than ``patience_s``."""
         stream = self.stream
         while not (self._has_ended or stream.has_content or stream.fault is not None):
-            data = await self._next(patience_s)
+            data = await self._read(patience_s)
             if data is None:
                 return
             self._ready.append(data)
 
-    async def chunks(self, ping_s: float) -> AsyncGenerator[bytes | None, None]:
-        """Yield the caller's bytes, and none whenever the provider is silent for ``ping_s`` seconds."""
-        ready, self._ready = self._ready, []
-        for data in ready:
-            yield data
-        while not self._has_ended:
-            yield await self._next(ping_s)
+    @property
+    def has_more(self) -> bool:
+        """Whether ``next`` may be called."""
+        return not self._has_ended or bool(self._ready)
 
-    async def _next(self, patience_s: float) -> bytes | None:
+    async def next(self, ping_s: float) -> bytes | None:
+        """Return the caller's next bytes, or none if the provider is silent for ``ping_s`` seconds."""
+        return self._ready.popleft() if self._ready else await self._read(ping_s)
+
+    async def _read(self, patience_s: float) -> bytes | None:
         try:
             chunk = await self._response.read_within(patience_s)
         except NetworkError as error:

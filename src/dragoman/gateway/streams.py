@@ -16,7 +16,15 @@ from typing import Any, Final
 import msgspec
 
 from dragoman import dialects
-from dragoman.event import Accumulator, MessageComplete, MessageStart, StreamError, StreamEvent, UsageUpdate
+from dragoman.event import (
+    Accumulator,
+    MessageComplete,
+    MessageStart,
+    StreamError,
+    StreamEvent,
+    TextDelta,
+    UsageUpdate,
+)
 from dragoman.exchange import Fault
 from dragoman.gateway.translation import failure_frames
 
@@ -93,6 +101,9 @@ class FrameGate:
             case "aws-eventstream":
                 length = int.from_bytes(buffer[at : at + 4]) if len(buffer) - at >= 4 else 0
                 return at + length if length and len(buffer) - at >= length else None
+            case _ if b"\r" not in buffer:
+                end = buffer.find(b"\n\n", at) + 2
+                return end if end > 1 else None
             case _:
                 found = _SSE_END.search(buffer, at)
                 return found.end() if found is not None else None
@@ -120,7 +131,8 @@ class NativeStream:
 
     def feed(self, chunk: bytes) -> bytes:
         """Return the complete frames of a chunk."""
-        return b"".join(self._feed_frame(frame) for frame in self._gate.feed(chunk))
+        frames = self._gate.feed(chunk)
+        return self._feed_frame(frames[0]) if len(frames) == 1 else b"".join(map(self._feed_frame, frames))
 
     def close(self) -> bytes:
         """Return the last frame; an error if the stream ended too early."""
@@ -150,6 +162,9 @@ class NativeStream:
         """Add events to the reply, and return the fault among them."""
         for event in events:
             self.accumulator.add(event)
+            if type(event) is TextDelta:  # most events are
+                self.has_content = True
+                continue
             match event:
                 case StreamError(fault=fault):
                     self.fault = self.fault or fault

@@ -31,6 +31,7 @@ from dragoman.event import (
     MessageStart,
     StreamError,
     StreamEvent,
+    TextDelta,
     ThinkingDelta,
     ToolUseEnd,
     ToolUseInputDelta,
@@ -48,6 +49,7 @@ from dragoman.message import (
     Message,
     ProviderRaw,
     Role,
+    TextBlock,
     ThinkingBlock,
     ToolResultBlock,
     ToolUseBlock,
@@ -70,6 +72,7 @@ _SIGNATURE: Final = "dragoman."  # of reasoning of another dialect: base64 of dr
 SIGNATURE_MARK: Final = base64.b64encode(_SIGNATURE.encode())  # the beginning of all of these signatures
 _ITEM_END: Final = "~"  # between the id of a reasoning item and its signature
 _MAX_ID_LENGTH: Final = 64
+_CALLS_AND_RESULTS: Final = (ToolUseBlock, InvalidToolUseBlock, ToolResultBlock)
 _STREAM_END: Final = b"data: [DONE]\n\n"  # Open Responses demands it; clients of OpenAI ignore it
 
 
@@ -81,7 +84,7 @@ def translate_request(
 ) -> Written:
     """Write a request that was read in ``dialect`` for a provider."""
     names = _Names(ToolIds(), ToolForms(request.tools), is_same=provider.dialect == dialect)
-    messages = tuple(_prepare_message(message, provider, names) for message in request.messages)
+    messages = tuple([_prepare_message(message, provider, names) for message in request.messages])
     options = request.options.replace(stream=True if stream else None)
     if provider.dialect == "openai_responses" and not names.is_same:
         options = options.replace(store=False)  # the state is here, and reasoning returns by its encrypted content
@@ -104,25 +107,30 @@ class _Names(msgspec.Struct, frozen=True):
 def _prepare_message(message: Message, provider: Provider, names: _Names) -> Message:
     if message.role not in (Role.ASSISTANT, Role.TOOL):
         return message
-    content = tuple(_prepare_block(block, provider, names) for block in message.content)
+    content = tuple([_prepare_block(block, provider, names) for block in message.content])
     return msgspec.structs.replace(message, content=content)
 
 
 def _prepare_block(block: ContentBlock, provider: Provider, names: _Names) -> ContentBlock:
+    if isinstance(block, TextBlock):
+        return block
     if isinstance(block, ThinkingBlock):
         return _restore_reasoning(block, provider.dialect)
-    if not isinstance(block, CallBlock | ToolResultBlock) or names.is_same:
+    if not isinstance(block, _CALLS_AND_RESULTS) or names.is_same:
         return block
-    if isinstance(block, CallBlock):
+    if isinstance(block, ToolResultBlock):
+        call_id = block.tool_use_id
+    else:
         block = names.forms.to_provider(block)
-    ids = names.ids
-    call_id = block.tool_use_id if isinstance(block, ToolResultBlock) else block.id
-    issued = (block.provider_raw or {}).get("id")
+        call_id = block.id
+    ids, raw = names.ids, block.provider_raw or {}
+    issued = raw.get("id")
     if isinstance(issued, str) and provider.tool_ids.accepts(issued):
         ids.add(provider.key, call_id, issued)
     wire_id = ids.to_provider_id(provider.key, call_id, provider.tool_ids)
-    own = block.provider_raw if (block.provider_raw or {}).get("dialect") == provider.dialect else {}
-    return block.replace(provider_raw={**(own or {}), "dialect": provider.dialect, "id": wire_id})
+    own = raw if raw.get("dialect") == provider.dialect else {}
+    # Notes that were validated, and an id: no validation is necessary.
+    return msgspec.structs.replace(block, provider_raw={**own, "dialect": provider.dialect, "id": wire_id})
 
 
 def _restore_reasoning(block: ThinkingBlock, dialect: str) -> ThinkingBlock:
@@ -237,11 +245,12 @@ class StreamTranslator:
 
     def feed(self, chunk: bytes) -> bytes:
         """Return the caller's bytes for a chunk of the provider's stream."""
-        return b"".join(self._write(event) for event in self._reader.feed(chunk))
+        events = self._reader.feed(chunk)
+        return self._write(events[0]) if len(events) == 1 else b"".join(map(self._write, events))
 
     def close(self) -> bytes:
         """Return the last bytes."""
-        out = b"".join(self._write(event) for event in self._reader.close())
+        out = b"".join(map(self._write, self._reader.close()))
         return out + self._close_writer()
 
     def fail(self, fault: Fault) -> bytes:
@@ -253,6 +262,10 @@ class StreamTranslator:
         return data + _STREAM_END if self._dialect == "openai_responses" and self.is_complete else data
 
     def _write(self, event: StreamEvent) -> bytes:
+        if type(event) is TextDelta:  # most events are; the text is the same for the caller
+            self.accumulator.add(event)
+            self.has_content = True
+            return self._writer.feed(event)
         self._note(event)
         if isinstance(event, MessageComplete):
             self._writer.identity = {**self._form.identity, **self._form.end_fields()}

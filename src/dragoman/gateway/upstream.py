@@ -123,7 +123,7 @@ class UpstreamResponse:
         try:
             if left_s <= 0:
                 raise TimeoutError
-            chunk: bytes = await self._response.read_chunk(min(left_s, patience_s))
+            chunk: bytes = await self._response.read_chunk(left_s if left_s < patience_s else patience_s)
         except TimeoutError:
             if patience_s < left_s:
                 return None
@@ -139,7 +139,8 @@ class UpstreamResponse:
         left_s = self._started_at + timeouts.whole_s - now_s
         if not self._stream:
             return left_s
-        return min(left_s, timeouts.silence_s if self._has_bytes else timeouts.first_byte_s)
+        silence_s = timeouts.silence_s if self._has_bytes else timeouts.first_byte_s
+        return silence_s if silence_s < left_s else left_s
 
     async def read_all(self, limit: int) -> bytes:
         """Return the whole body; ``NetworkError`` if it is larger than the limit."""

@@ -53,9 +53,10 @@ class MessageBuilder:
         self, role: Role, blocks: Iterable[ContentBlock], raw: ProviderRaw | None = None, parent_id: str | None = None
     ) -> None:
         """Add a message."""
-        metadata = _NO_METADATA
-        if raw is not None or parent_id is not None:
+        if raw is not None:
             metadata = MessageMetadata(provider_raw=raw, parent_tool_use_id=parent_id)
+        else:
+            metadata = _NO_METADATA if parent_id is None else _result_metadata(parent_id)
         self.add_message(role, tuple(blocks), metadata)
 
     def add_message(

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from dragoman.catalog import Model
 
 Quirks = Collection[str]  # deviations of a provider from its API, by name
+OpenIds = dict[str, str]  # calls without their result so far, and the ids that this dialect has noted
 _ASSISTANT, _TOOL = Role.ASSISTANT, Role.TOOL
 
 
@@ -64,9 +65,10 @@ def prepare_request(
 def is_plain_history(messages: Iterable[Message], dialect: str) -> bool:
     """Whether messages hold only texts that are not blank, and calls, each followed by its result as texts.
 
-    No optional field is set, this dialect has no notes about them, and other dialects have none but forms and ids.
+    No optional field is set, this dialect has no notes but equal ids of a call and its result, and other dialects have
+    none but forms and ids.
     """
-    open_ids: set[str] = set()
+    open_ids: OpenIds = {}
     for message in messages:
         content, role, raw = message.content, message.role, message.metadata.provider_raw
         if not content or (raw is not None and _is_noted(raw, dialect)):
@@ -82,7 +84,7 @@ def is_plain_history(messages: Iterable[Message], dialect: str) -> bool:
     return not open_ids
 
 
-def _are_plain_blocks(content: Iterable[ContentBlock], role: Role, open_ids: set[str], dialect: str) -> bool:
+def _are_plain_blocks(content: Iterable[ContentBlock], role: Role, open_ids: OpenIds, dialect: str) -> bool:
     """Whether blocks are plain texts and calls; adds the ids of the calls to ``open_ids``."""
     for block in content:
         if type(block) is TextBlock:
@@ -91,25 +93,26 @@ def _are_plain_blocks(content: Iterable[ContentBlock], role: Role, open_ids: set
         elif role is _ASSISTANT and type(block) is ToolUseBlock:
             if block.cache_hint is not None or block.free_form or block.id in open_ids:
                 return False
-            if _is_noted(block.provider_raw, dialect):
+            own_id = _find_id(block.provider_raw, dialect)
+            if own_id is None:
                 return False
-            open_ids.add(block.id)
+            open_ids[block.id] = own_id
         else:
             return False
     return True
 
 
-def _are_plain_results(content: Iterable[ContentBlock], open_ids: set[str], dialect: str) -> bool:
+def _are_plain_results(content: Iterable[ContentBlock], open_ids: OpenIds, dialect: str) -> bool:
     """Whether blocks are plain results of these calls; removes their ids from ``open_ids``."""
     for block in content:
         if type(block) is not ToolResultBlock or block.tool_use_id not in open_ids:
             return False
-        if block.cache_hint is not None or _is_noted(block.provider_raw, dialect):
+        if block.cache_hint is not None or _find_id(block.provider_raw, dialect) != open_ids[block.tool_use_id]:
             return False
         for part in block.content:
             if type(part) is not TextBlock or not _is_plain_text(part, dialect):
                 return False
-        open_ids.remove(block.tool_use_id)
+        del open_ids[block.tool_use_id]
     return True
 
 
@@ -119,6 +122,14 @@ def _is_plain_text(block: TextBlock, dialect: str) -> bool:
         return False
     raw = block.provider_raw
     return raw is None or not _is_noted(raw, dialect)
+
+
+def _find_id(raw: ProviderRaw | None, dialect: str) -> str | None:
+    """Return the id that this dialect has noted, empty if it has no notes; ``None`` if there are other notes."""
+    if raw is None or raw.get("dialect") != dialect:
+        return None if _is_noted(raw, dialect) else ""
+    own_id = raw.get("id")
+    return own_id if len(raw) == 2 and type(own_id) is str and own_id else None
 
 
 def _is_noted(raw: ProviderRaw | None, dialect: str) -> bool:

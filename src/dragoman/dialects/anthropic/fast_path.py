@@ -1,6 +1,8 @@
 """Fast path for blocks with nothing beyond the canonical fields and, of a call, the id of the provider.
 
     read_block(wire, builder) -> block       ``None``: the general path has to read it
+    read_result(wire, builder) -> block      the same for a tool result
+    read_tool(wire) -> ToolDefinition        the same for a tool
     write_blocks(message) -> wire blocks     ``None``: the general path has to write the message
     write_messages(messages) -> wire         the messages of a plain history
     read_reply(body) -> Reply | None         ``None``: the general path has to read it
@@ -16,7 +18,7 @@ from typing import Any, Final
 
 from dragoman.dialects.anthropic.blocks import DEFAULT_ID, NAME
 from dragoman.dialects.anthropic.usage import read_plain_usage, read_usage, write_usage
-from dragoman.exchange import Reply, StopReason
+from dragoman.exchange import Reply, SideEffects, StopReason, ToolDefinition
 from dragoman.ids import format_default_id
 from dragoman.message import (
     ContentBlock,
@@ -31,10 +33,12 @@ from dragoman.message import (
 from dragoman.value import unvalidated
 from dragoman.wire.message_builder import MessageBuilder
 from dragoman.wire.residue import diff, fingerprint
-from dragoman.wire.tool_definitions import is_shallow_json
+from dragoman.wire.tool_definitions import is_shallow_json, is_valid_schema
 
 _TOOL: Final = Role.TOOL
 _reply: Final = unvalidated(Reply)
+_result: Final = unvalidated(ToolResultBlock)
+_tool: Final = unvalidated(ToolDefinition)
 _text: Final = unvalidated(TextBlock)
 _tool_use: Final = unvalidated(ToolUseBlock)
 _thinking: Final = unvalidated(ThinkingBlock)
@@ -61,6 +65,45 @@ def read_block(wire: Any, builder: MessageBuilder) -> ContentBlock | None:
         if type(text) is str and type(signature) is str:
             return _thinking(text, signature, {"dialect": NAME, "own": True})
     return None
+
+
+def read_result(wire: dict[str, Any], builder: MessageBuilder) -> ToolResultBlock | None:
+    """Read a result that is a text or a list of texts."""
+    provider_id, content, is_error = wire["tool_use_id"], wire.get("content"), wire.get("is_error") is True
+    if len(wire) != 3 + is_error or not provider_id or not content:
+        return None
+    if type(content) is str:
+        parts: list[Any] = [content]
+    elif type(content) is list:
+        parts = [_plain_text(part) for part in content]
+    else:
+        return None
+    if None in parts:
+        return None
+    tool_use_id = builder.result_id(provider_id)
+    notes: ProviderRaw = {"dialect": NAME}
+    if provider_id != tool_use_id:
+        notes["id"] = provider_id
+    if type(content) is str:
+        notes["form"] = "string"
+    blocks = tuple([_text(text) for text in parts])
+    return _result(tool_use_id, blocks, is_error, notes if len(notes) > 1 else None)
+
+
+def _plain_text(wire: Any) -> str | None:
+    """Return the text of a block without further keys."""
+    if type(wire) is not dict or len(wire) != 2 or wire.get("type") != "text":
+        return None
+    text = wire.get("text")
+    return text if type(text) is str else None
+
+
+def read_tool(wire: dict[str, Any]) -> ToolDefinition | None:
+    """Read a tool with a name, a description and a schema."""
+    name, description, schema = wire.get("name"), wire.get("description"), wire.get("input_schema")
+    if len(wire) != 3 or type(name) is not str or type(description) is not str or type(schema) is not dict:
+        return None
+    return _tool(name, description, schema, SideEffects.EXECUTE) if description and is_valid_schema(schema) else None
 
 
 def write_blocks(message: Message) -> list[dict[str, Any]] | None:
@@ -91,7 +134,7 @@ def write_messages(messages: Iterable[Message]) -> list[dict[str, Any]]:
                 if type(block) is TextBlock
                 else {
                     "type": "tool_use",
-                    "id": format_default_id(block.id),  # type: ignore[union-attr]
+                    "id": _call_id(block.provider_raw, block.id),  # type: ignore[union-attr]
                     "name": block.name,  # type: ignore[union-attr]
                     "input": block.input,  # type: ignore[union-attr]
                 }
@@ -104,7 +147,7 @@ def write_messages(messages: Iterable[Message]) -> list[dict[str, Any]]:
 def _write_plain_result(result: ToolResultBlock) -> dict[str, Any]:
     wire = {
         "type": "tool_result",
-        "tool_use_id": format_default_id(result.tool_use_id),
+        "tool_use_id": _call_id(result.provider_raw, result.tool_use_id),
         "content": [{"type": "text", "text": part.text} for part in result.content],  # type: ignore[union-attr]
     }
     return {**wire, "is_error": True} if result.is_error else wire

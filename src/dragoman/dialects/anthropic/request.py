@@ -56,6 +56,7 @@ _EFFORTS: Final = ("low", "medium", "high", "xhigh", "max")
 _SUMMARIES: Final = {"summarized": "auto", "omitted": "none"}
 _DISPLAYS: Final = {"none": "omitted", "auto": "summarized", "concise": "summarized", "detailed": "summarized"}
 _BETA_FORMAT_KEY: Final = "output_format"  # the key of the response format during its beta
+_ROLES: Final = {"user": Role.USER, "assistant": Role.ASSISTANT, "system": Role.SYSTEM}
 _SEPARATE_KEYS: Final = ("messages", "system", "tools")  # read by their own functions
 _DEFAULT_MAX_TOKENS: Final = 4096  # the API requires a limit
 
@@ -67,10 +68,9 @@ def read_request(body: dict[str, Any]) -> Request:
     if "system" in body:
         _read_system(body["system"], builder)
     for index, message in enumerate(expect_list(body.get("messages"), "$.messages")):
-        _read_message(expect_object(message, f"$.messages[{index}]"), f"$.messages[{index}]", builder)
-    tools = tuple(
-        _read_tool(expect_object(tool, "$.tools")) for tool in expect_list(body.get("tools") or [], "$.tools")
-    )
+        _read_message(message, f"$.messages[{index}]", builder)
+    wire_tools = [expect_object(tool, "$.tools") for tool in expect_list(body.get("tools") or [], "$.tools")]
+    tools = tuple([fast_path.read_tool(tool) or _read_tool(tool) for tool in wire_tools])
     options = _read_options(body)
     model = body.get("model")
     rest = {key: value for key, value in body.items() if key not in _SEPARATE_KEYS}
@@ -168,9 +168,10 @@ def _write_system(messages: list[Message], losses: list[Loss]) -> Any:
     return blocks
 
 
-def _read_message(wire: dict[str, Any], where: str, builder: MessageBuilder) -> None:
+def _read_message(message: Any, where: str, builder: MessageBuilder) -> None:
+    wire = expect_object(message, where)
     role, content = wire.get("role"), wire.get("content")
-    if role not in ("user", "assistant", "system"):
+    if type(role) is not str or role not in _ROLES:
         raise FormatError(f"a role is user, assistant or system, not {role!r}", where=f"{where}.role")
     form = "string" if isinstance(content, str) else None
     if role == "system":
@@ -182,14 +183,14 @@ def _read_message(wire: dict[str, Any], where: str, builder: MessageBuilder) -> 
         previous_kind = groups[index - 1][0] if index else None
         raw = _make_message_notes(kind, previous_kind, builder, form=form, set=extra)
         if kind == "tool":
-            result = read_result(group[0], builder)
+            result = fast_path.read_result(group[0], builder) or read_result(group[0], builder)
             builder.add(Role.TOOL, [result], raw, parent_id=result.tool_use_id)
         else:
             blocks = [
                 fast_path.read_block(item, builder) or read_block(expect_object(item, f"{where}.content"), builder)
                 for item in group
             ]
-            builder.add(Role(role), blocks, raw)
+            builder.add(_ROLES[role], blocks, raw)
 
 
 def _make_message_notes(

@@ -17,12 +17,12 @@ from typing import Any, Final
 
 import msgspec
 
-from dragoman.dialects.openai_chat.blocks import DEFAULT_ID, NAME, TIERS
+from dragoman.dialects.openai_chat.blocks import DEFAULT_ID, LEGACY_ID, NAME, TIERS
 from dragoman.dialects.openai_chat.usage import read_plain_usage, write_usage
 from dragoman.exchange import Options, Reply, SideEffects, StopReason, ToolDefinition
 from dragoman.ids import format_default_id
 from dragoman.jsontext import validate_text
-from dragoman.message import ContentBlock, Message, Role, TextBlock, ToolResultBlock, ToolUseBlock
+from dragoman.message import ContentBlock, Message, ProviderRaw, Role, TextBlock, ToolResultBlock, ToolUseBlock
 from dragoman.value import unvalidated
 from dragoman.wire.message_builder import MessageBuilder, tool_id_for
 from dragoman.wire.residue import diff, fingerprint
@@ -149,13 +149,21 @@ def _write_texts(texts: list[str]) -> Any:
 
 def _write_call(call: ToolUseBlock) -> dict[str, Any]:
     function = {"name": call.name, "arguments": _encode(call.input).decode()}
-    return {"id": format_default_id(call.id), "type": "function", "function": function}
+    return {"id": _wire_id(call.provider_raw, call.id), "type": "function", "function": function}
 
 
 def _write_result(result: ToolResultBlock) -> dict[str, Any]:
     texts = [part.text for part in result.content]  # type: ignore[union-attr]
     content = _write_texts(texts) if texts else ""
-    return {"role": "tool", "tool_call_id": format_default_id(result.tool_use_id), "content": content}
+    provider_id = _wire_id(result.provider_raw, result.tool_use_id)
+    if provider_id.startswith(LEGACY_ID):
+        return {"role": "function", "name": provider_id.removeprefix(LEGACY_ID), "content": content}
+    return {"role": "tool", "tool_call_id": provider_id, "content": content}
+
+
+def _wire_id(raw: ProviderRaw | None, tool_id: str) -> str:
+    """Return the id of a call on this wire: the noted one, else the default."""
+    return raw["id"] if raw is not None and raw.get("dialect") == NAME else format_default_id(tool_id)
 
 
 def read_tool(wire: Any) -> ToolDefinition | None:
