@@ -23,6 +23,7 @@ from hypothesis import HealthCheck, settings
 from dragoman.local import find_weights
 from dragoman.local.weights import VARIABLE as WEIGHTS_VARIABLE
 from tests import cli_runner, order
+from tests.cli_store import chats  # noqa: F401  a store for the tests of commands
 from tests.servers.fixtures import (  # noqa: F401  one of each for a process, whatever folder its tests are in
     aimock_server,
     llama_server,

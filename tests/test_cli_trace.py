@@ -19,9 +19,9 @@ from dragoman.cli.tour import example_conversation
 from dragoman.message import UNPRICED, Message, Usage
 from dragoman.store import Evaluation, Store, message_writer
 from tests.bus.test_otel import play
+from tests.cli_store import document, failed, kept, run
 from tests.store.messages import answered, said
 from tests.test_cli import COMMAND
-from tests.test_cli_store import document, failed, kept, run
 
 
 def usage(cost: str, tokens: int = 1_000_000) -> Usage:

@@ -167,7 +167,7 @@ class ToolInputError(InputError):
         super().__init__(
             "; ".join(problems),
             where=f"input of tool {tool!r}",
-            remedy="The call was not made; tell the model what is wrong",
+            remedy="The call was not made; send the problems to the model",
         )
         self.tool = tool
         self.problems = problems

@@ -168,7 +168,7 @@ class Written(msgspec.Struct, frozen=True):
     notes: tuple[Loss, ...] = ()  # what is written in another way, and hints that have no effect there
 
     def __post_init__(self) -> None:
-        """Move what is no loss to the notes."""
+        """Move adjustments and hints from the losses to the notes."""
         others = tuple(loss for loss in self.losses if loss.kind != "loss")
         if others:
             losses = tuple(loss for loss in self.losses if loss.kind == "loss")

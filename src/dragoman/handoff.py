@@ -229,7 +229,7 @@ def _find_blockers(
     if sent_tokens > (limit := capabilities.max_context_tokens):
         yield (
             "exceeds_context_window",
-            f"Cannot swap to {name}: the last turn has about {sent_tokens} tokens, and this model takes {limit}. "
+            f"Cannot swap to {name}: the last turn has about {sent_tokens} tokens, and this model accepts {limit}. "
             "Active model unchanged. Choose a model with a larger context.",
         )
 

@@ -41,7 +41,7 @@ from dragoman.message import (
 from dragoman.value import SlowPathRequired, Value, encode_fast
 
 InputProblems = Callable[[str, dict[str, Any]], Sequence[str]]
-"""Given a tool's name and an input: what is wrong with it. A tool that it does not know has no problems."""
+"""Returns the problems of a tool's input, by the name of the tool. An unknown tool has no problems."""
 
 
 class Rule(msgspec.Struct, frozen=True):

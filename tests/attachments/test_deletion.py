@@ -19,8 +19,8 @@ from dragoman.store import Owners, Session, Store, open_store
 from tests.attachments.conftest import ANN, BOB
 from tests.attachments.samples import png
 from tests.attachments.supabase_server import KEY, SupabaseServer
+from tests.cli_store import run
 from tests.store.messages import said
-from tests.test_cli_store import run
 
 LOCAL = Owner("local")
 

@@ -1,68 +1,39 @@
-"""The client: what it sends, how often it asks, how long it waits, and what becomes of what goes wrong."""
+"""The client: requests, unexpected answers, the API key, logs and limits."""
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import gzip
 import json
 import logging
-import socket
 import ssl
 import subprocess
 import sys
 from collections.abc import Mapping
-from datetime import UTC, datetime
 from typing import Any, Self
 
 import msgspec
 import pytest
 
 from dragoman import dialects
-from dragoman.client import Call, CallLog, Client, Limits, Retries, Timeouts
+from dragoman.client import CallLog, Client, Limits
 from dragoman.client.call import build_url, get_http_endpoint
-from dragoman.event import MessageComplete, StreamError, TextDelta, fold
-from dragoman.exchange import ErrorClass, Fault, Reply
+from dragoman.event import MessageComplete
+from dragoman.exchange import ErrorClass, Fault
 from dragoman.message import TextBlock
 from dragoman.settings import Secret
 from tests import recorded
+from tests.client.answers import STREAMED, WHOLE, both_ways, every_dialect, failed, good, reply_to
 from tests.client.calls import KEY, ONCE, Unhurried, call_to, heard, text_of, told
 from tests.servers.faulty_server import (
     CLOSE,
-    END,
-    RESET,
-    SILENCE,
     Answer,
     FaultyServer,
     ReceivedRequest,
-    encode_chunk,
     make_answer,
-    make_head,
     make_stream,
 )
 from tests.servers.fixtures import LLAMA_WORDS
-
-every_dialect = pytest.mark.parametrize("dialect", dialects.callable_names())
-both_ways = pytest.mark.parametrize("streamed", [False, True], ids=["whole", "streamed"])
-WHOLE = json.dumps(recorded.cassette("openai_chat", "text").response.body).encode()
-STREAMED = recorded.cassette("openai_chat", "text-streamed").response.stream
-LIMITED = b'{"error": {"message": "slow down", "type": "requests", "code": "rate_limit_exceeded"}}'
-
-
-def good(*, streamed: bool, **headers: str) -> Answer:
-    return make_stream([STREAMED], **headers) if streamed else make_answer(WHOLE, **headers)
-
-
-async def reply_to(client: Client, call: Call, *, streamed: bool) -> Reply:
-    return await told(client, call) if streamed else await client.send(call)
-
-
-async def failed(client: Client, call: Call, *, streamed: bool) -> Fault:
-    reply = await reply_to(client, call, streamed=streamed)
-    assert reply.fault is not None
-    assert reply.fault.provider == call.endpoint.provider.key
-    return reply.fault
-
 
 # --- what is sent ----------------------------------------------------------------------------------------------------
 
@@ -132,298 +103,7 @@ async def test_stale_pooled_connection_costs_no_retry() -> None:
     assert client.waits == []
 
 
-# --- asking again ----------------------------------------------------------------------------------------------------
-
-
-@both_ways
-async def test_rate_limit_is_retried(streamed: bool) -> None:
-    told_why: list[tuple[str, float]] = []
-    answers = [
-        make_answer(LIMITED, 429, retry_after="3", x_request_id="r-1"),
-        good(streamed=streamed, x_request_id="r-2"),
-    ]
-    async with FaultyServer(answers) as server, Unhurried() as client:
-        call = call_to(
-            "openai_chat",
-            server.address,
-            streamed=streamed,
-            on_retry=lambda fault, seconds: told_why.append((fault.code, seconds)),
-        )
-        journal = CallLog()
-        if streamed:
-            assert isinstance([event async for event in client.stream(call, journal)][-1], MessageComplete)
-        else:
-            assert (await client.send(call, journal)).fault is None
-    assert told_why == [("rate_limited", 3.0)]
-    assert client.waits == [3.0]
-    assert (journal.attempts, journal.retry_count, journal.status, journal.request_id) == (2, 1, 200, "r-2")
-    assert [(fault.request_id, seconds) for fault, seconds in journal.retries] == [("r-1", 3.0)]
-    assert journal.latency_ms is not None
-
-
-@pytest.mark.parametrize(
-    ("headers", "waits"),
-    [
-        ({}, [1.0, 2.0]),
-        ({"retry_after": "0.2"}, [1.0, 2.0]),
-        ({"retry_after": "45"}, [45.0, 45.0]),
-        ({"retry_after": "61"}, []),
-        ({"retry_after": "86400"}, []),
-        ({"retry_after_ms": "2500"}, [2.5, 2.5]),
-        ({"retry_after": "soon"}, [1.0, 2.0]),
-        ({"retry_after": "-5"}, [1.0, 2.0]),
-        ({"retry_after": "Sun, 15 Nov 2026 12:00:20 GMT"}, [20.0, 20.0]),
-        ({"retry_after": "Sun, 15 Nov 2026 11:00:00 GMT"}, [1.0, 2.0]),
-        ({"retry_after": "Sun, 15 Nov 2099 11:00:00 GMT"}, []),
-        ({"x_should_retry": "false"}, []),
-        ({"x_should_retry": "true"}, [1.0, 2.0]),
-    ],
-)
-async def test_retry_after_is_respected(headers: dict[str, str], waits: list[float]) -> None:
-    noon = datetime(2026, 11, 15, 12, tzinfo=UTC)
-    async with (
-        FaultyServer([make_answer(LIMITED, 429, **headers)]) as server,
-        Unhurried(random_source=lambda: 0.5, now=lambda: noon) as client,
-    ):
-        fault = await failed(client, call_to("openai_chat", server.address, streamed=False), streamed=False)
-    assert (fault.code, fault.error_class) == ("rate_limited", ErrorClass.RATE_LIMIT)
-    assert client.waits == waits
-
-
-async def test_backoff_doubles_up_to_its_limit_with_jitter() -> None:
-    retries = Retries(max_retries=7)
-    for value, waits in ((0.0, [0.75, 1.5, 3, 6, 12, 24, 30]), (1.0, [1.25, 2.5, 5, 10, 20, 30, 30])):
-        async with (
-            FaultyServer([make_answer(b"", 503)]) as server,
-            Unhurried(random_source=lambda value=value: value) as client,
-        ):
-            await client.send(call_to("openai_chat", server.address, streamed=False, retries=retries))
-        assert client.waits == waits
-        assert len(server.requests) == 8
-
-
-@pytest.mark.parametrize(
-    ("status", "code", "tries"),
-    [
-        (400, "invalid_request", 1),
-        (401, "unauthorized", 1),
-        (403, "forbidden", 1),
-        (404, "not_found", 1),
-        (408, "timeout", 3),
-        (413, "context_overflow", 1),
-        (429, "rate_limited", 3),
-        (500, "server_error", 3),
-        (502, "server_error", 3),
-        (503, "overloaded", 3),
-        (529, "overloaded", 3),
-    ],
-)
-@every_dialect
-async def test_only_transient_faults_are_retried(dialect: str, status: int, code: str, tries: int) -> None:
-    for streamed in (False, True):
-        page = make_answer(b"<html>no</html>", status, content_type="text/html")
-        async with FaultyServer([page]) as server, Unhurried() as client:
-            fault = await failed(client, call_to(dialect, server.address, streamed=streamed), streamed=streamed)
-        assert (fault.code, fault.status) == (code, status)
-        assert len(server.requests) == tries
-
-
-async def test_x_should_retry_overrides_the_status() -> None:
-    async with (
-        FaultyServer([make_answer(b"{}", 400, x_should_retry="true"), make_answer(WHOLE)]) as server,
-        Unhurried() as client,
-    ):
-        assert (await client.send(call_to("openai_chat", server.address, streamed=False))).fault is None
-    assert len(client.waits) == 1
-
-
-async def test_no_retry_after_the_first_event() -> None:
-    async with (
-        FaultyServer([make_stream([STREAMED[:700]], CLOSE), make_stream([STREAMED])]) as server,
-        Unhurried() as client,
-    ):
-        events = await heard(client, call_to("openai_chat", server.address, streamed=True))
-    assert any(isinstance(event, TextDelta) for event in events)
-    assert isinstance(events[-1], StreamError)
-    assert (len(server.requests), client.waits) == (1, [])
-
-
-@pytest.mark.parametrize(
-    "first",
-    [
-        [CLOSE],
-        [RESET],
-        make_stream([b""], CLOSE),
-        make_stream([]),
-        [make_head(content_length="9"), CLOSE],
-        make_stream([b": hi\n\n"], RESET),
-    ],
-    ids=["closed", "reset", "cut before a byte", "empty", "short", "reset after a comment"],
-)
-async def test_connection_that_breaks_before_an_event_is_retried(first: Answer) -> None:
-    async with FaultyServer([first, make_stream([STREAMED])]) as server, Unhurried() as client:
-        reply = await told(client, call_to("openai_chat", server.address, streamed=True))
-    assert (text_of(reply), reply.fault, len(client.waits)) == (LLAMA_WORDS, None, 1)
-
-
-async def test_buffered_bytes_are_read_after_the_connection_breaks() -> None:
-    pieces = STREAMED.split(b"data: [DONE]")[0].rsplit(b'data: {"choices":[{"finish_reason":"stop"', 1)[0]
-    half = pieces.index(b"Project")
-    answers = [make_stream([pieces[:half]], 0.05, encode_chunk(pieces[half:]), CLOSE)]
-    async with FaultyServer(answers) as server, Client() as client:
-        events = []
-        async for event in client.stream(call_to("openai_chat", server.address, streamed=True)):
-            if not events:
-                await asyncio.sleep(0.3)  # the rest comes meanwhile, and the end of the connection
-            events.append(event)
-    reply = fold(events)
-    assert reply.fault is not None
-    assert (reply.fault.code, text_of(reply)) == ("stream_broken", LLAMA_WORDS)
-
-
-async def test_error_in_the_first_event_is_retried_and_later_ones_are_not() -> None:
-    error = b'event: error\ndata: {"type":"error","error":{"type":"overloaded_error","message":"Overloaded"}}\n\n'
-    data = recorded.cassette("anthropic", "text-streamed").response.stream
-    async with (
-        FaultyServer([make_stream([error]), make_stream([data[:900] + b"\n\n" + error])]) as server,
-        Unhurried() as client,
-    ):
-        reply = await told(client, call_to("anthropic", server.address, streamed=True))
-    assert reply.fault is not None
-    assert len(client.waits) == 1
-    assert len(server.requests) == 2
-
-
-# --- timeouts --------------------------------------------------------------------------------------------------------
-
-SHORT = Timeouts(connect_s=60, first_byte_s=1, silence_s=1, whole_s=60)
-
-
-async def test_stream_without_first_byte_times_out() -> None:
-    for silent in ([SILENCE], [make_head(transfer_encoding="chunked"), SILENCE]):
-        async with FaultyServer([silent]) as server, Client() as client:
-            call = call_to("openai_chat", server.address, streamed=True, retries=ONCE, timeouts=SHORT)
-            fault = await failed(client, call, streamed=True)
-            assert (fault.code, fault.error_class, fault.retryable) == ("timeout", ErrorClass.NETWORK, True)
-            await server.disconnected.wait()
-
-
-async def test_silent_stream_is_broken_and_its_text_kept() -> None:
-    async with FaultyServer([make_stream([STREAMED[:1500]], SILENCE)]) as server, Client() as client:
-        call = call_to("openai_chat", server.address, streamed=True, timeouts=SHORT)
-        reply = await told(client, call)
-        await server.disconnected.wait()
-    assert reply.fault is not None
-    assert reply.fault.code == "stream_broken"
-    assert LLAMA_WORDS.startswith(text_of(reply))
-    assert text_of(reply)
-
-
-async def test_sse_comments_keep_a_stream_alive() -> None:
-    beats = [part for _ in range(12) for part in (0.1, encode_chunk(b": still here\n\n"))]
-    answers = [[make_head(transfer_encoding="chunked"), *beats, encode_chunk(STREAMED), END]]
-    async with FaultyServer(answers) as server, Client() as client:
-        timeouts = Timeouts(first_byte_s=1, silence_s=1)
-        reply = await told(
-            client, call_to("openai_chat", server.address, streamed=True, timeouts=timeouts, retries=ONCE)
-        )
-    assert (text_of(reply), reply.fault) == (LLAMA_WORDS, None)
-
-
-async def test_slow_reader_does_not_time_out() -> None:
-    half = len(STREAMED) // 2
-    async with FaultyServer([make_stream([STREAMED[:half], STREAMED[half:]])]) as server, Client() as client:
-        events = []
-        async for event in client.stream(call_to("openai_chat", server.address, streamed=True, timeouts=SHORT)):
-            events.append(event)
-            if len(events) == 2:
-                await asyncio.sleep(1.2)  # longer than the stream may be silent
-    assert isinstance(events[-1], MessageComplete)
-
-
-@both_ways
-async def test_total_timeout_ends_the_call_without_retry(streamed: bool) -> None:
-    drip = [part for byte in range(400) for part in (encode_chunk(STREAMED[byte : byte + 1]), 0.02)]
-    async with FaultyServer([[make_head(transfer_encoding="chunked"), *drip]]) as server, Client() as client:
-        timeouts = Timeouts(whole_s=0.3)
-        call = call_to("openai_chat", server.address, streamed=streamed, timeouts=timeouts)
-        fault = await failed(client, call, streamed=streamed)
-        await server.disconnected.wait()
-    assert fault.code == "timeout"
-    assert len(server.requests) == 1
-
-
-async def test_retry_delay_beyond_the_total_timeout_is_not_started() -> None:
-    async with FaultyServer([make_answer(LIMITED, 429, retry_after="30")]) as server, Unhurried() as client:
-        call = call_to("openai_chat", server.address, streamed=False, timeouts=Timeouts(whole_s=20))
-        fault = await failed(client, call, streamed=False)
-    assert (fault.retry_after_s, client.waits) == (30.0, [])
-
-
-async def test_completed_stream_does_not_wait_for_the_connection() -> None:
-    async with FaultyServer([make_stream([STREAMED], SILENCE)]) as server, Client() as client:
-        reply = await told(client, call_to("openai_chat", server.address, streamed=True))
-        await server.disconnected.wait()
-    assert (text_of(reply), reply.fault) == (LLAMA_WORDS, None)
-
-
-async def test_connect_timeout_is_unreachable() -> None:
-    with socket.socket() as deaf, contextlib.ExitStack() as waiting:
-        deaf.bind(("127.0.0.1", 0))
-        deaf.listen(0)
-        for _ in range(4):  # until nobody else gets into its queue
-            knocking = waiting.enter_context(socket.socket())
-            knocking.setblocking(False)
-            with contextlib.suppress(BlockingIOError):
-                knocking.connect(deaf.getsockname())
-        async with Client() as client:
-            address = f"http://127.0.0.1:{deaf.getsockname()[1]}"
-            call = call_to("openai_chat", address, streamed=True, retries=ONCE, timeouts=Timeouts(connect_s=0.2))
-            fault = await failed(client, call, streamed=True)
-    assert (fault.code, fault.retryable) == ("unreachable", True)
-
-
-# --- cancelling ------------------------------------------------------------------------------------------------------
-
-
-async def test_iterator_close_closes_the_connection() -> None:
-    async with FaultyServer([make_stream([STREAMED[:1500]], SILENCE)]) as server, Client() as client:
-        events = client.stream(call_to("openai_chat", server.address, streamed=True))
-        async for event in events:
-            if isinstance(event, TextDelta):
-                break
-        await events.aclose()
-        await asyncio.wait_for(server.disconnected.wait(), 60)
-        assert len(server.requests) == 1
-
-
-@both_ways
-async def test_task_cancellation_closes_the_connection(streamed: bool) -> None:
-    async with (
-        FaultyServer([[make_head(transfer_encoding="chunked"), encode_chunk(STREAMED[:1500]), SILENCE]]) as server,
-        Client() as client,
-    ):
-        call = call_to("openai_chat", server.address, streamed=streamed)
-        task = asyncio.ensure_future(reply_to(client, call, streamed=streamed))
-        while not server.requests:
-            await asyncio.sleep(0.01)
-        task.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await task
-        await asyncio.wait_for(server.disconnected.wait(), 60)
-
-
-async def test_call_can_be_cancelled_during_backoff() -> None:
-    async with FaultyServer([make_answer(LIMITED, 429, retry_after="50")]) as server, Client() as client:
-        task = asyncio.ensure_future(client.send(call_to("openai_chat", server.address, streamed=False)))
-        while not server.requests:
-            await asyncio.sleep(0.01)
-        task.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await task
-
-
-# --- what else can come ----------------------------------------------------------------------------------------------
+# --- unexpected answers ----------------------------------------------------------------------------------------------
 
 
 @every_dialect
@@ -601,7 +281,7 @@ async def test_environment_proxies_are_used_except_for_loopback(monkeypatch: pyt
     assert len(direct.requests) == 1
 
 
-# --- the room --------------------------------------------------------------------------------------------------------
+# --- logs, limits and concurrency ------------------------------------------------------------------------------------
 
 
 async def test_rate_limits_and_request_ids_are_logged() -> None:

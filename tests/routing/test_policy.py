@@ -239,7 +239,7 @@ def test_a_model_that_cannot_be_called_or_is_not_listed_is_worth_a_warning() -> 
     read = policy(global_default="gone", rules=[rule({"has_images": True}, "acme:unlisted")])
     assert read.warnings == (
         "$.global_default: ghost:gone cannot be called here: ghost has no key",
-        "$.rules[0].use: acme:unlisted is not in the catalog; what its provider can do in general holds",
+        "$.rules[0].use: acme:unlisted is not in the catalog; the defaults of its provider apply",
     )
 
 
@@ -275,7 +275,7 @@ def test_a_model_that_cannot_be_called_or_is_not_listed_is_worth_a_warning() -> 
         ({"rules": ["x"]}, "$.rules[0]: a mapping is expected"),
         ({"rules": [{"when": {"has_images": True}}]}, "$.rules[0].use: the id or the alias of a model is expected"),
         ({"rules": [{"use": "big"}]}, "$.rules[0].when: a mapping of predicates is expected, not nothing"),
-        ({"rules": [rule({})]}, "$.rules[0].when: a rule needs something to hold; for what always holds there is "),
+        ({"rules": [rule({})]}, "$.rules[0].when: a rule needs a predicate; for a rule that always matches use "),
         ({"rules": [rule({"has_images": True}, fallback="x")]}, "$.rules[0].fallback: no such key; there are name, "),
         ({"rules": [rule({"has_images": True}, name="")]}, "$.rules[0].name: a text is expected"),
         (

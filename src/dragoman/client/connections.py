@@ -108,7 +108,7 @@ class PoolResponse:
         return chunks[0] if len(chunks) == 1 else b"".join(chunks)
 
     def _take_chunks(self) -> list[bytes]:
-        """Remove about 64 KB: what is read ahead for a client that reads slowly takes memory at every step."""
+        """Remove about 64 KB at a time, so that a slow reader holds little memory."""
         count = size = 0
         for chunk in self._chunks:
             count += 1

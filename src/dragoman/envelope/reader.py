@@ -168,7 +168,7 @@ def _result_call_id(blocks: tuple[ContentBlock, ...]) -> str | None:
     return None
 
 
-# --- who and when ----------------------------------------------------------------------------------------------------
+# --- roles and times -------------------------------------------------------------------------------------------------
 
 
 def _read_role(envelope: Envelope, blocks: tuple[ContentBlock, ...]) -> Role:

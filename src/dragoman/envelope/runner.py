@@ -45,7 +45,7 @@ class ConversationCall(msgspec.Struct, frozen=True, kw_only=True):
 
 
 Runner = Callable[[ConversationCall], Any]
-"""Gives a result, an awaitable of one, or anything else if it is not its turn."""
+"""Returns a result, an awaitable of one, or anything else to let the loop run."""
 
 
 async def run_conversation(

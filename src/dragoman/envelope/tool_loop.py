@@ -16,10 +16,10 @@ from dragoman.envelope.normalization import Envelope, normalize_many, to_provide
 from dragoman.envelope.runner import ConversationCall, Result, await_result
 
 Ask = Callable[[list[dict[str, Any]], ConversationCall], Any]
-"""Takes the provider's messages; gives content, tool_calls (name, parameters), usage, and error if it failed."""
+"""Receives the provider's messages; returns content, tool_calls (name, parameters), usage, and error if it failed."""
 
 Execute = Callable[[str, dict[str, Any]], Any]
-"""Takes a tool's name and parameters; gives success, and data, media, message or error."""
+"""Receives a tool's name and parameters; returns success, and data, media, message or error."""
 
 _MAX_VALUE_LENGTH: Final = 50  # maximum length of a parameter in a caption
 _COUNTS: Final = ("prompt_tokens", "completion_tokens", "total_tokens")

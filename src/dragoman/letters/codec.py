@@ -370,7 +370,7 @@ def _check_json(part: Any, where: str, problems: list[Problem]) -> None:
         problems.append(Problem(where, str(error)))
 
 
-# --- what is odd -----------------------------------------------------------------------------------------------------
+# --- warnings --------------------------------------------------------------------------------------------------------
 
 
 def find_warnings(letter: Letter) -> list[Problem]:
@@ -390,7 +390,7 @@ def _unknown_fields(value: Value, where: str) -> Iterator[Problem]:
                 yield from _unknown_fields(inner, f"{where}.{name}" if at is None else f"{where}.{name}[{at}]")
 
 
-# --- what is no letter -----------------------------------------------------------------------------------------------
+# --- input that is not a letter --------------------------------------------------------------------------------------
 
 
 class Hints(msgspec.Struct, frozen=True, kw_only=True):

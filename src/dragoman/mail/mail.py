@@ -310,7 +310,7 @@ class Mail:
         if row is None or row.type != "needs_input":
             return None
         if row.sender_id != letter.recipient_id:
-            raise LetterError((f"recipient_id: the answer must go to {row.sender_id}, the sender of the request",))
+            raise LetterError((f"recipient_id: expected {row.sender_id}, the sender of the request",))
         request = await run_off_loop(len(row.text), read_stored_letter, row.text.encode())
         if letter.is_answer and isinstance(request, NeedsInputLetter):
             _require_valid_answer(request, letter)

@@ -220,7 +220,7 @@ class _PolicyReader:
         if not self._registry.is_configured(model):
             self.problems.warn(where, f"{model.id} cannot be called here: {model.provider} has no key")
         elif not model.is_declared:
-            self.problems.warn(where, f"{model.id} is not in the catalog; what its provider can do in general holds")
+            self.problems.warn(where, f"{model.id} is not in the catalog; the defaults of its provider apply")
         return model.id
 
     def _tiers(self, value: Any, where: str) -> Tiers | None:

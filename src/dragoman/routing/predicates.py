@@ -124,7 +124,7 @@ def read_predicate(value: Any, where: str, problems: Problems, depth: int = 0) -
         problems.add(where, f"a mapping of predicates is expected, not {_describe_value(value)}")
         return None
     if not value:
-        problems.add(where, "a rule needs something to hold; for what always holds there is global_default")
+        problems.add(where, "a rule needs a predicate; for a rule that always matches use global_default")
         return None
     if depth == MAX_DEPTH:
         problems.add(where, f"nested deeper than {MAX_DEPTH} levels")

@@ -16,13 +16,13 @@ import msgspec
 
 from dragoman.errors import UnknownMessageError
 from dragoman.message import Message, MessageStatus, Role
-from dragoman.store.message_rows import Columns
+from dragoman.store.message_rows import Columns, message_from
 from dragoman.store.operation import Rows, Statement, Steps, operation
 from dragoman.store.sessions import Segment, damage_error, lineage
 from dragoman.store.types import Owners, Row
 from dragoman.value import UNSET
 
-COLUMNS: Final = (
+MESSAGE_COLUMNS: Final = (
     "session_id, seq, id, role, content_json, metadata_json, created_at, schema_version, status, unknown_json,"
     " blobs_json, hash"
 )
@@ -108,7 +108,7 @@ class Page(msgspec.Struct, frozen=True):
 def _read_page(page: Page, seqs: range, cache: MessageCache) -> Steps[list[MessageRow | Row]]:
     """Read the messages at these seqs, in order; a missing one is damage."""
     if page.limit > MAX_CACHED_PAGE or not cache.has_session(page.session_id):
-        rows = yield page.statement(COLUMNS)
+        rows = yield page.statement(MESSAGE_COLUMNS)
         _check_complete(page, rows, seqs)
         return [message_row_from(row) for row in (reversed(rows) if page.backward else rows)]
     rows = yield page.statement("hash, seq")
@@ -119,7 +119,7 @@ def _read_page(page: Page, seqs: range, cache: MessageCache) -> Steps[list[Messa
     other_rows: Rows = []
     if missing:
         part = Page(page.session_id, missing[0], missing[-1], page.limit)
-        other_rows = yield part.statement(COLUMNS)
+        other_rows = yield part.statement(MESSAGE_COLUMNS)
         _check_complete(part, other_rows, range(missing[0], missing[-1] + 1))
     fresh = {row[1]: message_row_from(row) for row in other_rows}
     return [fresh[seq] if message is None else Row(seq, message) for seq, message in cached]
@@ -138,7 +138,7 @@ def read_at(session_id: str, seqs: Sequence[int]) -> Steps[list[MessageRow]]:
     segments = yield from lineage(session_id)
     for seq in seqs:
         owner = next((one.session_id for one in segments if one.first <= seq <= one.last), session_id)
-        rows = yield f"SELECT {COLUMNS} FROM messages WHERE session_id = ? AND seq = ?", (owner, seq)
+        rows = yield f"SELECT {MESSAGE_COLUMNS} FROM messages WHERE session_id = ? AND seq = ?", (owner, seq)
         results.extend(map(message_row_from, rows))
     return results
 
@@ -148,7 +148,7 @@ def get_message(session_id: str, message_id: str) -> Steps[MessageRow]:
     """Read the message of that id, or raise ``UnknownMessageError``."""
     for segment in reversed((yield from lineage(session_id))):
         rows = yield (
-            f"SELECT {COLUMNS} FROM messages WHERE session_id = ? AND id = ? AND seq <= ?",
+            f"SELECT {MESSAGE_COLUMNS} FROM messages WHERE session_id = ? AND id = ? AND seq <= ?",
             (segment.session_id, message_id, segment.last),
         )
         if rows:
@@ -200,7 +200,7 @@ def find_message(engine: str, session_id: str, name: str) -> Steps[MessageRow]:
         pass
     for segment in reversed((yield from lineage(session_id))):
         rows = yield (
-            f"SELECT {COLUMNS} FROM messages WHERE session_id = ? AND {_CLIENT_ID[engine]} = ? AND seq <= ?"
+            f"SELECT {MESSAGE_COLUMNS} FROM messages WHERE session_id = ? AND {_CLIENT_ID[engine]} = ? AND seq <= ?"
             " ORDER BY seq DESC",
             (segment.session_id, name[:_INDEX_PREFIX], segment.last),
         )
@@ -265,6 +265,33 @@ def find_attachment_refs(session_id: str, owners: Owners, prefix: str) -> Steps[
         other_rows += yield f"{query} AND r.path IN ({placeholders})", (*scope, *paths)
     other_files = frozenset((bucket, path) for bucket, path in other_rows)
     return AttachmentRefs(frozenset(own_files) - other_files, other_files)
+
+
+# --- decode -----------------------------------------------------------------------------------------------------------
+
+
+def row_size(row: MessageRow) -> int:
+    """Return the number of characters to decode."""
+    return len(row.columns.content_json) + len(row.columns.metadata_json)
+
+
+def decode_rows(items: Sequence[MessageRow | Row], blobs: Mapping[int, Mapping[str, bytes]]) -> list[Row]:
+    """Return rows with their messages; ``blobs`` by seq."""
+    return [
+        item
+        if isinstance(item, Row)
+        else Row(item.seq, message_from(item.session_id, item.seq, item.columns, item.hash, blobs.get(item.seq, {})))
+        for item in items
+    ]
+
+
+def find_cacheable(items: Sequence[MessageRow | Row], rows: Sequence[Row]) -> list[tuple[MessageRow, Message]]:
+    """Return the rows that were decoded without blobs to immutable messages."""
+    return [
+        (item, row.message)
+        for item, row in zip(items, rows, strict=True)
+        if isinstance(item, MessageRow) and item.columns.blobs_json is None and is_immutable(row.message)
+    ]
 
 
 # --- cache -----------------------------------------------------------------------------------------------------------

@@ -8,13 +8,13 @@ from __future__ import annotations
 import functools
 import hashlib
 import itertools
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Final
 
 import msgspec
 
-from dragoman.errors import ConflictError, FormatError, StoreError
+from dragoman.errors import ConflictError, FormatError, InputError, StoreError
 from dragoman.message import (
     InvalidToolUseBlock,
     Message,
@@ -25,7 +25,7 @@ from dragoman.message import (
     usage_problems,
 )
 from dragoman.offload import LARGE, estimate_size, run_off_loop
-from dragoman.store.message_reader import File, unknown_message
+from dragoman.store.message_reader import MESSAGE_COLUMNS, File, unknown_message
 from dragoman.store.message_rows import Columns, columns_from, message_hash
 from dragoman.store.operation import (
     AnyOp,
@@ -44,10 +44,6 @@ from dragoman.store.sessions import TOUCH, lineage, lock_session, touch_argument
 from dragoman.store.tool_call_rows import REOPEN_CALL, insert_call, record_result
 
 CALL_BLOCKS: Final = (ToolUseBlock, InvalidToolUseBlock)
-MESSAGE_COLUMNS: Final = (
-    "session_id, seq, id, role, content_json, metadata_json, created_at, schema_version, status, unknown_json,"
-    " blobs_json, hash"
-)
 USAGE_COLUMNS: Final = (
     "session_id, seq, day, model, provider, user_id, team_id, input_tokens, output_tokens, cached_input_tokens,"
     " cache_creation_input_tokens, reasoning_tokens, cost_usd, unpriced"
@@ -148,7 +144,7 @@ def append_messages(
         return MessageRange(known_seqs, end=None)
     if expected_seq is not None and last_seq != expected_seq:
         what = f"it has {last_seq} messages, not {expected_seq}"
-        raise ConflictError(what, where=f"session {session_id}", remedy="Read what is new, and try again")
+        raise ConflictError(what, where=f"session {session_id}", remedy="Read the newer messages, and retry")
     new_end = last_seq + len(drafts), max(last_message_id, *(draft.columns.id for draft in drafts))
     yield MOVE_END, (*new_end, *touch_arguments(now), session_id)
     places = yield from insert_messages(session_id, last_seq + 1, drafts, new_end)
@@ -403,3 +399,17 @@ def insert_attachment_refs(session_id: str, seq: int, message: Message) -> Steps
             "INSERT INTO attachment_refs (session_id, seq, bucket, path) VALUES (?, ?, ?, ?)",
             (session_id, seq, *file),
         )
+
+
+def expect_messages(argument: Any) -> list[Message]:
+    """Return the messages to append as a list; ``InputError`` if an item is not a message."""
+    is_single = isinstance(argument, str | bytes | Mapping) or not isinstance(argument, Iterable)
+    messages = [argument] if is_single else list(argument)
+    for message in messages:
+        if not isinstance(message, Message):
+            raise InputError(
+                f"{type(message).__name__} is not a message",
+                where="append",
+                remedy="Append a dragoman.Message or several; dragoman.decode reads one from JSON",
+            )
+    return messages

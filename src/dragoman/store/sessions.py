@@ -148,7 +148,7 @@ def _json_column(value: dict[str, Any] | None) -> str | None:
     if value is None:
         return None
     try:
-        validate_json(value, "what is kept with a session")
+        validate_json(value, "the metadata of a session")
     except ValueError as error:
         raise FormatError(str(error)) from None
     return msgspec.json.encode(value).decode()

@@ -4,7 +4,7 @@ Messages are only appended, in one order per session; a message of status ``part
 until it ends. An engine is a subclass that runs operations (see ``operation``) in transactions, and that opens, checks
 and copies its database.
 
-Invariant: a method returns only after its change is as safe as ``durability`` says.
+Invariant: a method returns only after its change has the ``durability`` of the store.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import contextlib
 import functools
 import os
 import time
-from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
@@ -37,15 +37,8 @@ from dragoman.store.evaluations import EvaluationStore
 from dragoman.store.gateway_calls import GatewayStore
 from dragoman.store.high_water import HighWaterMark
 from dragoman.store.labels import LABELS, SHARE, LabelStore
-from dragoman.store.message_reader import (
-    MAX_CACHED_PAGE,
-    SMALL_PAGE,
-    AttachmentRefs,
-    MessageCache,
-    MessageRow,
-    is_immutable,
-)
-from dragoman.store.message_rows import message_from, message_hash
+from dragoman.store.message_reader import MAX_CACHED_PAGE, SMALL_PAGE, AttachmentRefs, MessageCache, MessageRow
+from dragoman.store.message_rows import message_hash
 from dragoman.store.message_writer import Draft, MessageRange, SessionEnd
 from dragoman.store.operation import NO_SYNC, UNKNOWN_TIME, AnyOperation, Outcome, quick, to_micros
 from dragoman.store.preferences import PreferenceStore
@@ -321,7 +314,7 @@ class Store:
         message ids, change nothing and return the same seqs. With ``strict``, messages that violate a rule raise a
         ``RuleViolationError`` with repaired ones; the default is the setting of the store.
         """
-        items = [messages] if isinstance(messages, Message) else _messages_from(messages)
+        items = [messages] if isinstance(messages, Message) else message_writer.expect_messages(messages)
         if not items:
             return []
         own_messages = [self._adopt(session_id, message) for message in items]
@@ -489,11 +482,13 @@ class Store:
         """Decode rows; a long page in a thread, so that the event loop stays responsive."""
         new_items = [item for item in items if isinstance(item, MessageRow)]
         blobs = {item.seq: await self._get_blobs(item) for item in new_items if item.columns.blobs_json is not None}
-        size = sum(map(_row_size, new_items)) + sum(len(data) for parts in blobs.values() for data in parts.values())
-        rows = await run_off_loop(size, _decode_rows, items, blobs)
+        size = sum(map(message_reader.row_size, new_items)) + sum(
+            len(data) for parts in blobs.values() for data in parts.values()
+        )
+        rows = await run_off_loop(size, message_reader.decode_rows, items, blobs)
         if len(items) <= MAX_CACHED_PAGE:
-            for item, message in await run_off_loop(size, _find_cacheable, items, rows):
-                self._message_cache.put(item.session_id, item.seq, item.hash, message, _row_size(item))
+            for item, message in await run_off_loop(size, message_reader.find_cacheable, items, rows):
+                self._message_cache.put(item.session_id, item.seq, item.hash, message, message_reader.row_size(item))
         return rows
 
     async def _get_blobs(self, row: MessageRow) -> dict[str, bytes]:
@@ -698,41 +693,3 @@ class Store:
         from dragoman.store.archive import backup  # noqa: PLC0415  only backups need SQLite
 
         return await backup.backup(self, Path(target), progress)
-
-
-def _row_size(row: MessageRow) -> int:
-    """Return the number of characters to decode."""
-    return len(row.columns.content_json) + len(row.columns.metadata_json)
-
-
-def _decode_rows(items: Sequence[MessageRow | Row], blobs: Mapping[int, Mapping[str, bytes]]) -> list[Row]:
-    """Return rows with their messages; ``blobs`` by seq."""
-    return [
-        item
-        if isinstance(item, Row)
-        else Row(item.seq, message_from(item.session_id, item.seq, item.columns, item.hash, blobs.get(item.seq, {})))
-        for item in items
-    ]
-
-
-def _find_cacheable(items: Sequence[MessageRow | Row], rows: Sequence[Row]) -> list[tuple[MessageRow, Message]]:
-    """Return the rows that were decoded without blobs to immutable messages."""
-    return [
-        (item, row.message)
-        for item, row in zip(items, rows, strict=True)
-        if isinstance(item, MessageRow) and item.columns.blobs_json is None and is_immutable(row.message)
-    ]
-
-
-def _messages_from(argument: Any) -> list[Message]:
-    """Return the messages to append as a list; ``InputError`` if an item is not a message."""
-    is_single = isinstance(argument, str | bytes | Mapping) or not isinstance(argument, Iterable)
-    messages = [argument] if is_single else list(argument)
-    for message in messages:
-        if not isinstance(message, Message):
-            raise InputError(
-                f"{type(message).__name__} is not a message",
-                where="append",
-                remedy="Append a dragoman.Message or several; dragoman.decode reads one from JSON",
-            )
-    return messages

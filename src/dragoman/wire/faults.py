@@ -47,10 +47,10 @@ def early_end(dialect: str, head: bytes | None, tail: bytes) -> StreamError:
     head = head and head.removeprefix(BYTE_ORDER_MARK)
     first_byte = b"" if head is None else head.lstrip()[:1]
     if head is not None and not first_byte:
-        return stream_error(dialect, "empty_response", "nothing came")
+        return stream_error(dialect, "empty_response", "nothing arrived")
     if head is not None and first_byte in (b"<", b"{"):
         content = "a page" if first_byte == b"<" else "a JSON object"
-        return stream_error(dialect, "bad_content_type", f"{content} came instead of a stream", head=redact(head))
+        return stream_error(dialect, "bad_content_type", f"{content} arrived instead of a stream", head=redact(head))
     tail_text = tail[:_TAIL_BYTES].decode("utf-8", "backslashreplace")
     return stream_error(dialect, "stream_incomplete", "the stream ended before the message did", tail=tail_text)
 

@@ -238,7 +238,7 @@ def _worker_metrics(workers: Sequence[SystemMeasures | WorkerMeasures]) -> Itera
 
 
 def _run_metrics(runs: RunMeasures) -> Iterator[Metric]:
-    yield _gauge("runs_in_progress", "Runs that go on.", (), [((), runs.running)])
+    yield _gauge("runs_in_progress", "Active runs.", (), [((), runs.running)])
     yield _counter("runs_begun", "Started runs.", (), [((), runs.begun)])
     ends = [(end, getattr(runs, end)) for end in RUN_ENDS]
     yield _counter("runs_ended", "Finished runs by end.", ("end",), ends)

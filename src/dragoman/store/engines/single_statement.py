@@ -13,7 +13,7 @@ from datetime import datetime
 from typing import Any, Final
 
 from dragoman.message import Message, Role, ToolResultBlock
-from dragoman.store import message_writer, runs
+from dragoman.store import message_reader, message_writer, runs
 from dragoman.store.message_writer import CALL_BLOCKS, Draft, SessionEnd, fingerprint
 from dragoman.store.operation import Statement, to_micros
 from dragoman.store.row_hash import row_hash
@@ -95,7 +95,7 @@ def _append_sql(has_many: bool, usages: int, has_key: bool) -> str:
         parts.append(f"used AS ({_insert_sql('usage', message_writer.USAGE_COLUMNS, usages > 1)})")
     if has_key:
         parts.append(f"named AS ({_insert_sql('idempotency', message_writer.KEY_COLUMNS, False)})")
-    insert = _insert_sql("messages", message_writer.MESSAGE_COLUMNS, has_many)
+    insert = _insert_sql("messages", message_reader.MESSAGE_COLUMNS, has_many)
     return f"WITH {', '.join(parts)} {insert} RETURNING seq"
 
 

@@ -364,7 +364,7 @@ class SqliteStore(Store):
             lock.close()
         if is_busy:
             raise StorageError(
-                "what was deleted is still in the log beside the database: another program keeps reading",
+                "deleted content is still in the log beside the database, because another program reads from it",
                 where=self._where,
                 remedy="End it, and do the same again",
             )

@@ -16,7 +16,7 @@ from typing import Any, Final
 import msgspec
 
 from dragoman.errors import CorruptDataError
-from dragoman.store.message_reader import COLUMNS, MessageRow, message_row_from
+from dragoman.store.message_reader import MESSAGE_COLUMNS, MessageRow, message_row_from
 from dragoman.store.operation import Steps, operation, to_micros
 from dragoman.store.search.backends import BACKENDS, IndexBackend, IndexEntry
 from dragoman.store.search.tokenizer import Term
@@ -108,7 +108,7 @@ def read_pending(targets: Iterable[tuple[str, int]], limit: int) -> Steps[list[P
         if limit > 0 and bounds and bounds[0][0] < min(last, bounds[0][1]):
             after_seq = bounds[0][0]
             rows = yield (
-                f"SELECT {COLUMNS} FROM messages WHERE session_id = ? AND seq > ? ORDER BY seq LIMIT ?",
+                f"SELECT {MESSAGE_COLUMNS} FROM messages WHERE session_id = ? AND seq > ? ORDER BY seq LIMIT ?",
                 (session_id, after_seq, limit),
             )
             last_seq = rows[-1][1] if len(rows) == limit else bounds[0][1]
@@ -225,7 +225,7 @@ def read_matches(matches: Sequence[Match]) -> Steps[list[MessageRow]]:
         places = [(match.session_id, match.seq) for match in matches[first : first + _ROWS_PER_STATEMENT]]
         places.extend([places[-1]] * (_ROWS_PER_STATEMENT - len(places)))  # the same statement for any number of rows
         rows = yield (
-            f"SELECT {COLUMNS} FROM messages WHERE (session_id, seq) IN ({_VALUES})",
+            f"SELECT {MESSAGE_COLUMNS} FROM messages WHERE (session_id, seq) IN ({_VALUES})",
             [value for place in places for value in place],
         )
         results.extend(map(message_row_from, rows))

@@ -57,7 +57,7 @@ _FOREGROUND_BATCH: Final = (200, 200_000)  # and when a search waits for it
 _EMPTY: Final = Analysis([], [])
 
 
-# --- what is searched ------------------------------------------------------------------------------------------------
+# --- texts of a message ----------------------------------------------------------------------------------------------
 
 
 def searchable_text(message: Message) -> str:

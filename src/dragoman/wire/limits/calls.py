@@ -2,7 +2,7 @@
 
     pair_calls(messages, carries, report) -> messages
 
-Each call is followed by its one result. A call without a result gets one that says so, a result without a call becomes
+Each call is followed by its one result. A call without a result gets an error result, a result without a call becomes
 a text, and a call with an invalid input becomes a call with the part of its input that can be read, or a text.
 Invariant: no text and no valid input is changed or left out.
 """
@@ -40,7 +40,7 @@ Messages = tuple[Message, ...]
 def replace_invalid_calls(messages: Messages, report: Report) -> Messages:
     """Return the messages without invalid calls.
 
-    The result of such a call says why it was not run; one that has no result gets one.
+    The result of such a call has the reason why it was not run; a call without a result gets one.
     """
     if not any(type(block) is InvalidToolUseBlock for message in messages for block in message.content):
         return messages

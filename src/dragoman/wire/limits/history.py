@@ -2,7 +2,7 @@
 
     fit_history(messages, limits, carries, report) -> messages
 
-``carries(block, role)`` says whether the dialect can write a block. Blocks that it cannot write stay: the dialect
+``carries(block, role)`` returns whether the dialect can write a block. Blocks that it cannot write stay: the dialect
 leaves them out and reports them. Invariant: of a text, only white space is left out.
 """
 
