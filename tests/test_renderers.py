@@ -136,6 +136,16 @@ def test_words_are_rendered_and_pictures_are_in_the_page() -> None:
     assert "https://elsewhere.example/a.png" in elsewhere
 
 
+def test_a_formula_keeps_its_signs_and_an_amount_is_no_formula() -> None:
+    text = r"It is $e^{i\pi}\,$ for $5 to $10, \(a*b*c\) and \[d_1 < d_2\]." + "\n\n$$\n\\int_0^1 x\\,dx\n$$"
+    page = html(message(TextBlock(text)))
+    assert r"<code>$e^{i\pi}\,$</code>" in page
+    assert r"\int_0^1 x\,dx" in page
+    assert "for $5 to $10," in page
+    assert r"<code>\(a*b*c\)</code>" in page
+    assert r"<code>\[d_1 &lt; d_2\]</code>" in page
+
+
 def test_long_results_are_folded() -> None:
     long = message(ToolResultBlock("tu_1", (TextBlock("line\n" * 40),)), role=Role.TOOL)
     assert "<details" in html(long)

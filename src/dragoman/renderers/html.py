@@ -34,6 +34,10 @@ _POLICY: Final = "default-src 'none'; style-src 'unsafe-inline'; img-src data:; 
 _BASE64: Final = re.compile(r"[A-Za-z0-9+/\s]+={0,2}\s*")
 _PICTURES: Final = ("image/png", "image/jpeg", "image/gif", "image/webp", "image/avif")
 _SOUNDS: Final = re.compile(r"(audio|video)/[a-z0-9.+-]{1,40}")
+# TeX between signs, without spaces inside of single ones and without a digit after them: amounts are no formulas.
+_FORMULA: Final = re.compile(
+    r"\$\$[^$`]+\$\$|\$(?![\s$])[^$`\n]*?[^\s$`\\]\$(?!\d)|\\\([^`]{1,2000}?\\\)|\\\[[^`]{1,2000}?\\\]"
+)
 _ROLES: Final = {role.value for role in (Role.USER, Role.ASSISTANT, Role.SYSTEM, Role.TOOL)}
 _LONG_LINES: Final = 14
 _LONG_CHARACTERS: Final = 1_600
@@ -184,7 +188,19 @@ def _markdown() -> Any:
     renderer = MarkdownIt("commonmark", {"html": False, "breaks": True}).enable(["table", "strikethrough"])
     renderer.disable(["image", "html_block", "html_inline"])
     renderer.add_render_rule("link_open", _link)
+    renderer.inline.ruler.before("escape", "formula", _read_formula)
     return renderer
+
+
+def _read_formula(state: Any, is_check: bool) -> bool:
+    """Read TeX as code, so that Markdown changes nothing in it. Return whether there is a formula here."""
+    formula = _FORMULA.match(state.src, state.pos)
+    if formula is None:
+        return False
+    if not is_check:
+        state.push("code_inline", "code", 0).content = formula[0]
+    state.pos = formula.end()
+    return True
 
 
 def _link(_renderer: Any, tokens: Any, index: int, _options: Any, _env: Any) -> str:
@@ -223,7 +239,7 @@ margin-bottom:.35rem}
 .words p,.words ul,.words ol{margin:.5rem 0}.words ul,.words ol{padding-left:1.5rem}
 .words blockquote{margin:.5rem 0;padding-left:.9rem;border-left:3px solid var(--line);color:var(--soft)}
 .words table{border-collapse:collapse;display:block;overflow-x:auto;margin:.6rem 0}
-.words td,.words th{border:1px solid var(--line);padding:.25rem .6rem;text-align:left}
+.words td,.words th{border:1px solid var(--line);padding:.25rem .6rem;text-align:left;overflow-wrap:normal}
 a{color:var(--assistant)}
 code,pre,.name{font-family:ui-monospace,SFMono-Regular,Menlo,Consolas,monospace;font-size:.86rem}
 code{background:var(--code);border-radius:4px;padding:.1em .3em;overflow-wrap:anywhere}
