@@ -91,8 +91,10 @@ async def choose(visitor: Visitor, *names: str) -> None:
     await visitor.find("dialog .choices input").first.wait_for()
     for box in await visitor.find("dialog input[type=checkbox]:checked").all():
         await box.uncheck()
-    for name in names:
+    for name in names[:-1]:
         await visitor.find("dialog .choices label").get_by_text(name, exact=True).first.click()
+    await visitor.page.get_by_label("Find a model").fill(names[-1])
+    await visitor.page.keyboard.press("Enter")
     await visitor.press(f"Ask {len(names)} models")
 
 

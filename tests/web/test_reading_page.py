@@ -18,7 +18,7 @@ Wrong is $\frac{1$. End of math."""
 
 DIFF = "```diff\n@@ -1,2 +1,2 @@\n-old <b>\n+new <b>\n same\n```\n\nEnd of diff."
 
-DIAGRAM = "```mermaid\nflowchart LR\n  A[Start] --> B{Done?}\n```\n\n```mermaid\nnot a diagram\n```\n\nEnd of diagrams."
+DIAGRAM = "```mermaid\nflowchart LR\n  A[Start] --> B{Done?} --> C[The end of a long and wide diagram]\n```\n\n```mermaid\nnot a diagram\n```\n\nEnd of diagrams."
 
 HTML = """```html
 <h1>Title</h1>
@@ -46,7 +46,7 @@ async def test_formulas_are_drawn_without_styles_and_the_library_comes_when_it_i
     visitor: Visitor, site: Site
 ) -> None:
     asked: list[str] = []
-    visitor.page.on("request", lambda request: asked.append(request.url))
+    visitor.listen("request", lambda request: asked.append(request.url))
     site.fakes["anthropic"].say("No formula.")
     await visitor.open()
     await visitor.answered("Hello", "No formula.")
@@ -82,6 +82,12 @@ async def test_a_diagram_is_drawn_in_a_sandbox_and_a_wrong_one_says_why(visitor:
     await frame.locator("svg").get_by_text("Start", exact=True).wait_for()
     assert await visitor.find("iframe.preview").first.get_attribute("sandbox") == "allow-scripts"
     await visitor.find(".preview-fault", "The diagram cannot be drawn").wait_for()
+    height = "document.querySelector('iframe.preview').clientHeight"
+    before = await visitor.page.evaluate(height)
+    await visitor.page.set_viewport_size({"width": 390, "height": 860})
+    await visitor.until(f"{height} < {before}")
+    await visitor.page.set_viewport_size({"width": 1280, "height": 860})
+    await visitor.until(f"{height} === {before}")
     await visitor.page.emulate_media(color_scheme="dark")  # the diagram follows
     await frame.locator('html[style*="dark"] svg').get_by_text("Start", exact=True).wait_for()
     await visitor.find("figure.previewed [data-preview]").click()
@@ -96,7 +102,7 @@ async def test_html_runs_without_origin_network_and_storage(visitor: Visitor, si
     def on_request(request: Request) -> None:
         sent.append(request.url)
 
-    visitor.page.on("request", on_request)
+    visitor.listen("request", on_request)
     site.fakes["anthropic"].say(HTML)
     await visitor.open()
     await visitor.answered("A page", "End of HTML.")

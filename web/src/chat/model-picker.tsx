@@ -92,7 +92,7 @@ export function ModelPicker({ onClose, onChoose, candidate: first }: ModelPicker
   );
 }
 
-function fits(model: Model, words: string): boolean {
+export function fits(model: Model, words: string): boolean {
   const text = [model.id, model.name, ...model.aliases].join(" ").toLowerCase();
   return words.toLowerCase().split(/\s+/).every((word) => text.includes(word));
 }

@@ -2,7 +2,8 @@
 import { useState } from "preact/hooks";
 import { Modal } from "../components/modal.tsx";
 import { modelName, plural } from "../lib/format.ts";
-import { chosenModel } from "../chat/model-picker.tsx";
+import { chosenModel, fits } from "../chat/model-picker.tsx";
+import { Icon } from "../components/icons.tsx";
 import * as appState from "../state/app-state.ts";
 import { useObservable } from "../state/observable.ts";
 import type { Draft } from "../state/conversation.ts";
@@ -21,6 +22,16 @@ export function ChooseModels({ draft, onSent, onClose }: ChooseProps) {
   const conversation = appState.open.value;
   const [chosen, setChosen] = useState<string[]>(() => remembered(models.map((model) => model.id), chosenModel(conversation.id)));
   const toggle = (id: string) => setChosen((now) => (now.includes(id) ? now.filter((other) => other !== id) : [...now, id]));
+  const [words, setWords] = useState("");
+  const shown = models.filter((model) => chosen.includes(model.id) || fits(model, words));
+  const onKeyDown = (event: KeyboardEvent) => {
+    if (event.key !== "Enter" || event.isComposing) return;
+    event.preventDefault(); // chooses the first match, and sends nothing
+    const first = shown.find((model) => !chosen.includes(model.id));
+    if (!words || !first || chosen.length >= MAX_MODELS) return;
+    toggle(first.id);
+    setWords("");
+  };
   const isPossible = chosen.length >= MIN_MODELS && chosen.length <= MAX_MODELS;
   const ask = (event: Event) => {
     event.preventDefault();
@@ -35,9 +46,14 @@ export function ChooseModels({ draft, onSent, onClose }: ChooseProps) {
         <p class="muted small">
           Choose {MIN_MODELS} to {MAX_MODELS} models. Each answers your message; you keep one answer, and the others stay as versions. Every answer costs as usual.
         </p>
+        <label class="search">
+          <Icon name="search" size={16} />
+          <span class="hidden">Find a model</span>
+          <input type="search" placeholder="Find a model" value={words} onInput={(event) => setWords(event.currentTarget.value)} onKeyDown={onKeyDown} />
+        </label>
         <div class="choices" tabindex={0} role="group" aria-label="Models">
           <ul>
-          {models.map((model) => (
+          {shown.map((model) => (
             <li key={model.id}>
               <label class="row">
                 <input type="checkbox" checked={chosen.includes(model.id)} disabled={!chosen.includes(model.id) && chosen.length >= MAX_MODELS} onChange={() => toggle(model.id)} />

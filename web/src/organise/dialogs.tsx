@@ -179,14 +179,14 @@ export function ShareDialog({ thread, onClose }: DialogProps) {
               Revoke the link
             </button>
           )}
+          <button type="button" class={url ? "" : "primary"} onClick={create}>
+            {shared ? "Create a new link" : "Create a link"}
+          </button>
           {url && (
-            <button type="button" onClick={() => void appState.copy(url)}>
+            <button type="button" class="primary" onClick={() => void appState.copy(url)}>
               Copy the link
             </button>
           )}
-          <button type="button" class="primary" onClick={create}>
-            {shared ? "Create a new link" : "Create a link"}
-          </button>
         </div>
       </div>
     </Modal>

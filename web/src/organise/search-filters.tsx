@@ -30,8 +30,14 @@ export function FilterFields({ filters, onChange }: { filters: SearchFilters; on
           <option value="assistant">Models</option>
           <option value="tool">Tools</option>
         </select>
-        <input type="date" aria-label="From" value={filters.from ?? ""} onInput={(event) => set("from", event.currentTarget.value)} />
-        <input type="date" aria-label="To" value={filters.to ?? ""} onInput={(event) => set("to", event.currentTarget.value)} />
+        <label>
+          From
+          <input type="date" value={filters.from ?? ""} onInput={(event) => set("from", event.currentTarget.value)} />
+        </label>
+        <label>
+          To
+          <input type="date" value={filters.to ?? ""} onInput={(event) => set("to", event.currentTarget.value)} />
+        </label>
         <label class="row">
           <input type="checkbox" checked={filters.hasTool !== null} onChange={(event) => set("hasTool", event.currentTarget.checked ? "true" : "")} />
           <span>With tools</span>
