@@ -3,15 +3,16 @@
     async def test_…(visitor, site)
         await visitor.open(); await visitor.ask("…"); await visitor.sees("…")
 
-One browser for all modules, and one server for a module; a visitor is a browser that knows nothing yet. Whatever the browser complains of
-in its console fails the test, unless the test expects it.
+One browser for all modules, and one server for a module. Visitors with a desktop browser share one tab, because a new
+context takes as much CPU time as most tests; after a visit, the browser forgets what the page has stored. Whatever the
+browser complains of in its console fails the test, unless the test expects it.
 """
 
 from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,11 +23,12 @@ from tests.store.conftest import pytest_pyfunc_call
 from tests.web import site as web_site
 
 if TYPE_CHECKING:
-    from playwright.async_api import Browser, BrowserContext, Locator, Page
+    from playwright.async_api import Browser, BrowserContext, Locator, Page, ViewportSize
 
 __all__ = ["pytest_pyfunc_call"]
 
 WAIT_MS = 60_000
+DESKTOP: ViewportSize = {"width": 1280, "height": 860}
 
 
 @pytest.fixture(scope="session")
@@ -67,8 +69,23 @@ class Visitor:
         self.site = site
         self.complaints: list[str] = []
         self.expected: list[str] = []  # complaints that belong to the test, as patterns
-        page.on("console", lambda said: self.complaints.append(said.text) if said.type == "error" else None)
-        page.on("pageerror", lambda error: self.complaints.append(str(error)))
+        self._listeners: list[tuple[str, Callable[..., None]]] = []
+        self.listen("console", lambda said: self.complaints.append(said.text) if said.type == "error" else None)
+        self.listen("pageerror", lambda error: self.complaints.append(str(error)))
+
+    def listen(self, event: str, listener: Callable[..., None]) -> None:
+        """Call a function for each event of the page, as long as the visit lasts."""
+        self.page.on(event, listener)
+        self._listeners.append((event, listener))
+
+    async def leave(self) -> None:
+        """End the visit."""
+        for event, listener in self._listeners:
+            self.page.remove_listener(event, listener)
+        for page in self.context.pages:
+            if page is not self.page:
+                await page.close()
+        await self.page.goto("about:blank")
 
     async def open(self, place: str = "#/") -> None:
         """Load the page."""
@@ -115,22 +132,54 @@ class Visitor:
 
 
 async def open_visitor(browser: Browser, site: web_site.Site, **options: Any) -> Visitor:
-    """A page in a browser context of its own. Listeners are added in a running event loop, which playwright needs."""
+    """A visitor with a browser context of its own."""
     context = await browser.new_context(locale="en", **options)
     context.set_default_timeout(WAIT_MS)
     return Visitor(context, await context.new_page(), site)
 
 
+@pytest.fixture(scope="session")
+def tab(runner: asyncio.Runner, browser: Browser) -> Page:
+    """The tab of all visitors with a desktop browser, one after the other."""
+
+    async def open_tab() -> Page:
+        context = await browser.new_context(locale="en", viewport=DESKTOP)
+        context.set_default_timeout(WAIT_MS)
+        return await context.new_page()
+
+    return runner.run(open_tab())
+
+
+async def clear_tab(tab: Page, origin: str) -> None:
+    """Let the browser forget what earlier visitors have stored, chosen and allowed."""
+    await tab.goto(f"{origin}/service-worker.js")  # of the same origin, and nothing runs there
+    await tab.evaluate("() => (localStorage.clear(), sessionStorage.clear())")
+    await tab.goto("about:blank")
+    session = await tab.context.new_cdp_session(tab)
+    await session.send("Storage.clearDataForOrigin", {"origin": origin, "storageTypes": "all"})
+    await session.detach()
+    await tab.context.clear_cookies()
+    await tab.context.clear_permissions()
+    await tab.emulate_media(media="null", color_scheme="null", reduced_motion="null")
+    await tab.set_viewport_size(DESKTOP)
+
+
+async def visit(tab: Page, site: web_site.Site) -> Visitor:
+    """A visitor in a tab that knows nothing. Listeners are added in a running event loop, which playwright needs."""
+    await clear_tab(tab, site.base_url)
+    return Visitor(tab.context, tab, site)
+
+
 @pytest.fixture
-def visitor(runner: asyncio.Runner, browser: Browser, site: web_site.Site) -> Iterator[Visitor]:
+def visitor(runner: asyncio.Runner, tab: Page, site: web_site.Site) -> Iterator[Visitor]:
     """A new visitor with a desktop browser."""
-    made = runner.run(open_visitor(browser, site, viewport={"width": 1280, "height": 860}))
+    made = runner.run(visit(tab, site))
     for name, fake in site.fakes.items():
         fake.forget()
         site.paces[name].release()
     (site.folder / "work" / "README.md").write_text(web_site.README, "utf-8")
     yield made
-    runner.run(made.context.close())
+    runner.run(made.leave())
     left = [said for said in made.complaints if not any(re.search(one, said) for one in made.expected)]
     assert left == []
 

@@ -97,7 +97,7 @@ async def test_code_is_copied(visitor: Visitor, site: Site) -> None:
 
 async def test_what_a_model_says_runs_nothing_and_asks_nobody(visitor: Visitor, site: Site) -> None:
     asked: list[str] = []
-    visitor.page.on("request", lambda request: asked.append(request.url))
+    visitor.listen("request", lambda request: asked.append(request.url))
     site.fakes["anthropic"].say(
         "<script>window.bad=1</script> <img src=x onerror='window.bad=2'>\n\n[a](javascript:window.bad=3) "
         "![b](https://example.com/b.png) <style>body{display:none}</style> <a href='//example.com' id='app'>c</a>\n\n"
@@ -461,7 +461,7 @@ async def test_any_message_of_a_long_conversation_is_shown_with_few_requests(vis
         )
     await visitor.open()
     requests: list[str] = []
-    visitor.page.on("request", lambda request: requests.append(request.url))
+    visitor.listen("request", lambda request: requests.append(request.url))
     await visitor.page.keyboard.press("Control+k")
     await visitor.page.keyboard.type("needle")
     await visitor.find(".thread", "needle").locator("a").click()

@@ -33,7 +33,7 @@ async def test_axe_finds_nothing_serious_on_any_page_and_no_other_host_is_asked(
     visitor: Visitor, site: Site, axe: str
 ) -> None:
     asked: list[str] = []
-    visitor.context.on("request", lambda request: asked.append(request.url))
+    visitor.listen("request", lambda request: asked.append(request.url))
     found: list[str] = []
     await begin(visitor, site, "What is a lantern?", "A lamp.")
     thread = visitor.page.url
