@@ -51,9 +51,16 @@ class OpenGateway:
     async def post(self, dialect: str, model: str, body: bytes, *, stream: bool = False, **headers: str) -> Sent:
         """One request in a dialect for a model."""
         path = PATHS[dialect][stream].replace("{model}", model)
+        query = "alt=sse" if dialect == "gemini" and stream else ""
+        return await self._send(path, body, query, headers)
+
+    async def send(self, path: str, body: Any) -> Sent:
+        """One request with a JSON body to a path."""
+        return await self._send(path, msgspec.json.encode(body), "", {})
+
+    async def _send(self, path: str, body: bytes, query: str, headers: dict[str, str]) -> Sent:
         found = endpoints.match("POST", path)
         assert found is not None
-        query = "alt=sse" if dialect == "gemini" and stream else ""
         caller = Caller("ann", None)
         request = GatewayRequest(method="POST", path=path, query=query, headers=headers, body=body, caller=caller)
         response = await self.gateway.handle(found, request)

@@ -1,4 +1,4 @@
-"""Lists of models, counts of tokens and embeddings."""
+"""Lists of models and counts of tokens."""
 
 from __future__ import annotations
 
@@ -68,15 +68,3 @@ async def test_the_provider_counts_if_it_can(tmp_path: Path) -> None:
         assert [request.path for request in upstream.requests] == ["/v1/messages/count_tokens"] * 2
         assert upstream.requests[0].body == body
         assert "max_tokens" not in upstream.requests[1].json
-
-
-async def test_embeddings_pass_to_a_provider_of_the_same_api(tmp_path: Path) -> None:
-    vectors = b'{"object":"list","data":[{"object":"embedding","index":0,"embedding":[0.1,0.2]}]}'
-    async with run_gateway(tmp_path, make_answer(vectors)) as (client, upstream):
-        status, _, answer = await post(client, "/v1/embeddings", b'{"model":"alias","input":["a"],"new":1}')
-        assert (status, answer) == (200, vectors)
-        assert upstream.requests[0].path == "/v1/embeddings"
-        assert upstream.requests[0].json == {"model": "gpt-x", "input": ["a"], "new": 1}
-        status, _, answer = await post(client, "/v1/embeddings", b'{"model":"up-a:x","input":["a"]}')
-        assert status == 400
-        assert b"no embeddings" in answer

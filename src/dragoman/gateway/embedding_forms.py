@@ -1,0 +1,177 @@
+"""Requests for embeddings and their replies in the forms of three APIs. Pure.
+
+    wanted = read_request("openai_chat", path, body)             the texts, and how the vectors are wanted
+    write_request("ollama", wanted, model)                       the provider's body
+    found = read_reply("ollama", wire)                           the vectors
+    write_reply(wanted, found, model)                            the reply in the caller's form
+
+Only texts are translated: tokens and media mean nothing to a model of another provider.
+"""
+
+from __future__ import annotations
+
+import base64
+import struct
+from typing import Any, Final
+
+import msgspec
+
+from dragoman.gateway.types import invalid_request_error
+
+OPENAI: Final = "openai_chat"
+GEMINI: Final = "gemini"
+OLLAMA: Final = "ollama"
+FORMS: Final = {OPENAI: OPENAI, "openai_responses": OPENAI, GEMINI: GEMINI, OLLAMA: OLLAMA}  # by dialect
+_PATH_ENDS: Final = {OPENAI: "/embeddings", GEMINI: ":batchEmbedContents", OLLAMA: "/api/embed"}
+_READ: Final = {
+    OPENAI: frozenset(("model", "input", "dimensions", "encoding_format", "user")),
+    GEMINI: frozenset(("model", "content", "requests", "outputDimensionality", "output_dimensionality")),
+    OLLAMA: frozenset(("model", "input", "dimensions", "keep_alive", "truncate")),
+}
+
+
+class EmbeddingRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """The texts of a request, and the form of its reply."""
+
+    form: str
+    texts: tuple[str, ...]
+    dimensions: int | None = None
+    is_single: bool = False  # Gemini: the reply has one vector and no list
+    is_base64: bool = False  # OpenAI: a vector is base64 of its numbers
+    losses: tuple[str, ...] = ()  # fields that no other API has
+
+
+class Embeddings(msgspec.Struct, frozen=True):
+    """Vectors, in the order of the texts."""
+
+    vectors: list[list[float]]
+    tokens: int = 0
+
+
+def path_end(form: str) -> str:
+    """Return the end of the path to which a request of a form is sent."""
+    return _PATH_ENDS[form]
+
+
+# --- requests --------------------------------------------------------------------------------------------------------
+
+
+def read_request(form: str, path: str, body: dict[str, Any]) -> EmbeddingRequest:
+    """Return the request of a caller; ``GatewayError`` if it has anything but texts."""
+    if form != GEMINI:
+        return EmbeddingRequest(
+            form=form,
+            texts=_read_texts(body.get("input")),
+            dimensions=_read_dimensions(body.get("dimensions")),
+            is_base64=body.get("encoding_format") == "base64",
+            losses=_find_losses(form, body),
+        )
+    is_single = path.endswith(":embedContent")
+    parts = [body] if is_single else body.get("requests")
+    if not isinstance(parts, list) or not parts or not all(isinstance(part, dict) for part in parts):
+        raise invalid_request_error("requests: at least one content is required.")
+    size = parts[0].get("outputDimensionality", parts[0].get("output_dimensionality"))
+    return EmbeddingRequest(
+        form=form,
+        texts=tuple(_read_content(part.get("content")) for part in parts),
+        dimensions=_read_dimensions(size),
+        is_single=is_single,
+        losses=tuple(dict.fromkeys(name for part in parts for name in _find_losses(form, part))),
+    )
+
+
+def _find_losses(form: str, body: dict[str, Any]) -> tuple[str, ...]:
+    return tuple(f"embedding.{name}" for name, value in body.items() if value is not None and name not in _READ[form])
+
+
+def _read_texts(value: Any) -> tuple[str, ...]:
+    texts = [value] if isinstance(value, str) else value
+    if not isinstance(texts, list) or not texts or not all(isinstance(text, str) for text in texts):
+        raise invalid_request_error("input: a text or a list of texts is required for a model of another API.")
+    return tuple(texts)
+
+
+def _read_content(content: Any) -> str:
+    parts = content.get("parts") if isinstance(content, dict) else None
+    if not isinstance(parts, list) or not all(isinstance(part, dict) and "text" in part for part in parts):
+        raise invalid_request_error("content: parts with texts are required for a model of another API.")
+    return "".join(str(part["text"]) for part in parts)
+
+
+def _read_dimensions(value: Any) -> int | None:
+    if value is None or (type(value) is int and value > 0):
+        return value
+    raise invalid_request_error("dimensions: a positive number is required.")
+
+
+def write_request(form: str, wanted: EmbeddingRequest, model: str) -> dict[str, Any]:
+    """Return the body for a provider."""
+    if form == GEMINI:
+        size = {} if wanted.dimensions is None else {"outputDimensionality": wanted.dimensions}
+        name = f"models/{model}"
+        return {"requests": [{"model": name, "content": {"parts": [{"text": text}]}, **size} for text in wanted.texts]}
+    body: dict[str, Any] = {"model": model, "input": list(wanted.texts)}
+    return body if wanted.dimensions is None else {**body, "dimensions": wanted.dimensions}
+
+
+# --- replies ---------------------------------------------------------------------------------------------------------
+
+
+class _OpenAiVector(msgspec.Struct):
+    embedding: list[float]
+    index: int = 0
+
+
+class _OpenAiUsage(msgspec.Struct):
+    prompt_tokens: int = 0
+
+
+class _OpenAiReply(msgspec.Struct):
+    data: list[_OpenAiVector]
+    usage: _OpenAiUsage | None = None
+
+
+class _GeminiVector(msgspec.Struct):
+    values: list[float]
+
+
+class _GeminiReply(msgspec.Struct):
+    embeddings: list[_GeminiVector]
+
+
+class _OllamaReply(msgspec.Struct):
+    embeddings: list[list[float]]
+    prompt_eval_count: int = 0
+
+
+def read_reply(form: str, body: bytes) -> Embeddings:
+    """Return the vectors of a provider. Raises ``msgspec.DecodeError`` if it is not a reply."""
+    if form == GEMINI:
+        vectors = msgspec.json.decode(body, type=_GeminiReply).embeddings
+        return Embeddings([vector.values for vector in vectors])
+    if form == OLLAMA:
+        reply = msgspec.json.decode(body, type=_OllamaReply)
+        return Embeddings(reply.embeddings, reply.prompt_eval_count)
+    answer = msgspec.json.decode(body, type=_OpenAiReply)
+    data = sorted(answer.data, key=lambda vector: vector.index)
+    return Embeddings([vector.embedding for vector in data], answer.usage.prompt_tokens if answer.usage else 0)
+
+
+def write_reply(wanted: EmbeddingRequest, found: Embeddings, model: str) -> dict[str, Any]:
+    """Return the reply in the form of the request."""
+    if wanted.form == OLLAMA:
+        return {"model": model, "embeddings": found.vectors, "prompt_eval_count": found.tokens}
+    if wanted.form == GEMINI:
+        vectors = [{"values": vector} for vector in found.vectors]
+        return {"embedding": vectors[0]} if wanted.is_single else {"embeddings": vectors}
+    data = [
+        {"object": "embedding", "index": index, "embedding": _pack(vector) if wanted.is_base64 else vector}
+        for index, vector in enumerate(found.vectors)
+    ]
+    usage = {"prompt_tokens": found.tokens, "total_tokens": found.tokens}
+    return {"object": "list", "data": data, "model": model, "usage": usage}
+
+
+def _pack(vector: list[float]) -> str:
+    """Return numbers of 32 bits in base64."""
+    return base64.b64encode(struct.pack(f"<{len(vector)}f", *vector)).decode()
