@@ -1,16 +1,30 @@
-"""Bus events about deleted sessions, rejected swaps and evaluations, which several entry points emit."""
+"""Bus events that several modules emit: calls of models, deleted sessions, rejected swaps and evaluations."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from decimal import Decimal
-from typing import Any
+from typing import Any, Protocol
 
 from dragoman.bus import Bus, Payload
-from dragoman.bus.event_types import routing_events, system_events, turn_events
+from dragoman.bus.event_types import routing_events, system_events, tool_events, turn_events
+from dragoman.catalog import Model
+from dragoman.client import CallLog
+from dragoman.exchange import Fault, Reply
 from dragoman.handoff import SwapPlan
-from dragoman.message import Role
+from dragoman.message import InvalidToolUseBlock, Role, ThinkingBlock, ToolUseBlock, Usage
+from dragoman.redaction import redact
 from dragoman.store import Evaluation, Session, Store
+from dragoman.turn.state import TurnState
+
+
+class Owned(Protocol):
+    """A session or a request of a user."""
+
+    @property
+    def user_id(self) -> str | None: ...
+    @property
+    def team_id(self) -> str | None: ...
 
 
 async def make_session_end(store: Store, session: Session) -> turn_events.SessionEnded:
@@ -53,3 +67,85 @@ def evaluation_events(evaluation: Evaluation) -> Iterator[Payload]:
         yield routing_events.PatternRecorded(
             pattern_id=evaluation.id, primary_model=evaluation.model, success=success, cost_usd=evaluation.cost_usd
         )
+
+
+# --- calls of a model ------------------------------------------------------------------------------------------------
+
+
+def completion_event(
+    model: Model, request_id: str, reply: Reply, usage: Usage, call_log: CallLog, *, owner: Owned
+) -> turn_events.LlmCallCompleted:
+    """The event of a call that succeeded. ``owner`` has the user and the team who are charged."""
+    return turn_events.LlmCallCompleted(
+        model=model.id,
+        provider=model.provider,
+        request_id=request_id,
+        input_tokens=usage.input_tokens,
+        output_tokens=usage.output_tokens,
+        cached_input_tokens=usage.cached_input_tokens,
+        cache_creation_input_tokens=usage.cache_creation_input_tokens,
+        cost_usd=usage.amount_usd,
+        pricing_version=usage.pricing_version,
+        latency_ms=usage.latency_ms,
+        stop_reason=reply.stop_reason,
+        produced_tool_calls=sum(isinstance(block, ToolUseBlock | InvalidToolUseBlock) for block in reply.content),
+        produced_thinking_blocks=sum(isinstance(block, ThinkingBlock) for block in reply.content),
+        response_model=reply.model,
+        time_to_first_token_ms=call_log.first_byte_ms,
+        retry_count=call_log.retry_count,
+        retries=_retries(call_log),
+        user_id=owner.user_id,
+        team_id=owner.team_id,
+    )
+
+
+def failure_event(model: Model, request_id: str, fault: Fault, call_log: CallLog) -> turn_events.LlmCallFailed:
+    """The event of a call that failed."""
+    return turn_events.LlmCallFailed(
+        model=model.id,
+        provider=model.provider,
+        request_id=request_id,
+        error_class=fault.error_class,
+        error_code=fault.code,
+        error_message_redacted=redact(fault.message),
+        retry_count=call_log.retry_count,
+        retries=_retries(call_log),
+        latency_ms=call_log.latency_ms or 0,
+    )
+
+
+def _retries(call_log: CallLog) -> tuple[turn_events.RetryRecord, ...]:
+    return tuple(
+        turn_events.RetryRecord(error_code=fault.code, error_class=fault.error_class, delay_ms=delay_s * 1000)
+        for fault, delay_s in call_log.retries
+    )
+
+
+def emit_call_start(turn: TurnState, request_id: str, estimated_input_tokens: int, omitted_count: int = 0) -> None:
+    """Emit that the model of a turn is about to be called."""
+    turn.usage.llm_calls += 1
+    turn.emit(
+        turn_events.LlmCallStarted(
+            model=turn.model.id,
+            provider=turn.model.provider,
+            estimated_input_tokens=estimated_input_tokens,
+            request_id=request_id,
+            is_worker=turn.request.is_worker,
+            omitted_messages=omitted_count,
+        )
+    )
+
+
+def emit_call_end(turn: TurnState, request_id: str, reply: Reply, usage: Usage | None, call_log: CallLog) -> None:
+    """Emit that the call of a turn succeeded or failed."""
+    if reply.fault is not None:
+        turn.emit(failure_event(turn.model, request_id, reply.fault, call_log))
+        return
+    assert usage is not None  # of a reply without a fault
+    turn.emit(completion_event(turn.model, request_id, reply, usage, call_log, owner=turn.request))
+
+
+def emit_invalid_call(turn: TurnState, call: InvalidToolUseBlock) -> None:
+    """Emit that the input of a call cannot be used. The repair of the history tells the model."""
+    errors = (f"$: {call.reason}",)
+    turn.emit(tool_events.ToolInputInvalid(tool_name=call.name, validation_errors=errors, tool_use_id=call.id))

@@ -24,7 +24,6 @@ import msgspec
 
 from dragoman import tokens
 from dragoman.adapter import Adapter, RequestContext, message_budget
-from dragoman.bus.event_types import tool_events, turn_events
 from dragoman.catalog import Model
 from dragoman.client import Call, CallLog
 from dragoman.context_window import FittedHistory, fit, with_summary
@@ -49,7 +48,6 @@ from dragoman.message import (
     Message,
     MessageStatus,
     TextBlock,
-    ThinkingBlock,
     TokenUsage,
     ToolUseBlock,
     Usage,
@@ -67,6 +65,7 @@ from dragoman.tools import ToolRegistry
 from dragoman.toolschema import output_problems
 from dragoman.turn.answer_tool import AnswerTool
 from dragoman.turn.config import AgentConfig
+from dragoman.turn.events import emit_call_end, emit_call_start, emit_invalid_call
 from dragoman.turn.image_policy import image_describer, image_policy, load_workspace_images
 from dragoman.turn.services import AgentServices
 from dragoman.turn.session_settings import settings_of
@@ -692,74 +691,3 @@ class AnswerWriter:
 def fault_fields(code: str, message: str) -> dict[str, Any]:
     """The reason of a failure, as a field of ``metadata.extra``."""
     return {"fault": {"code": code, "message": redact(message)}}
-
-
-# --- events of a call ------------------------------------------------------------------------------------------------
-
-
-def emit_invalid_call(turn: TurnState, call: InvalidToolUseBlock) -> None:
-    """Emit that the input of a call cannot be used. The repair of the history tells the model."""
-    errors = (f"$: {call.reason}",)
-    turn.emit(tool_events.ToolInputInvalid(tool_name=call.name, validation_errors=errors, tool_use_id=call.id))
-
-
-def emit_call_start(turn: TurnState, request_id: str, estimated_input_tokens: int, omitted_count: int = 0) -> None:
-    """Emit that the model is about to be called."""
-    turn.usage.llm_calls += 1
-    turn.emit(
-        turn_events.LlmCallStarted(
-            model=turn.model.id,
-            provider=turn.model.provider,
-            estimated_input_tokens=estimated_input_tokens,
-            request_id=request_id,
-            is_worker=turn.request.is_worker,
-            omitted_messages=omitted_count,
-        )
-    )
-
-
-def emit_call_end(turn: TurnState, request_id: str, reply: Reply, usage: Usage | None, call_log: CallLog) -> None:
-    """Emit that the call succeeded or failed."""
-    fields = {"model": turn.model.id, "provider": turn.model.provider, "request_id": request_id}
-    if reply.fault is not None:
-        turn.emit(
-            turn_events.LlmCallFailed(
-                **fields,
-                error_class=reply.fault.error_class,
-                error_code=reply.fault.code,
-                error_message_redacted=redact(reply.fault.message),
-                retry_count=call_log.retry_count,
-                retries=_retries(call_log),
-                latency_ms=call_log.latency_ms or 0,
-            )
-        )
-        return
-    assert usage is not None  # of a reply without a fault
-    turn.emit(
-        turn_events.LlmCallCompleted(
-            **fields,
-            input_tokens=usage.input_tokens,
-            output_tokens=usage.output_tokens,
-            cached_input_tokens=usage.cached_input_tokens,
-            cache_creation_input_tokens=usage.cache_creation_input_tokens,
-            cost_usd=usage.amount_usd,
-            pricing_version=usage.pricing_version,
-            latency_ms=usage.latency_ms,
-            stop_reason=reply.stop_reason,
-            produced_tool_calls=sum(isinstance(block, ToolUseBlock | InvalidToolUseBlock) for block in reply.content),
-            produced_thinking_blocks=sum(isinstance(block, ThinkingBlock) for block in reply.content),
-            response_model=reply.model,
-            time_to_first_token_ms=call_log.first_byte_ms,
-            retry_count=call_log.retry_count,
-            retries=_retries(call_log),
-            user_id=turn.request.user_id,
-            team_id=turn.request.team_id,
-        )
-    )
-
-
-def _retries(call_log: CallLog) -> tuple[turn_events.RetryRecord, ...]:
-    return tuple(
-        turn_events.RetryRecord(error_code=fault.code, error_class=fault.error_class, delay_ms=delay_s * 1000)
-        for fault, delay_s in call_log.retries
-    )

@@ -16,9 +16,9 @@ from dragoman.errors import RemoteFaultError
 from dragoman.exchange import Fault, Options, Reply
 from dragoman.ids import ToolIds
 from dragoman.message import NO_TIME, ContentBlock, Message, MessageMetadata, Role, TextBlock, TokenUsage
-from dragoman.redaction import redact
 from dragoman.store import Session
 from dragoman.turn.config import AgentConfig
+from dragoman.turn.events import completion_event, failure_event
 from dragoman.turn.services import AgentServices
 
 
@@ -73,18 +73,7 @@ class _CallRecord:
         )
 
     def emit_failure(self, fault: Fault) -> None:
-        self._emit(
-            turn_events.LlmCallFailed(
-                model=self._model.id,
-                provider=self._model.provider,
-                request_id=self.request_id,
-                error_class=fault.error_class,
-                error_code=fault.code,
-                error_message_redacted=redact(fault.message),
-                retry_count=self.call_log.retry_count,
-                latency_ms=self.call_log.latency_ms or 0,
-            )
-        )
+        self._emit(failure_event(self._model, self.request_id, fault, self.call_log))
 
     async def count(self, reply: Reply) -> None:
         """Price the call, add it to the totals, and emit its end."""
@@ -97,27 +86,7 @@ class _CallRecord:
         await services.store.costs.add_call(
             usage, model=model.id, provider=model.provider, user_id=session.user_id, team_id=session.team_id
         )
-        self._emit(
-            turn_events.LlmCallCompleted(
-                model=model.id,
-                provider=model.provider,
-                request_id=self.request_id,
-                input_tokens=usage.input_tokens,
-                output_tokens=usage.output_tokens,
-                cached_input_tokens=usage.cached_input_tokens,
-                cache_creation_input_tokens=usage.cache_creation_input_tokens,
-                cost_usd=usage.amount_usd,
-                pricing_version=usage.pricing_version,
-                latency_ms=usage.latency_ms,
-                stop_reason=reply.stop_reason,
-                produced_tool_calls=0,
-                produced_thinking_blocks=0,
-                response_model=reply.model,
-                retry_count=self.call_log.retry_count,
-                user_id=session.user_id,
-                team_id=session.team_id,
-            )
-        )
+        self._emit(completion_event(model, self.request_id, reply, usage, self.call_log, owner=session))
 
     def _emit(self, event: Payload) -> None:
         self._services.bus.try_emit(event, session_id=self._session.id)

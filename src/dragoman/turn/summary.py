@@ -18,7 +18,8 @@ from dragoman.context_window import SummaryPlan, plan_summary, summary_message, 
 from dragoman.exchange import Options, Reply, StopReason
 from dragoman.message import NO_TIME, Message, MessageMetadata, Role, TextBlock, TokenUsage, Usage
 from dragoman.repair import repair
-from dragoman.turn.model_call import CANCELLED, emit_call_end, emit_call_start, make_call
+from dragoman.turn.events import emit_call_end, emit_call_start
+from dragoman.turn.model_call import CANCELLED, make_call
 from dragoman.turn.state import SUMMARY, TurnState
 
 _MAX_TOKENS: Final = 2_000
