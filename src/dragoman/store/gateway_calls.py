@@ -144,7 +144,7 @@ def _find_place(hashes: tuple[bytes, ...]) -> Steps[TranscriptPlace | None]:
 def _record(call: GatewayCall, drafts: Sequence[Draft], now: datetime) -> Steps[tuple[GatewayRow, MessageRange]]:
     if call.continues is None and call.parent is None:
         is_fork, session_id = False, call.session.id
-        places = yield from _create_session(call.session, drafts)
+        places = yield from message_writer.create_with_messages(call.session, drafts)
     else:
         session_id, is_fork, end = yield from _open_session(call)
         places = yield from message_writer.append_messages(session_id, drafts, now=now, end=end)
@@ -170,13 +170,6 @@ def _record(call: GatewayCall, drafts: Sequence[Draft], now: datetime) -> Steps[
         item = msgspec.structs.replace(call.stored_object, session_id=session_id, seq=last_seq)
         yield from _save_object(call.owner, item)
     return GatewayRow(session_id, last_seq, is_fork), places
-
-
-def _create_session(session: Session, drafts: Sequence[Draft]) -> Steps[MessageRange]:
-    """Insert a session and its first messages."""
-    end = len(drafts), drafts[-1].columns.id
-    yield from sessions.create_session(msgspec.structs.replace(session, last_seq=end[0]), end[1])
-    return (yield from message_writer.insert_messages(session.id, 1, drafts, end))
 
 
 def _open_session(call: GatewayCall) -> Steps[tuple[str, bool, SessionEnd | None]]:

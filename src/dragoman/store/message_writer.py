@@ -40,8 +40,9 @@ from dragoman.store.operation import (
     values_clause,
 )
 from dragoman.store.row_hash import check_row, row_hash
-from dragoman.store.sessions import TOUCH, lineage, lock_session, touch_arguments
+from dragoman.store.sessions import TOUCH, create_session, lineage, lock_session, touch_arguments, unknown_session
 from dragoman.store.tool_call_rows import REOPEN_CALL, insert_call, record_result
+from dragoman.store.types import Session
 
 CALL_BLOCKS: Final = (ToolUseBlock, InvalidToolUseBlock)
 USAGE_COLUMNS: Final = (
@@ -50,6 +51,12 @@ USAGE_COLUMNS: Final = (
 )
 KEY_COLUMNS: Final = "session_id, key, fingerprint, first_seq, last_seq, created_at, hash"
 MOVE_END: Final = f"UPDATE sessions SET last_seq = ?, last_message_id = ?, {TOUCH}, is_behind = 1 WHERE id = ?"
+_PARTIAL_COLUMNS: Final = (  # of a message that is replaced
+    "seq, status,"
+    " EXISTS (SELECT 1 FROM usage AS u WHERE u.session_id = messages.session_id AND u.seq = messages.seq),"
+    " EXISTS (SELECT 1 FROM attachment_refs AS f WHERE f.session_id = messages.session_id AND f.seq = messages.seq),"
+    " content_json = '[]'"
+)
 
 _FEW_MESSAGES: Final = 8
 
@@ -166,6 +173,13 @@ def are_after(drafts: Sequence[Draft], last_message_id: str) -> bool:
     return True
 
 
+def create_with_messages(session: Session, drafts: Sequence[Draft]) -> Steps[MessageRange]:
+    """Insert a session and its first messages, whose ids increase; ``ConflictError`` if the session exists."""
+    end = len(drafts), drafts[-1].columns.id
+    yield from create_session(msgspec.structs.replace(session, last_seq=end[0]), end[1])
+    return (yield from insert_messages(session.id, 1, drafts, end))
+
+
 def insert_messages(session_id: str, first: int, drafts: Sequence[Draft], end: SessionEnd) -> Steps[MessageRange]:
     """Insert messages at their seqs. The session has this end already."""
     for chunk in insert_chunks(list(enumerate(drafts, first))):
@@ -262,15 +276,20 @@ def _find_by_id(session_id: str, drafts: Sequence[Draft], last_message_id: str) 
 @operation
 def update_message(session_id: str, draft: Draft, now: datetime) -> Steps[int]:
     """Replace the content of a partial message; ``ConflictError`` if it has ended."""
-    yield from lock_session(session_id)
+    rows = yield (  # locks the session as well
+        f"UPDATE sessions SET {TOUCH}, is_behind = 1 WHERE id = ? RETURNING indexed_seq",
+        (*touch_arguments(now), session_id),
+    )
+    if not rows:
+        raise unknown_session(session_id)
+    indexed_seq = rows[0][0]
     rows = yield (
-        "SELECT seq, status, EXISTS (SELECT 1 FROM attachment_refs AS f WHERE f.session_id = messages.session_id"
-        " AND f.seq = messages.seq), content_json = '[]' FROM messages WHERE session_id = ? AND id = ?",
+        f"SELECT {_PARTIAL_COLUMNS} FROM messages WHERE session_id = ? AND id = ?",
         (session_id, draft.columns.id),
     )
     if not rows:
         raise unknown_message(session_id, draft.columns.id)
-    seq, status, has_files, was_empty = rows[0]
+    seq, status, has_usage, has_files, was_empty = rows[0]
     if status != MessageStatus.PARTIAL.value:
         what = f"it has ended as {status}"
         raise ConflictError(what, where=f"message {draft.columns.id}", code="message_ended")
@@ -280,15 +299,14 @@ def update_message(session_id: str, draft: Draft, now: datetime) -> Steps[int]:
         " status = ?, unknown_json = ?, blobs_json = ?, hash = ? WHERE session_id = ? AND seq = ?",
         (*message_values(session_id, seq, columns)[3:], session_id, seq),
     )
-    for table in ("usage", *(("attachment_refs",) if has_files else ())):
-        yield f"DELETE FROM {table} WHERE session_id = ? AND seq = ?", (session_id, seq)
+    if has_usage:
+        yield "DELETE FROM usage WHERE session_id = ? AND seq = ?", (session_id, seq)
+    if has_files:
+        yield "DELETE FROM attachment_refs WHERE session_id = ? AND seq = ?", (session_id, seq)
     if not was_empty:  # most answers were empty until now
         yield from _delete_related_rows(session_id, seq)
-    yield (
-        f"UPDATE sessions SET {TOUCH}, is_behind = 1,"
-        " indexed_seq = CASE WHEN indexed_seq >= ? THEN ? ELSE indexed_seq END WHERE id = ?",
-        (*touch_arguments(now), seq, seq - 1, session_id),
-    )
+    if indexed_seq >= seq:
+        yield "UPDATE sessions SET indexed_seq = ? WHERE id = ?", (seq - 1, session_id)
     yield from _insert_related_rows(session_id, seq, draft)
     return int(seq)
 

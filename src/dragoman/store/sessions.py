@@ -170,6 +170,14 @@ def find_session(session_id: str) -> Steps[Session | None]:
     return _session_from_row(rows[0]) if rows else None
 
 
+@operation
+def read_sessions(session_ids: Sequence[str]) -> Steps[list[Session]]:
+    """Read the sessions of a few ids that exist, in the order of the ids."""
+    places = ", ".join("?" * len(session_ids))
+    rows = yield f"SELECT {_SESSION_COLUMNS} FROM sessions WHERE id IN ({places})", tuple(session_ids)
+    return [_session_from_row(row) for row in sorted(rows, key=lambda row: session_ids.index(row[0]))]
+
+
 def unknown_session(session_id: str) -> UnknownSessionError:
     return UnknownSessionError(f"no session {session_id!r}", remedy="List the sessions to see which there are")
 

@@ -224,6 +224,10 @@ class Store:
         """The session of that id, or ``None``."""
         return await self._read(quick(sessions.find_session(session_id)))
 
+    async def read_sessions(self, *session_ids: str) -> list[Session]:
+        """Return the sessions of a few ids that exist, in the order of the ids."""
+        return await self._read(quick(sessions.read_sessions(session_ids)))
+
     async def list_sessions(
         self,
         *,

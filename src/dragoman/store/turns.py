@@ -35,6 +35,8 @@ from dragoman.store.message_writer import (
     Draft,
     SessionEnd,
     append_messages,
+    are_after,
+    create_with_messages,
     drafts_from,
     make_drafts,
     quick_if_small,
@@ -362,15 +364,25 @@ def _start(
     part: Part[Any] | None,
     is_new: bool,
 ) -> Steps[SessionEnd | None]:
+    new_end = None
     if is_new:
-        yield from create_session(session)
+        new_end = yield from _create(session, drafts, now)
     if part is not None:
         yield from part
     yield from acquisition()
-    if not drafts:
-        return None
+    if new_end is not None or not drafts:
+        return new_end
     appended = append_messages(session.id, drafts, now=now, expected_seq=session.last_seq, end=end)
     return (yield from appended).end
+
+
+def _create(session: Session, drafts: Sequence[Draft], now: datetime) -> Steps[SessionEnd | None]:
+    """Create a session, with its messages if their ids increase; its end, or ``None`` if they are to be appended."""
+    if not drafts or not are_after(drafts, ""):
+        yield from create_session(session)
+        return None
+    changed = msgspec.structs.replace(session, updated_at=max(session.updated_at, now))
+    return (yield from create_with_messages(changed, drafts)).end
 
 
 @operation

@@ -91,11 +91,12 @@ async def find_thread(store: Store, principal: Principal, thread_id: str) -> Ses
     If another user's session has the name as its id, the caller's session has another id. That id is never shown and is
     not accepted in requests, because it would reveal that the other session exists.
     """
-    for session_id in principal.session_ids(thread_id):
-        session = await find_session(store, principal, session_id)
-        if session is not None:
-            return session
-    return None
+    ids = principal.session_ids(thread_id)
+    try:
+        sessions = await store.read_sessions(*ids) if ids else []
+    except FormatError:  # not a possible id
+        return None
+    return next((session for session in sessions if principal.owns(session)), None)
 
 
 async def find_session(store: Store, principal: Principal, session_id: str) -> Session | None:
