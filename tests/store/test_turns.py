@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from dragoman.errors import ConflictError, UnknownSessionError
 from dragoman.message import Message, MessageStatus, TextBlock
-from dragoman.store import Store
+from dragoman.store import Session, Store
 from tests.store.messages import answered, said, texts, used
 
 LEARNED = [("openai", "tu_1", "call_1"), ("mistral", "tu_1", "abc123def")]
@@ -56,6 +57,36 @@ async def test_a_fork_is_opened_with_what_it_shares(store: Store) -> None:
 async def test_a_session_that_is_not_there_is_not_opened(store: Store) -> None:
     with pytest.raises(UnknownSessionError):
         await store.turns.open("sess_none")
+
+
+async def started(store: Store, session: Session, messages: list[Message], *, is_new: bool) -> Session:
+    async with store.turns.lease(session.id).until_end() as lease:
+        await (await store.turns.start(lease, session, store.turns.place(session, messages), is_new=is_new))
+    return await store.get_session(session.id)
+
+
+@pytest.mark.parametrize("numbers", [(1, 2), (2, 1)], ids=["ids increase", "ids do not increase"])
+async def test_a_new_session_is_stored_as_one_that_was_created_before(store: Store, numbers: tuple[int, ...]) -> None:
+    messages = [said(f"lighthouse {number}").replace(id=f"{number:026}") for number in numbers]
+    created = await store.create_session(title="a")
+    new = msgspec.structs.replace(created, id="new")
+    both = [await started(store, created, messages, is_new=False), await started(store, new, messages, is_new=True)]
+    ends = [(session.title, session.last_seq, session.updated_at >= session.created_at) for session in both]
+    assert ends == [("a", 2, True)] * 2
+    assert {hit.session_id for hit in await store.search("lighthouse")} == {created.id, "new"}
+    for session in both:
+        (row,) = await store.append(session.id, said("dark"))
+        assert row.seq == 3
+        assert texts(await store.read(session.id)) == [*(f"lighthouse {number}" for number in numbers), "dark"]
+    assert (await store.verify()).is_sound
+
+
+async def test_a_new_session_whose_id_exists_stores_nothing(store: Store) -> None:
+    session = await store.create_session()
+    with pytest.raises(ConflictError) as error:
+        await started(store, session, [said("hi")], is_new=True)
+    assert error.value.code == "session_exists"
+    assert await store.read(session.id) == []
 
 
 async def test_an_answer_ends_together_with_its_ids_its_entries_and_the_lease(store: Store) -> None:

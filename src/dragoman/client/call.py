@@ -81,7 +81,7 @@ class CallLog:
         self.status: int | None = None  # of the last response
         self.request_id: str | None = None  # assigned by the provider
         self.headers: dict[str, str] = {}  # rate limits and ids of the last response
-        self.first_byte_ms: int | None = None  # from the last attempt to its first byte
+        self.first_byte_ms: int | None = None  # of a stream: from the last attempt to its first byte
         self.latency_ms: int | None = None  # from the first attempt to the end
 
     @property

@@ -303,7 +303,7 @@ class _Attempts:
                 return
             if not chunk:
                 return
-            if not total:
+            if not total and self.stream:
                 self.call_log.first_byte_ms = self._ms_since(self.attempt_at)
             total += len(chunk)
             end = chunk.rfind(b"\n")

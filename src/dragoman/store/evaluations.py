@@ -20,8 +20,9 @@ from dragoman.errors import CorruptDataError, FormatError, InputError
 from dragoman.ids import derive_ulid
 from dragoman.message import MAX_TOKENS, Message, Role, TextBlock, Usage, is_possible_cost, usage_problems
 from dragoman.store.operation import FOR_KEY_SHARE, Facet, Steps, column_text, from_micros, operation, to_micros
+from dragoman.store.row_hash import json_hash
 from dragoman.store.sessions import unknown_session
-from dragoman.store.trace import SYSTEM, default_redactor, find_wrong_hashes, json_hash
+from dragoman.store.trace import SYSTEM, default_redactor, find_wrong_hashes
 from dragoman.store.types import Evaluation, EvaluationTotals
 
 if TYPE_CHECKING:

@@ -7,6 +7,8 @@ gets one that matches.
 from __future__ import annotations
 
 import hashlib
+import json
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -14,6 +16,12 @@ import msgspec
 from dragoman.errors import CorruptDataError
 
 _encode: Final = msgspec.msgpack.Encoder().encode
+_encode_any: Final = json.JSONEncoder(default=str).encode  # also the values of a damaged row
+_JSON_TEXTS: Final[Mapping[type, Callable[[Any], str]]] = {  # the same for the types of a valid row
+    str: json.encoder.encode_basestring_ascii,
+    int: str,
+    type(None): lambda _: "null",
+}
 CALL_FIELDS: Final = (  # the columns of a row of tool_calls that its hash covers, in that order
     "id",
     "message_id",
@@ -34,6 +42,15 @@ _IS_INTACT: Final = f"(hash IS NULL OR hash = call_hash({', '.join(CALL_FIELDS)}
 def row_hash(*columns: Any) -> bytes:
     """SHA-256 over columns, in MessagePack, which has one way to write each value."""
     return hashlib.sha256(_encode(columns)).digest()
+
+
+def json_hash(columns: Sequence[Any]) -> bytes:
+    """SHA-256 over columns as JSON, which can encode any value of a damaged row."""
+    try:
+        text = f"[{', '.join([_JSON_TEXTS[type(column)](column) for column in columns])}]"
+    except KeyError:
+        text = _encode_any(columns)
+    return hashlib.sha256(text.encode()).digest()
 
 
 def check_row(stored_hash: bytes | None, *columns: Any, where: str) -> None:

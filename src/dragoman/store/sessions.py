@@ -8,10 +8,8 @@ that matches.
 
 from __future__ import annotations
 
-import hashlib
-import json
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from datetime import datetime
 from typing import Any, Final
 
@@ -27,6 +25,7 @@ from dragoman.errors import (
 )
 from dragoman.jsontext import validate_json
 from dragoman.store.operation import FOR_UPDATE, Steps, from_micros, operation, to_micros
+from dragoman.store.row_hash import json_hash
 from dragoman.store.types import Owners, Session
 
 _SESSION_COLUMNS: Final = (
@@ -34,13 +33,6 @@ _SESSION_COLUMNS: Final = (
     " parent_session_id, parent_seq, last_seq, created_at, updated_at, schema_version, hash"
 )
 
-
-_encode_any: Final = json.JSONEncoder(default=str).encode  # also the values of a damaged row
-_JSON_TEXTS: Final[Mapping[type, Callable[[Any], str]]] = {  # the same for the types of a valid row
-    str: json.encoder.encode_basestring_ascii,
-    int: str,
-    type(None): lambda _: "null",
-}
 _CONTROL: Final = re.compile("[\0-\x1f\x7f-\x9f\u2028\u2029]")
 _BUCKET: Final = 10_000_000  # microseconds
 _NEWEST_FIRST: Final = "listed_at DESC, updated_at DESC, id DESC"  # an index covers the first column
@@ -68,12 +60,7 @@ def list_bucket(updated_at: int) -> int:
 
 def _session_hash(row: Sequence[Any]) -> bytes:
     """Return the SHA-256 of the columns that no other row repeats, without length and lineage."""
-    fields = (*row[:8], row[11], row[13])
-    try:
-        text = f"[{', '.join([_JSON_TEXTS[type(field)](field) for field in fields])}]"
-    except KeyError:
-        text = _encode_any(fields)
-    return hashlib.sha256(text.encode()).digest()
+    return json_hash((*row[:8], row[11], row[13]))
 
 
 def _session_from_row(row: tuple[Any, ...]) -> Session:

@@ -14,9 +14,7 @@ Invariant: no stored event contains a secret that the redactor knows.
 from __future__ import annotations
 
 import functools
-import hashlib
 import itertools
-import json
 from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final, Protocol
@@ -36,6 +34,7 @@ from dragoman.store.operation import (
     values_clause,
     volatile,
 )
+from dragoman.store.row_hash import json_hash
 from dragoman.store.types import TraceEvent
 
 if TYPE_CHECKING:
@@ -54,7 +53,6 @@ AUDIT_TYPES: Final = (  # never deleted because of their age
 )
 
 _COLUMNS: Final = "id, timestamp_us, session_id, turn_id, parent_event_id, type, actor, sensitivity, payload_json, hash"
-_encode_row: Final = json.JSONEncoder(default=str).encode
 _PAGE: Final = 500
 
 
@@ -171,11 +169,6 @@ def import_row(event: TraceEvent, session_id: str) -> tuple[Any, ...]:
         default_redactor().json(msgspec.json.encode(event.payload)).decode(),
     )
     return (*row, json_hash(row))
-
-
-def json_hash(row: Sequence[Any]) -> bytes:
-    """Return the SHA-256 of a row as JSON, which can encode any value of a damaged row."""
-    return hashlib.sha256(_encode_row(row).encode()).digest()
 
 
 def _event_from_row(row: tuple[Any, ...]) -> TraceEvent:

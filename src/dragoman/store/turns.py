@@ -16,10 +16,9 @@ A cancelled caller holds no lease afterwards.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import functools
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final, Self
 
@@ -246,16 +245,15 @@ class SessionLease:
         self.confirm()
         return self
 
-    @contextlib.asynccontextmanager
-    async def until_end(self) -> AsyncIterator[Self]:
+    def until_end(self) -> _LeaseBlock:
         """A block in which ``store.turns.start`` acquires the lease. It is released at the end of the block."""
-        try:
-            yield self
-        finally:
-            if self._renewal_timer is not None:
-                await self.__aexit__()
-            elif self._is_expected:  # the transaction failed, or its outcome is unknown
-                await run_to_completion(self._turns.release(self.session_id, self.owner))
+        return _LeaseBlock(self)
+
+    async def _end(self) -> None:
+        if self._renewal_timer is not None:
+            await self.__aexit__()
+        elif self._is_expected:  # the transaction failed, or its outcome is unknown
+            await run_to_completion(self._turns.release(self.session_id, self.owner))
 
     def acquisition(self) -> Steps[None]:
         """The steps that acquire the lease within a transaction."""
@@ -300,11 +298,24 @@ class SessionLease:
 
     async def _renew(self) -> None:
         while True:
-            try:
-                await self._turns.acquire(self.session_id, self.owner, self._seconds)
+            try:  # to completion: a cancelled statement could still be committed after the release
+                await run_to_completion(self._turns.acquire(self.session_id, self.owner, self._seconds))
             except StorageError as error:  # the next attempt may still be in time
                 _log.warning("the lease of session %s could not be renewed: %s", self.session_id, error)
             await asyncio.sleep(self._seconds / 3)
+
+
+class _LeaseBlock:
+    """See ``SessionLease.until_end``."""
+
+    def __init__(self, lease: SessionLease) -> None:
+        self._lease = lease
+
+    async def __aenter__(self) -> SessionLease:
+        return self._lease
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._lease._end()
 
 
 # --- operations ------------------------------------------------------------------------------------------------------

@@ -89,6 +89,7 @@ class RunPublisher:
         self._task: asyncio.Task[Any] | None = None
         self._stop_reason: str | None = None
         self._waiters: set[asyncio.Future[bool]] = set()  # of followers
+        self._idle_timer: asyncio.TimerHandle | None = None  # of all followers
         self._pending: list[TurnEvent] = []  # not encoded yet
         self._unstored: list[str] = []  # encoded events
         self._opening: Part[Run] | None = None
@@ -112,19 +113,31 @@ class RunPublisher:
         return self.events[max(0, number - self.run.first_number + 1) :]
 
     async def wait_for_change(self, seconds: float) -> bool:
-        """Wait for new events or the end; false after a time-out."""
+        """Wait for new events or the end; false after a time-out, which the followers share."""
         waiter: asyncio.Future[bool] = self._loop.create_future()
         self._waiters.add(waiter)
-        timer = self._loop.call_later(seconds, _set_result, waiter, False)
+        if self._idle_timer is None:
+            self._idle_timer = self._loop.call_later(seconds, self._wake_idle)
         try:
             return await waiter
         finally:
-            timer.cancel()
             self._waiters.discard(waiter)
+
+    def _wake_idle(self) -> None:
+        self._idle_timer = None
+        self._wake(False)
+
+    def _wake(self, has_changed: bool) -> None:
+        for waiter in self._waiters:
+            if not waiter.done():
+                waiter.set_result(has_changed)
+        self._waiters.clear()
 
     def end(self) -> None:
         """Wake the followers: there are no more events."""
         self._cancel_timer()
+        if self._idle_timer is not None:
+            self._idle_timer.cancel()
         self._notify(0, has_ended=True)
 
     def _notify(self, count: int, *, has_ended: bool = False) -> None:
@@ -135,9 +148,7 @@ class RunPublisher:
         )
         del self._unstored[:count]
         self.has_ended = self.has_ended or has_ended
-        for waiter in self._waiters:
-            _set_result(waiter, True)
-        self._waiters.clear()
+        self._wake(True)
 
     def stop(self, reason: str) -> None:
         """Cancel the turn. Only the first reason counts. A turn that has ended is not affected."""
@@ -375,11 +386,6 @@ class RunPublisher:
 
     def _now_ms(self) -> int:
         return int(self._store.clock().timestamp() * 1000)
-
-
-def _set_result(waiter: asyncio.Future[bool], value: bool) -> None:
-    if not waiter.done():
-        waiter.set_result(value)
 
 
 def _to_texts(events: Iterable[Event]) -> list[str]:
