@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import itertools
 import operator
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -199,8 +199,10 @@ def fold(events: Iterable[StreamEvent]) -> Reply:
     return accumulator.reply()
 
 
-def merge_deltas(events: Iterable[Any]) -> list[Any]:
+def merge_deltas(events: Sequence[Any]) -> list[Any]:
     """Join neighbouring deltas of one block. Other values, and deltas with notes or a signature, stay as they are."""
+    if len(events) < 2:
+        return list(events)
     result: list[Any] = []
     for (kind, index), group in itertools.groupby(events, _delta_key):
         deltas = list(group)

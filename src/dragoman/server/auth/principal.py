@@ -199,17 +199,18 @@ def credentials_error() -> ApiError:
 
 def require_local_request(request: Request) -> None:
     """Reject a request that a page of another site or a proxy sent."""
-    host = request.headers.get("host", "").lower()
+    headers = request.headers
+    host = headers.get("host", "").lower()
     if not is_loopback(strip_port(host)):
         raise ApiError(403, "host_not_allowed", "Without a key, Host must name this machine.")
-    if any(name in request.headers for name in PROXY_HEADERS):
+    if any(name in PROXY_HEADERS for name in headers):
         message = "A proxy forwarded the request. Start the server with --base-url or --require-keys, and send a key."
         raise ApiError(403, "proxy_not_allowed", message)
-    origin = request.headers.get("origin")
-    extra_origins = app_state(request).config.allow_origin
-    allowed_origins = (f"{_scheme(app_state(request).config)}://{host}", *extra_origins)
+    origin = headers.get("origin")
+    config = app_state(request).config
+    allowed_origins = (f"{_scheme(config)}://{host}", *config.allow_origin)
     # Browsers send no Origin with requests for images and scripts, but Sec-Fetch-Site.
-    is_cross_site = origin is None and request.headers.get("sec-fetch-site") in ("cross-site", "same-site")
+    is_cross_site = origin is None and headers.get("sec-fetch-site") in ("cross-site", "same-site")
     if is_cross_site or (origin is not None and origin.lower() not in allowed_origins):
         raise ApiError(403, "origin_not_allowed", "Without a key, only pages of this server may send requests.")
 

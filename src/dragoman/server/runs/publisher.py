@@ -142,10 +142,10 @@ class RunPublisher:
 
     def _notify(self, count: int, *, has_ended: bool = False) -> None:
         """Show events that are stored now."""
-        first = self.last_number + 1
-        self.events.extend(
-            RunEvent(first + at, self.run.run_id, text) for at, text in enumerate(self._unstored[:count])
-        )
+        run_id = self.run.run_id
+        self.events += [
+            RunEvent(number, run_id, text) for number, text in enumerate(self._unstored[:count], self.last_number + 1)
+        ]
         del self._unstored[:count]
         self.has_ended = self.has_ended or has_ended
         self._wake(True)

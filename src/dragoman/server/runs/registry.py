@@ -128,10 +128,8 @@ class RunRegistry:
     @contextlib.contextmanager
     def count_pending(self, user_id: str) -> Iterator[None]:
         """Count a run that is starting; 429 if the user has too many."""
-        active = sum(
-            publisher.run.user_id == user_id and not publisher.has_ended for publisher in self._publishers.values()
-        )
-        pending = active + self._starting_users.count(user_id)
+        active = [item for item in self._publishers.values() if item.run.user_id == user_id and not item.has_ended]
+        pending = len(active) + self._starting_users.count(user_id)
         if pending >= self._state.config.max_pending_runs:
             self._state.audit.emit(GatewayQuotaExceeded(scope="user", user_id=user_id))
             message = f"You have {pending} active runs. Wait until one of them ends."

@@ -73,7 +73,7 @@ class AguiSseEncoder(_AguiEncoder):
     def encode(self, events: Sequence[RunEvent]) -> bytes:
         """A frame for each event; its id is the number of the event."""
         self._note_end(events)
-        return b"".join(encode_frame(event.number, event.json) for event in events) or KEEP_ALIVE
+        return b"".join([encode_frame(event.number, event.json) for event in events]) or KEEP_ALIVE
 
 
 class AguiProtoEncoder(_AguiEncoder):
