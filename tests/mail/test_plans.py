@@ -12,7 +12,7 @@ import pytest
 from dragoman.mail import Mail
 from dragoman.mail.stored_letter import to_stored
 from dragoman.store import open_store
-from dragoman.store.engines import sqlite_jobs
+from dragoman.store.engines import write_scheduler
 from dragoman.store.mailbox.letters import get_key
 from tests.mail.conftest import Clock, failure, pass_time, result
 
@@ -32,8 +32,10 @@ async def test_no_statement_scans_a_mailbox(tmp_path: Path, monkeypatch: pytest.
             said.add(sql)
             return self._connection.execute(sql, arguments)
 
-    ran = sqlite_jobs.run_operation
-    monkeypatch.setattr(sqlite_jobs, "run_operation", lambda connection, operation: ran(Noting(connection), operation))
+    ran = write_scheduler.run_operation
+    monkeypatch.setattr(
+        write_scheduler, "run_operation", lambda connection, operation: ran(Noting(connection), operation)
+    )
     path = tmp_path / "store.db"
     async with open_store(f"sqlite:///{path}") as store:
         said.clear()  # what opening a file does once after each start of the machine

@@ -25,7 +25,7 @@ from dragoman.errors import (
     UnknownSessionError,
 )
 from dragoman.store import open_store
-from dragoman.store.engines import sqlite, sqlite_jobs, write_scheduler
+from dragoman.store.engines import sqlite, write_scheduler
 from dragoman.store.operation import Operation, VolatileOperation
 from tests.store.messages import answered, said, texts, used
 
@@ -261,7 +261,7 @@ async def test_an_end_that_others_have_moved_or_deleted_is_not_believed(path: Pa
 async def test_a_disk_failure_is_reported_and_the_next_write_uses_a_new_connection(
     path: Path, error: apsw.Error, code: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    run, errors, connections = sqlite_jobs.run_operation, [error], list[apsw.Connection]()
+    run, errors, connections = write_scheduler.run_operation, [error], list[apsw.Connection]()
 
     def failing(connection: apsw.Connection, operation: Any) -> Any:
         connections.append(connection)
@@ -273,7 +273,7 @@ async def test_a_disk_failure_is_reported_and_the_next_write_uses_a_new_connecti
         assert isinstance(store, sqlite.SqliteStore)
         session = await store.create_session()
         await store.append(session.id, said("1"))
-        monkeypatch.setattr(sqlite_jobs, "run_operation", failing)
+        monkeypatch.setattr(write_scheduler, "run_operation", failing)
         with pytest.raises(StorageError) as caught:
             await store.append(session.id, said("2"))
         assert caught.value.code == code

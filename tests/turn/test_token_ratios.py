@@ -9,7 +9,7 @@ import pytest
 from dragoman import open_store, tokens
 from dragoman.message import Message, MessageMetadata, Role, TextBlock, Usage
 from dragoman.store import Store
-from dragoman.turn.token_ratios import HIGHEST, LOWEST, TokenRatios
+from dragoman.turn.services import HIGHEST_RATIO, LOWEST_RATIO, TokenRatios
 
 MODEL = "openai:gpt-5"
 QUESTION = "The weather is nice today, so let us take a walk in the park. " * 20
@@ -33,7 +33,7 @@ async def store_session(store: Store, factor: float, model: str = MODEL) -> None
         await store.append(session.id, message.replace(session_id="", id=""))
 
 
-@pytest.mark.parametrize(("factor", "ratio"), [(1.25, 1.25), (40, HIGHEST), (0.3, LOWEST)])
+@pytest.mark.parametrize(("factor", "ratio"), [(1.25, 1.25), (40, HIGHEST_RATIO), (0.3, LOWEST_RATIO)])
 async def test_a_new_process_learns_from_the_newest_session_of_the_model(
     tmp_path: Path, factor: float, ratio: float
 ) -> None:

@@ -8,19 +8,21 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Final
 
 from dragoman import settings as settings_module
+from dragoman import tokens
 from dragoman.adapter import Adapter
 from dragoman.bus import Bus
 from dragoman.bus.event_types.routing_events import ProviderDegraded
 from dragoman.catalog import Model, Provider
 from dragoman.client import Client
+from dragoman.context_window import with_summary
 from dragoman.errors import DragomanError, FormatError, SettingsError, UnknownPriceError
-from dragoman.exchange import Fault
+from dragoman.exchange import Fault, ToolDefinition
 from dragoman.ids import ToolIds
 from dragoman.local import LocalModel, find_weights
 from dragoman.message import UNPRICED, Message, TokenUsage, Usage
@@ -31,7 +33,6 @@ from dragoman.settings.policy_file import PolicyFile
 from dragoman.store import Session, Store
 from dragoman.tools import ToolSession, Workspace
 from dragoman.turn.config import AgentConfig
-from dragoman.turn.token_ratios import TokenRatios
 
 LOCAL: Final = "local"  # the provider that is a process on this machine
 MAX_TOOL_SESSIONS: Final = 256  # before idle ones are dropped
@@ -50,6 +51,9 @@ FIRST_CHOICES: Final = (
     "openrouter:deepseek/deepseek-v3",
     "local:smollm2-135m",
 )
+LOWEST_RATIO: Final = 0.7
+HIGHEST_RATIO: Final = 1.5
+_RATIO_MESSAGES: Final = 50  # of the session that a ratio is read from
 _log: Final = logging.getLogger("dragoman.turn")
 
 
@@ -296,3 +300,37 @@ def default_model(settings: Settings, registry: Registry) -> str | None:
         return settings.default_model.value
     models = [model for name in FIRST_CHOICES if (model := registry.find(name)) is not None]
     return next((model.id for model in models if registry.is_configured(model)), None)
+
+
+class TokenRatios:
+    """The newest ratio of each model: tokens that its provider counted, by tokens that were estimated.
+
+    A family of models has one set of figures, but providers add prompts of their own and change them. Invariant: a
+    ratio is between ``LOWEST_RATIO`` and ``HIGHEST_RATIO``, because its prompt may be unlike the next one.
+    """
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._by_model: dict[str, float] = {}
+
+    def get(self, model_id: str) -> float:
+        """Return the ratio of a model; 1 if it is not known."""
+        return self._by_model.get(model_id, 1.0)
+
+    def learn(self, model_id: str, ratio: float) -> None:
+        """Keep the ratio of a prompt of any session."""
+        self._by_model[model_id] = min(HIGHEST_RATIO, max(LOWEST_RATIO, ratio))
+
+    async def load(self, model_id: str, tools: Iterable[ToolDefinition]) -> None:
+        """Learn from the newest short session in which the model answered, unless the model is known."""
+        if model_id in self._by_model:
+            return
+        self._by_model[model_id] = 1.0
+        try:
+            session_id = await self._store.costs.find_session(model_id, max_seq=_RATIO_MESSAGES)
+            rows = await self._store.read(session_id, limit=_RATIO_MESSAGES) if session_id is not None else []
+        except DragomanError:  # a session that was deleted meanwhile; an estimate is no reason to fail
+            return
+        ratio = tokens.find_ratio(model_id, [row.message for row in rows], tools, view=with_summary)
+        if ratio is not None:
+            self.learn(model_id, ratio)

@@ -8,8 +8,7 @@ from typing import Any
 
 from dragoman.store import Store, open_store
 from dragoman.store.engines import sqlite
-from dragoman.store.engines.sqlite_jobs import _run_in_savepoint, resolve, transaction
-from dragoman.store.engines.write_scheduler import WriteScheduler
+from dragoman.store.engines.write_scheduler import WriteScheduler, _run_in_savepoint, resolve, transaction
 
 _WAIT_S = 0.01
 

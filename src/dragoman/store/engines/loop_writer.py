@@ -28,18 +28,18 @@ import apsw
 
 from dragoman import permissions
 from dragoman.errors import DragomanError, StorageError
-from dragoman.store.engines.sqlite_jobs import (
+from dragoman.store.engines.write_scheduler import (
     WAKE,
     Failure,
     Job,
     Jobs,
+    WriterLock,
     resolve,
     run_group,
     run_read,
     set_results,
     translate_error,
 )
-from dragoman.store.engines.write_scheduler import WriterLock
 from dragoman.store.operation import AnyOperation, VolatileOperation
 
 _MAX_GROUP: Final = 32  # operations per transaction

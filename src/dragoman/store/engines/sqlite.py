@@ -34,11 +34,15 @@ from dragoman.message import is_possible_cost
 from dragoman.store import high_water
 from dragoman.store.blobs import Blobs
 from dragoman.store.engines.loop_writer import LoopWriter
-from dragoman.store.engines.sqlite_jobs import (
+from dragoman.store.engines.tables import check_version, migrations
+from dragoman.store.engines.write_scheduler import (
     DISK_FULL_ERRNOS,
+    HAS_LOCKS,
     Failure,
     Job,
     Jobs,
+    WriterLock,
+    WriteScheduler,
     is_disk_full,
     resolve,
     run_operation,
@@ -46,8 +50,6 @@ from dragoman.store.engines.sqlite_jobs import (
     transaction,
     translate_error,
 )
-from dragoman.store.engines.tables import check_version, migrations
-from dragoman.store.engines.write_scheduler import HAS_LOCKS, WriterLock, WriteScheduler
 from dragoman.store.high_water import HighWaterMark
 from dragoman.store.lease_clock import boot_id, restart_leases
 from dragoman.store.operation import AnyOperation, Operation, Outcome
