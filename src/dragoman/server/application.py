@@ -17,7 +17,7 @@ from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
-from starlette.routing import Match, Route
+from starlette.routing import Match, Route, compile_path
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from dragoman.bus.event_types.system_events import GatewayAuthFailed
@@ -117,8 +117,8 @@ def make_app(state: AppState, extra_endpoints: tuple[Endpoint, ...] = ()) -> ASG
     state.counters.name_routes((*((endpoint.method, endpoint.path) for endpoint in all_endpoints), *gateway_routes))
     first_segments = frozenset(endpoint.path.split("/")[1] for endpoint in all_endpoints)
     with_gateway = GatewayMiddleware(app, state)
-    with_fixed_paths = FixedPathMiddleware(with_gateway, app, filter(_has_fixed_path, all_endpoints))
-    with_base_path = BasePathMiddleware(with_fixed_paths, base_path(state.config), first_segments)
+    with_direct_routes = DirectRouteMiddleware(with_gateway, app, filter(_has_direct_route, all_endpoints))
+    with_base_path = BasePathMiddleware(with_direct_routes, base_path(state.config), first_segments)
     return RequestMiddleware(with_base_path, state.config.allow_origin, state.counters)
 
 
@@ -172,21 +172,28 @@ async def _handle_exception(request: Request, error: Exception) -> Response:
     return error_response(request, error)
 
 
-class FixedPathMiddleware:
-    """Fast path: answers requests to paths without parameters, without a search through the routes of the application.
+class DirectRouteMiddleware:
+    """Fast path: calls the endpoint of a path, without the search through the routes and the layers of Starlette.
 
     All other requests are handed on. Invariants: the handler of an endpoint turns every exception into a response, and
-    the responses are those of the routes; ``tests/server/test_fixed_paths.py`` compares them.
+    the responses are those of the routes; ``tests/server/test_direct_routes.py`` compares them.
     """
 
-    def __init__(self, app: ASGIApp, starlette: Starlette, fixed: Iterable[Endpoint]) -> None:
+    def __init__(self, app: ASGIApp, starlette: Starlette, direct: Iterable[Endpoint]) -> None:
         self.app = app
         self._starlette = starlette
-        self._handlers = {(endpoint.method, endpoint.path): _handler(endpoint) for endpoint in fixed}
+        self._handlers: dict[tuple[str, str], Handler] = {}
+        self._patterns: dict[tuple[str, int], list[tuple[re.Pattern[str], Handler]]] = {}  # by their slashes
+        for endpoint in direct:
+            method, path, handler = endpoint.method, endpoint.path, _handler(endpoint)
+            if "{" in path:
+                pattern, _, _ = compile_path(path)
+                self._patterns.setdefault((method, path.count("/")), []).append((pattern, handler))
+            else:
+                self._handlers[method, path] = handler
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        is_http = scope["type"] == "http"
-        handle = self._handlers.get((scope["method"], route_path(scope))) if is_http else None
+        handle = self._find(scope) if scope["type"] == "http" else None
         if handle is None:
             await self.app(scope, receive, send)
             return
@@ -194,9 +201,24 @@ class FixedPathMiddleware:
         response = await handle(Request(scope, receive))
         await response(scope, receive, send)
 
+    def _find(self, scope: Scope) -> Handler | None:
+        method, path = scope["method"], route_path(scope)
+        handler = self._handlers.get((method, path))
+        if handler is not None:
+            return handler
+        for pattern, handler in self._patterns.get((method, path.count("/")), ()):
+            if (match := pattern.match(path)) is not None:
+                scope["path_params"] = {**scope.get("path_params", {}), **match.groupdict()}
+                return handler
+        return None
 
-def _has_fixed_path(endpoint: Endpoint) -> bool:
-    return "{" not in endpoint.path and not gateway_endpoints.has_path(endpoint.path)
+
+_PARAMETER: Final = re.compile(r"\{[A-Za-z_]+\}")  # one that is a text without slashes
+
+
+def _has_direct_route(endpoint: Endpoint) -> bool:
+    example = _PARAMETER.sub("a", endpoint.path)
+    return "{" not in example and not gateway_endpoints.has_path(example)
 
 
 class BasePathMiddleware:

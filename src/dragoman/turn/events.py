@@ -18,7 +18,7 @@ from dragoman.store import Evaluation, Session, Store
 from dragoman.turn.state import TurnState
 
 
-class Owned(Protocol):
+class OwnerFields(Protocol):
     """A session or a request of a user."""
 
     @property
@@ -73,7 +73,7 @@ def evaluation_events(evaluation: Evaluation) -> Iterator[Payload]:
 
 
 def completion_event(
-    model: Model, request_id: str, reply: Reply, usage: Usage, call_log: CallLog, *, owner: Owned
+    model: Model, request_id: str, reply: Reply, usage: Usage, call_log: CallLog, *, owner: OwnerFields
 ) -> turn_events.LlmCallCompleted:
     """The event of a call that succeeded. ``owner`` has the user and the team who are charged."""
     return turn_events.LlmCallCompleted(

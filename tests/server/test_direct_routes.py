@@ -1,4 +1,4 @@
-"""Requests to fixed paths get the same responses with and without the search through the routes."""
+"""Requests get the same responses with and without the routes and the layers of Starlette."""
 
 from __future__ import annotations
 
@@ -6,12 +6,13 @@ import re
 from typing import Any
 
 import pytest
+from starlette.routing import Match
 
 from dragoman.server import application
 from tests.server.conftest import ServerFixture
 
 VARYING = (b"x-request-id", b"date")
-METHODS = ("GET", "HEAD", "POST", "PUT", "DELETE", "OPTIONS")
+METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
 
 
 async def send_request(app: Any, method: str, path: str, headers: dict[str, str], root_path: str) -> tuple[Any, ...]:
@@ -44,17 +45,36 @@ async def send_request(app: Any, method: str, path: str, headers: dict[str, str]
     return sent[0]["status"], kept, re.sub(rb"req_[0-9a-f]+", b"req_", body)
 
 
+VALUES = ("some", "ü.1", "%2F", "a b\n")
+
+
 @pytest.mark.parametrize("root_path", ["", "/tools"])
-async def test_fixed_paths_answer_as_the_routes_do(
+async def test_direct_routes_answer_as_the_routes_do(
     keyed_server: ServerFixture, monkeypatch: pytest.MonkeyPatch, root_path: str
 ) -> None:
     fast = application.make_app(keyed_server.state)
-    fixed = [endpoint for endpoint in application.endpoints() if application._has_fixed_path(endpoint)]
-    monkeypatch.setattr(application, "_has_fixed_path", lambda _: False)
+    direct = [endpoint for endpoint in application.endpoints() if application._has_direct_route(endpoint)]
+    monkeypatch.setattr(application, "_has_direct_route", lambda _: False)
     general = application.make_app(keyed_server.state)
-    assert len(fixed) > 20
-    for path in sorted({endpoint.path for endpoint in fixed}):
-        for method in METHODS:
-            for variant in (path, f"{path}/"):
+    assert len(direct) > 60
+    for path in sorted({endpoint.path for endpoint in direct}):
+        values = VALUES if "{" in path else VALUES[:1]
+        variants = {re.sub(r"\{.+?\}", value, path) for value in values}
+        for variant in sorted({*variants, f"{min(variants)}/", re.sub(r"\{.+?\}", "", path)}):
+            for method in METHODS:
                 request = method, variant, {}, root_path
                 assert await send_request(fast, *request) == await send_request(general, *request), request
+
+
+async def test_each_path_reaches_the_endpoint_of_its_route(keyed_server: ServerFixture) -> None:
+    app: Any = application.make_app(keyed_server.state)
+    state = keyed_server.state
+    for endpoint in filter(application._has_direct_route, application.endpoints()):
+        path = re.sub(r"\{.+?\}", "some", endpoint.path)
+        scope: dict[str, Any] = {"type": "http", "method": endpoint.method, "path": path, "root_path": ""}
+        assert app.app.app._find(dict(scope)) is not None, path
+        route = next(route for route in state.app.routes if route.matches(dict(scope))[0] is Match.FULL)
+        assert route.path == endpoint.path
+        params: dict[str, Any] = dict(scope)
+        app.app.app._find(params)
+        assert params.get("path_params", {}) == route.matches(dict(scope))[1]["path_params"]
