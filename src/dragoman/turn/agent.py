@@ -42,7 +42,7 @@ from dragoman.turn.start import make_turn_tools, recover_session
 from dragoman.turn.state import TurnUsage, find_open_calls
 from dragoman.turn.task import TurnTask
 from dragoman.turn.turn import run
-from dragoman.turn.types import AGENT_OPTIONS, PendingCall, TurnEnd, TurnEvent, TurnFields, TurnJournal, TurnRequest
+from dragoman.turn.types import AGENT_OPTIONS, PendingCall, TurnEnd, TurnEvent, TurnFields, TurnRequest
 
 if TYPE_CHECKING:
     from dragoman.tools.mcp import McpServer, McpTools
@@ -298,12 +298,6 @@ class Agent:
     ) -> AsyncGenerator[TurnEvent, None]:
         """The events of one turn. The keywords are fields of ``TurnRequest``. Closing it cancels the turn."""
         return run(self.services, self.config, _make_request(session_id, content, fields))
-
-    def record_turn(
-        self, request: TurnRequest, journal: TurnJournal, usage: TurnUsage
-    ) -> AsyncGenerator[TurnEvent, None]:
-        """The events of one turn, with rows of the caller in its transactions."""
-        return run(self.services, self.config, request, usage, journal)
 
     async def run(self, session_id: str, content: Question = (), **fields: Unpack[TurnFields]) -> TurnEnd:
         """Run one turn to its end, which has its fault if it failed. The answer is the newest message."""

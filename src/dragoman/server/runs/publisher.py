@@ -34,6 +34,7 @@ from dragoman.store.operation import Part
 from dragoman.store.runs import Run, RunEnd, RunEvent
 from dragoman.turn import Agent, AnswerEnd, AnswerStart, TurnEnd, TurnEvent, TurnRequest, TurnStart
 from dragoman.turn.state import TurnUsage
+from dragoman.turn.turn import run as run_turn
 
 FLUSH_S: Final = 0.05  # how long deltas are collected
 _CONTENT: Final = (TextDelta, ThinkingDelta, ToolUseStart, BlockComplete)
@@ -178,7 +179,8 @@ class RunPublisher:
 
     async def _follow_turn(self, agent: Agent, fields: Mapping[str, Any], usage: TurnUsage) -> TurnEnd | None:
         """Add the events of the turn; its last event, or ``None`` if it was cancelled."""
-        turn = agent.record_turn(TurnRequest(session_id=self.run.session_id, **fields), self, usage)
+        request = TurnRequest(session_id=self.run.session_id, **fields)
+        turn = run_turn(agent.services, agent.config, request, usage, journal=self)
         try:
             async with aclosing(turn):
                 async for event in turn:
