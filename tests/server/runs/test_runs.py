@@ -16,6 +16,7 @@ import pytest
 from dragoman.errors import StorageError
 from dragoman.exchange import SideEffects
 from dragoman.message import ImageBlock, MessageStatus, TextBlock
+from dragoman.server.runs import registry
 from dragoman.server.runs.run_input import InputMessage, TextPart
 from dragoman.server.runs.turn_request import _require_same_text
 from dragoman.tools import tool
@@ -192,6 +193,26 @@ async def test_whoever_comes_back_is_told_what_they_missed(chat_server: ServerFi
     for bad in (str(len(whole) + 1), "x", "-1", "1e3", "9" * 30):
         assert await get_events(chat_server, thread, bad) == (422, "invalid_last_event_id")
     assert await get_events(chat_server, thread, runId="nobody") == (404, "not_found")
+
+
+async def test_followers_of_a_run_without_events_are_kept_alive(
+    chat_server: ServerFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(registry, "KEEP_ALIVE_S", 0.05)
+    async with slow_run(chat_server) as (slow, body):
+        all_followers = asyncio.Barrier(3)
+
+        async def follow() -> str:
+            async with chat_server.client.get(f"{RUNS}/{body['threadId']}/events") as answer:
+                text = ""
+                while text.count(": keep-alive") < 3:
+                    text += (await answer.content.readline()).decode()
+                await all_followers.wait()
+                slow.may_end.set()
+                return text + await answer.text()
+
+        for text in await asyncio.gather(follow(), follow(), follow()):
+            assert event_types(parse_events(text))[-1] == "RUN_FINISHED"
 
 
 async def test_a_thread_without_runs_has_nothing_to_tell(chat_server: ServerFixture) -> None:
