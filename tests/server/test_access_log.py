@@ -102,7 +102,7 @@ async def test_what_nobody_expected_is_told_by_its_id_and_logged_without_secrets
     async def broken(*_: object, **__: object) -> None:
         raise RuntimeError(f"it went wrong with {SECRETS['anthropic']}")
 
-    monkeypatch.setattr(chat_server.store, "find_session", broken)
+    monkeypatch.setattr(chat_server.store, "read_sessions", broken)
     async with chat_server.client.get("/api/v1/agent/history?threadId=x") as answer:
         assert answer.status == 500
         said = (await answer.json())["error"]
