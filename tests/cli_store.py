@@ -31,15 +31,15 @@ def run(*arguments: str | Path, store: Path | str | None = None, **options: Any)
     return cli_runner.run_text(*arguments, environment=environment, **options)
 
 
-def document(*arguments: str | Path, store: Path) -> Any:
+def run_json(*arguments: str | Path, store: Path) -> Any:
     """Return the output of ``--json``, which is exactly one document."""
     done = run(*arguments, "--json", store=store)
     assert (done.returncode, done.stderr) == (0, ""), done.stderr
     return json.loads(done.stdout)
 
 
-def failed(done: subprocess.CompletedProcess[str], code: str) -> str:
-    """The one line of an error."""
+def expect_error(done: subprocess.CompletedProcess[str], code: str) -> str:
+    """Return the one line of an error with this code."""
     assert (done.returncode, done.stdout) == (2, ""), done.stdout
     assert done.stderr.startswith("dragoman: ")
     assert done.stderr.count("\n") == 1, done.stderr
@@ -47,18 +47,18 @@ def failed(done: subprocess.CompletedProcess[str], code: str) -> str:
     return done.stderr
 
 
-def kept(file: Path, work: Callable[[Store], Any]) -> Any:
-    """Do something with a store."""
+def with_store(file: Path, work: Callable[[Store], Any]) -> Any:
+    """Open a store, and return the result of the function."""
 
-    async def opened() -> Any:
+    async def work_in_store() -> Any:
         async with dragoman.open_store(resolve_store_url(str(file))) as store:
             return await work(store)
 
-    return asyncio.run(opened())
+    return asyncio.run(work_in_store())
 
 
-def filled(file: Path, *talks: Iterable[Message], **about: Any) -> list[Session]:
-    """A store with these conversations."""
+def fill_store(file: Path, *talks: Iterable[Message], **about: Any) -> list[Session]:
+    """Create a store with these conversations, and return their sessions."""
 
     async def fill(store: Store) -> list[Session]:
         sessions = [await store.create_session(**about) for _ in talks]
@@ -66,8 +66,8 @@ def filled(file: Path, *talks: Iterable[Message], **about: Any) -> list[Session]
             await store.append(session.id, list(messages))
         return [await store.get_session(session.id) for session in sessions]
 
-    made: list[Session] = kept(file, fill)
-    return made
+    sessions: list[Session] = with_store(file, fill)
+    return sessions
 
 
 def damage_first_message(file: Path) -> None:
@@ -80,12 +80,12 @@ def damage_first_message(file: Path) -> None:
 
 @pytest.fixture
 def chats(tmp_path: Path) -> Path:
-    """A store with the example in it, and a fork of that."""
+    """A store with the example conversation."""
     file = tmp_path / "chats.db"
 
     async def fill(store: Store) -> None:
         session = await store.create_session(EXAMPLE[0].session_id, title="What the README says", user_id="ada")
         await store.append(session.id, EXAMPLE)
 
-    kept(file, fill)
+    with_store(file, fill)
     return file

@@ -16,37 +16,37 @@ from dragoman.cli.options import default_path, mask_password
 from dragoman.cli.parser import app
 from dragoman.cli.totals import bar
 from dragoman.message import ContentBlock, Role, TextBlock, ToolResultBlock, ToolUseBlock
-from tests.cli_store import EXAMPLE, damage_first_message, document, failed, filled, run
+from tests.cli_store import EXAMPLE, damage_first_message, expect_error, fill_store, run, run_json
 from tests.store.messages import answered, message, said
 from tests.test_cli import COMMAND
 
 # --- which store, which session --------------------------------------------------------------------------------------
 
 
-def test_the_store_is_that_of_the_option_or_of_the_variable_or_one_in_the_data_directory(
+def test_the_store_comes_from_the_option_the_variable_or_the_data_directory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     mine, theirs = tmp_path / "mine.db", tmp_path / "the ir%20s.db"
-    filled(mine, [said("hello")], title="mine")
-    filled(theirs, [said("hello")], title="theirs")
+    fill_store(mine, [said("hello")], title="mine")
+    fill_store(theirs, [said("hello")], title="theirs")
     assert "mine" in run("sessions", store=mine).stdout
     assert "theirs" in run("sessions", "--store", theirs, store=mine).stdout
     assert "mine" in run("sessions", "--store", f"sqlite:///{mine}").stdout
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
-    filled(default_path(), [said("hello")], title="the default")
+    fill_store(default_path(), [said("hello")], title="the default")
     assert "the default" in run("sessions").stdout
     assert (tmp_path / "data" / "dragoman" / "store.db").is_file()
 
 
-def test_a_name_that_was_mistyped_makes_nothing(tmp_path: Path) -> None:
-    assert "the store does not exist" in failed(run("sessions", store=tmp_path / "typo.db"), "not_a_store")
+def test_a_mistyped_store_is_not_created(tmp_path: Path) -> None:
+    assert "the store does not exist" in expect_error(run("sessions", store=tmp_path / "typo.db"), "not_a_store")
     assert list(tmp_path.iterdir()) == []
-    assert "sqlite:///" in failed(run("sessions", store="redis://localhost"), "not_a_store")
+    assert "sqlite:///" in expect_error(run("sessions", store="redis://localhost"), "not_a_store")
 
 
-def test_what_is_no_store_is_one_line(tmp_path: Path) -> None:
+def test_a_file_that_is_not_a_store_is_one_line_of_error(tmp_path: Path) -> None:
     (tmp_path / "text.db").write_text("not a database, but long enough to be taken for one" * 20)
-    failed(run("sessions", store=tmp_path / "text.db"), "not_a_store")
+    expect_error(run("sessions", store=tmp_path / "text.db"), "not_a_store")
     done = run("sessions", store="postgresql://nobody@127.0.0.1:1/none")
     assert done.returncode == 2
     assert "Traceback" not in done.stderr
@@ -60,20 +60,20 @@ def test_a_password_is_never_shown() -> None:
     assert "s3cret" not in run("sessions", store="postgresql://me:s3cret@127.0.0.1:1/none").stderr
 
 
-def test_a_session_is_named_by_its_id_a_beginning_an_end_or_as_the_last_one(chats: Path) -> None:
-    (other,) = filled(chats, [said("something else")], title="newer")
+def test_a_session_is_found_by_id_prefix_suffix_or_last(chats: Path) -> None:
+    (other,) = fill_store(chats, [said("something else")], title="newer")
     for name in (EXAMPLE[0].session_id, EXAMPLE[0].session_id[:12], "01KR3ER9E", "00QQD", "qqd"):
-        assert document("show", name, store=chats)["session"]["id"] == EXAMPLE[0].session_id
-    assert document("show", "last", store=chats)["session"]["id"] == other.id
-    assert "'nobody'" in failed(run("show", "nobody", store=chats), "session_not_found")
-    ambiguous = failed(run("show", "sess_", store=chats), "invalid_input")
+        assert run_json("show", name, store=chats)["session"]["id"] == EXAMPLE[0].session_id
+    assert run_json("show", "last", store=chats)["session"]["id"] == other.id
+    assert "'nobody'" in expect_error(run("show", "nobody", store=chats), "session_not_found")
+    ambiguous = expect_error(run("show", "sess_", store=chats), "invalid_input")
     assert other.id in ambiguous
     assert EXAMPLE[0].session_id in ambiguous
 
 
 def test_the_last_session_of_an_empty_store_is_a_clear_error(tmp_path: Path) -> None:
-    filled(tmp_path / "empty.db")
-    assert "no sessions" in failed(run("show", "last", store=tmp_path / "empty.db"), "session_not_found")
+    fill_store(tmp_path / "empty.db")
+    assert "no sessions" in expect_error(run("show", "last", store=tmp_path / "empty.db"), "session_not_found")
     assert run("sessions", store=tmp_path / "empty.db").stdout == "no sessions\n"
 
 
@@ -82,12 +82,12 @@ def test_the_last_session_of_an_empty_store_is_a_clear_error(tmp_path: Path) -> 
 
 def test_sessions_are_listed_newest_first_and_page_by_page(tmp_path: Path) -> None:
     file = tmp_path / "many.db"
-    made = filled(file, *([said(f"number {number}")] for number in range(7)))
+    made = fill_store(file, *([said(f"number {number}")] for number in range(7)))
     newest_first = [session.id for session in reversed(made)]
-    first = document("sessions", "--limit", "3", store=file)
+    first = run_json("sessions", "--limit", "3", store=file)
     assert [session["id"] for session in first["sessions"]] == newest_first[:3]
     assert first["is_more"]
-    rest = document("sessions", "--before", newest_first[2], "--limit", "5", store=file)
+    rest = run_json("sessions", "--before", newest_first[2], "--limit", "5", store=file)
     assert [session["id"] for session in rest["sessions"]] == newest_first[3:]
     assert not rest["is_more"]
     shown = run("sessions", "--limit", "3", store=file).stdout
@@ -96,7 +96,7 @@ def test_sessions_are_listed_newest_first_and_page_by_page(tmp_path: Path) -> No
 
 
 def test_sessions_are_filtered(chats: Path) -> None:
-    filled(chats, [said("hello")], user_id="bob", team_id="red")
+    fill_store(chats, [said("hello")], user_id="bob", team_id="red")
     for arguments, count in [
         (("--user", "ada"), 1),
         (("--team", "red"), 1),
@@ -104,13 +104,13 @@ def test_sessions_are_filtered(chats: Path) -> None:
         (("--since", "2026-01-01"), 2),
         (("--since", "2126-01-01"), 0),
     ]:
-        assert len(document("sessions", *arguments, store=chats)["sessions"]) == count
+        assert len(run_json("sessions", *arguments, store=chats)["sessions"]) == count
 
 
 # --- show ------------------------------------------------------------------------------------------------------------
 
 
-def test_a_conversation_is_shown_with_its_calls_results_thoughts_model_and_cost(chats: Path) -> None:
+def test_show_prints_calls_results_thinking_model_and_cost(chats: Path) -> None:
     shown = run("show", "QQD", store=chats).stdout
     for sign in (
         "What the README says",
@@ -125,7 +125,7 @@ def test_a_conversation_is_shown_with_its_calls_results_thoughts_model_and_cost(
         assert sign in shown
 
 
-def test_json_has_every_message_as_it_is_stored(chats: Path) -> None:
+def test_json_contains_every_message_as_stored(chats: Path) -> None:
     done = run("show", "QQD", "--json", store=chats)
     for one in EXAMPLE:
         assert dragoman.encode(one).decode() in done.stdout
@@ -143,20 +143,20 @@ def test_json_has_every_message_as_it_is_stored(chats: Path) -> None:
         (("--after", "4"), []),
     ],
 )
-def test_a_part_of_a_conversation_can_be_asked_for(chats: Path, arguments: Sequence[str], seqs: list[int]) -> None:
-    assert [row["seq"] for row in document("show", "QQD", *arguments, store=chats)["messages"]] == seqs
+def test_show_prints_a_part_of_a_conversation(chats: Path, arguments: Sequence[str], seqs: list[int]) -> None:
+    assert [row["seq"] for row in run_json("show", "QQD", *arguments, store=chats)["messages"]] == seqs
     shown = run("show", "QQD", *arguments, store=chats).stdout
     assert shown.count("▌") == len(seqs)
     assert ("earlier message" in shown) == bool(seqs and seqs[0] > 1)
     assert ("later message" in shown) == bool(seqs and seqs[-1] < 4)
 
 
-def test_long_results_are_folded_unless_everything_is_wanted(tmp_path: Path) -> None:
+def test_long_results_are_folded_without_full(tmp_path: Path) -> None:
     file = tmp_path / "long.db"
     lines = "\n".join(f"line {number}" for number in range(100))
     call = message(Role.ASSISTANT, [ToolUseBlock("tu_1", "read_file", {"path": "x" * 1000})])
     result = message(Role.TOOL, [ToolResultBlock("tu_1", (TextBlock(lines),))])
-    filled(file, [call, result])
+    fill_store(file, [call, result])
     shown = run("show", "last", store=file).stdout
     assert "line 7\n" in shown
     assert "line 8\n" not in shown
@@ -172,14 +172,14 @@ def test_control_characters_of_a_conversation_never_reach_the_terminal(tmp_path:
     blocks: list[ContentBlock] = [TextBlock(evil), ToolUseBlock("tu_1", evil, {evil: evil})]
     result = message(Role.TOOL, [ToolResultBlock("tu_1", (TextBlock(evil),), is_error=True)])
     file = tmp_path / "evil.db"
-    filled(file, [said(evil), message(Role.ASSISTANT, blocks, model=evil), result], title=evil, user_id=evil)
+    fill_store(file, [said(evil), message(Role.ASSISTANT, blocks, model=evil), result], title=evil, user_id=evil)
     for arguments in (("sessions",), ("show", "last"), ("show", "last", "--full"), ("search", "kept")):
         shown = run(*arguments, store=file).stdout
         assert not set("\x1b\x07\x9b\u202e") & set(shown)
     assert "[bold]kept[/bold]" in run("show", "last", store=file).stdout
 
 
-def test_every_kind_of_block_is_shown_as_something(tmp_path: Path) -> None:
+def test_every_block_type_is_shown(tmp_path: Path) -> None:
     source = dragoman.ImageSource("base64", "AAAA" * 1000)
     blocks: list[ContentBlock] = [
         dragoman.ImageBlock(source, "image/png"),
@@ -191,9 +191,9 @@ def test_every_kind_of_block_is_shown_as_something(tmp_path: Path) -> None:
         dragoman.OpaqueBlock("anthropic", {"type": "server_tool_use"}),
     ]
     unknown = dragoman.encode(EXAMPLE[0]).replace(b'"content":[', b'"content":[{"type":"hologram"},')
-    filled(tmp_path / "all.db", [message(Role.ASSISTANT, blocks, status="error")])
+    fill_store(tmp_path / "all.db", [message(Role.ASSISTANT, blocks, status="error")])
     newer = dragoman.decode(unknown).replace(session_id="", id="")
-    filled(tmp_path / "newer.db", [newer])
+    fill_store(tmp_path / "newer.db", [newer])
     shown = run("show", "last", store=tmp_path / "all.db").stdout
     for sign in ("[image: image/png, 3.0 kB]", "a.pdf", "audio/wav", "video/mp4", "encrypted", "rm was not called"):
         assert sign in shown
@@ -202,9 +202,9 @@ def test_every_kind_of_block_is_shown_as_something(tmp_path: Path) -> None:
     assert "[hologram: from a newer version]" in run("show", "last", store=tmp_path / "newer.db").stdout
 
 
-def test_a_reader_that_has_seen_enough_is_no_error(tmp_path: Path) -> None:
+def test_a_closed_pipe_is_no_error(tmp_path: Path) -> None:
     file = tmp_path / "long.db"
-    filled(file, [said("word " * 200) for _ in range(300)])
+    fill_store(file, [said("word " * 200) for _ in range(300)])
     script = f"'{COMMAND}' show last --store '{file}' | head -n 1; echo ${{PIPESTATUS[0]}}"
     done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=False, timeout=60)
     assert done.stderr == ""
@@ -214,9 +214,11 @@ def test_a_reader_that_has_seen_enough_is_no_error(tmp_path: Path) -> None:
 # --- search ----------------------------------------------------------------------------------------------------------
 
 
-def test_words_are_found_in_any_language_with_their_session_and_place(chats: Path) -> None:
-    (other,) = filled(chats, [said("用令牌桶限流"), answered("A token bucket.", model="openai:gpt-5")], user_id="bob")
-    (hit,) = document("search", "令牌桶", store=chats)["hits"]
+def test_search_finds_words_of_any_language_with_session_and_position(chats: Path) -> None:
+    (other,) = fill_store(
+        chats, [said("用令牌桶限流"), answered("A token bucket.", model="openai:gpt-5")], user_id="bob"
+    )
+    (hit,) = run_json("search", "令牌桶", store=chats)["hits"]
     assert (hit["session_id"], hit["seq"], hit["role"]) == (other.id, 1, "user")
     assert [hit["snippet"][begin:end] for begin, end in hit["highlights"]] == ["令牌桶"]
     for arguments, count in [
@@ -224,12 +226,12 @@ def test_words_are_found_in_any_language_with_their_session_and_place(chats: Pat
         (("bucket", "--user", "bob"), 1),
         (("bucket", "--session", "last", "--role", "assistant", "--model", "openai:gpt-5"), 1),
     ]:
-        assert len(document("search", *arguments, store=chats)["hits"]) == count
+        assert len(run_json("search", *arguments, store=chats)["hits"]) == count
     shown = run("search", "readme", store=chats)
     assert (shown.returncode, EXAMPLE[0].session_id in shown.stdout) == (0, True)
 
 
-def test_nothing_found_is_said_and_is_exit_code_1(chats: Path) -> None:
+def test_a_search_without_hits_has_exit_code_1(chats: Path) -> None:
     done = run("search", "unicorn", store=chats)
     assert (done.returncode, done.stdout) == (1, "no messages found for 'unicorn'\n")
     done = run("search", "readme", "--user", "bob", "--json", store=chats)
@@ -241,19 +243,19 @@ def test_nothing_found_is_said_and_is_exit_code_1(chats: Path) -> None:
 
 @pytest.mark.parametrize(("at", "shared"), [(None, 4), ("2", 2), (EXAMPLE[2].id, 3), ("0", 0)])
 def test_a_fork_shares_a_history_up_to_a_message(chats: Path, at: str | None, shared: int) -> None:
-    made = document("fork", "QQD", *(("--at", at) if at is not None else ()), "--title", "again", store=chats)
+    made = run_json("fork", "QQD", *(("--at", at) if at is not None else ()), "--title", "again", store=chats)
     assert (made["parent_seq"], made["title"]) == (shared, "again")
-    found = document("show", made["id"], store=chats)
+    found = run_json("show", made["id"], store=chats)
     assert len(found["messages"]) == shared
     if shared:
         assert f"forked from {EXAMPLE[0].session_id} at message {shared}" in run("show", made["id"], store=chats).stdout
         assert f"⑂ 000QQD at {shared}" in run("sessions", store=chats).stdout
 
 
-def test_a_fork_at_what_is_not_there_makes_nothing(chats: Path) -> None:
-    failed(run("fork", "QQD", "--at", "5", store=chats), "message_not_found")
-    failed(run("fork", "QQD", "--at", "nothing", store=chats), "message_not_found")
-    assert len(document("sessions", store=chats)["sessions"]) == 1
+def test_a_fork_at_a_missing_message_creates_nothing(chats: Path) -> None:
+    expect_error(run("fork", "QQD", "--at", "5", store=chats), "message_not_found")
+    expect_error(run("fork", "QQD", "--at", "nothing", store=chats), "message_not_found")
+    assert len(run_json("sessions", store=chats)["sessions"]) == 1
 
 
 # --- stats -----------------------------------------------------------------------------------------------------------
@@ -263,30 +265,30 @@ def test_sizes_and_totals_are_shown_with_a_bar_for_each_day(chats: Path) -> None
     shown = run("stats", store=chats).stdout
     for sign in ("1 session, 4 messages", "power-safe", "anthropic:claude-sonnet-4-6", "$0.001308", "2026-05-08  █"):
         assert sign in shown
-    found = document("stats", "--by", "user", store=chats)
+    found = run_json("stats", "--by", "user", store=chats)
     assert found["sizes"]["messages"] == 4
     assert [(one["group"], one["cost_usd"]) for one in found["days"]] == [("2026-05-08", "0.001308")]
-    assert document("stats", "--since", "2026-05-09", store=chats)["totals"] == []
-    assert document("stats", "--model", "anthropic:claude-sonnet-4-6", store=chats)["totals"][0]["messages"] == 2
+    assert run_json("stats", "--since", "2026-05-09", store=chats)["totals"] == []
+    assert run_json("stats", "--model", "anthropic:claude-sonnet-4-6", store=chats)["totals"][0]["messages"] == 2
 
 
-def test_a_store_in_which_nothing_was_consumed_has_no_plot(tmp_path: Path) -> None:
-    filled(tmp_path / "quiet.db", [said("hello")])
+def test_a_store_without_usage_has_no_chart(tmp_path: Path) -> None:
+    fill_store(tmp_path / "quiet.db", [said("hello")])
     assert "no usage" in run("stats", store=tmp_path / "quiet.db").stdout
 
 
-def test_a_bar_is_as_long_as_its_share() -> None:
+def test_the_length_of_a_bar_is_its_share() -> None:
     assert [bar(share, 4) for share in (0, 0.125, 0.5, 1)] == ["", "▌", "██", "████"]
 
 
 # --- verify ----------------------------------------------------------------------------------------------------------
 
 
-def test_what_is_sound_is_said_to_be_and_what_is_damaged_is_named(chats: Path) -> None:
+def test_verify_reports_an_intact_store_and_names_damage(chats: Path) -> None:
     sound, marked = run("verify", store=chats).stdout.splitlines()
     assert sound == "intact: 1 session, 4 messages, 0 large objects"
     assert marked.startswith("the end of 1 session matches chats.db-mark, created 2")
-    assert document("verify", "last", store=chats)["is_sound"]
+    assert run_json("verify", "last", store=chats)["is_sound"]
     damage_first_message(chats)
     done = run("verify", store=chats)
     assert done.returncode == 1
@@ -299,7 +301,7 @@ def test_what_is_sound_is_said_to_be_and_what_is_damaged_is_named(chats: Path) -
     ]
 
 
-def test_what_is_damaged_is_never_shown(chats: Path) -> None:
+def test_a_damaged_message_is_not_shown(chats: Path) -> None:
     damage_first_message(chats)
     done = run("show", "last", store=chats)
     assert done.returncode == 2
@@ -325,8 +327,8 @@ def test_what_is_damaged_is_never_shown(chats: Path) -> None:
         ("erase",),
     ],
 )
-def test_a_wrong_argument_is_one_line_too(chats: Path, arguments: Sequence[str]) -> None:
-    assert "See dragoman " in failed(run(*arguments, store=chats), "usage")
+def test_a_wrong_argument_is_one_line_of_error(chats: Path, arguments: Sequence[str]) -> None:
+    assert "See dragoman " in expect_error(run(*arguments, store=chats), "usage")
 
 
 def _commands() -> Iterator[tuple[str, ...]]:
@@ -338,7 +340,7 @@ def _commands() -> Iterator[tuple[str, ...]]:
 
 
 @pytest.mark.parametrize("command", list(_commands()), ids=" ".join)
-def test_help_teaches_with_examples_that_are_understood(command: tuple[str, ...]) -> None:
+def test_every_example_in_a_help_text_is_valid(command: tuple[str, ...]) -> None:
     shown = run(*command, "--help").stdout
     examples = [line.strip() for line in shown.splitlines() if line.startswith("  dragoman ")]
     assert examples

@@ -19,7 +19,7 @@ from dragoman.cli.tour import example_conversation
 from dragoman.message import UNPRICED, Message, Usage
 from dragoman.store import Evaluation, Store, message_writer
 from tests.bus.test_otel import play
-from tests.cli_store import document, failed, kept, run
+from tests.cli_store import expect_error, run, run_json, with_store
 from tests.store.messages import answered, said
 from tests.test_cli import COMMAND
 
@@ -54,7 +54,7 @@ def file(tmp_path: Path) -> Path:
         other = {"model": "nobody:knows", "provider": "nobody", "user_id": "grace", "team_id": "blue"}
         await store.append("sess_2", [at(2, said("x")), at(2, answered("y", **other, usage=usage("0.25")))])
 
-    kept(path, fill)
+    with_store(path, fill)
     return path
 
 
@@ -92,13 +92,13 @@ def test_cost_is_added_up_and_drawn_day_by_day(file: Path) -> None:
     ],
 )
 def test_cost_can_be_asked_for_by_program(file: Path, options: tuple[str, ...], total: str, groups: list[Any]) -> None:
-    found = document("cost", *options, store=file)
+    found = run_json("cost", *options, store=file)
     assert Decimal(found["total_usd"]) == Decimal(total)
     assert sorted((one["group"] for one in found["totals"]), key=lambda name: name or "") == groups
 
 
 def test_nothing_costs_nothing(tmp_path: Path) -> None:
-    kept(tmp_path / "store.db", lambda store: store.create_session())
+    with_store(tmp_path / "store.db", lambda store: store.create_session())
     assert run("cost", store=tmp_path / "store.db").stdout == "no usage\n"
     assert run("reprice", store=tmp_path / "store.db").stdout == "no usage\n"
 
@@ -116,7 +116,7 @@ def prices(tmp_path: Path) -> Path:
 
 
 def test_reprice_shows_the_difference_and_writes_nothing(file: Path, prices: Path) -> None:
-    before = document("cost", store=file)
+    before = run_json("cost", store=file)
     done = run("reprice", "--prices", prices, store=file)
     assert (done.returncode, done.stderr) == (0, "")
     rows = {line.split()[0]: line.split()[1:] for line in done.stdout.splitlines() if line}
@@ -125,22 +125,22 @@ def test_reprice_shows_the_difference_and_writes_nothing(file: Path, prices: Pat
     assert rows["total"] == ["3", "$4.75", "$6.25", "+$1.50"]
     assert "1 reply without a price in the new table keep their cost" in done.stdout
     assert "compared with then" in done.stdout
-    assert document("cost", store=file) == before
+    assert run_json("cost", store=file) == before
 
 
 def test_reprice_keeps_the_new_amounts_beside_the_old_ones(file: Path, prices: Path) -> None:
-    before = document("cost", store=file)
-    found = document("reprice", "--prices", prices, "--keep", store=file)
+    before = run_json("cost", store=file)
+    found = run_json("reprice", "--prices", prices, "--keep", store=file)
     version = found["prices_version"]
     assert version.endswith("+now")
     assert found["was"] == ["then"]
-    assert document("cost", store=file) == before
-    after = document("cost", "--prices-version", version, store=file)
+    assert run_json("cost", store=file) == before
+    after = run_json("cost", "--prices-version", version, store=file)
     assert Decimal(after["total_usd"]) == Decimal("6.25")
     assert f"with prices {version}" in run("cost", "--prices-version", version, store=file).stdout
-    (first, *_) = document("show", "sess_1", store=file)["messages"][1:]
+    (first, *_) = run_json("show", "sess_1", store=file)["messages"][1:]
     assert first["message"]["metadata"]["usage"]["cost_usd"] == "3"
-    assert "no amounts for prices version 'x'" in failed(
+    assert "no amounts for prices version 'x'" in expect_error(
         run("cost", "--prices-version", "x", store=file), "invalid_input"
     )
 
@@ -157,7 +157,7 @@ def unpriced(tmp_path: Path) -> Path:
         priced = answered("Done", **SONNET, usage=usage("3"), user_id="ada")
         await store.append("sess_1", [at(1, said("x")), at(1, priced), at(2, answered("y", **odd, usage=none))])
 
-    kept(path, fill)
+    with_store(path, fill)
     return path
 
 
@@ -168,7 +168,7 @@ def test_what_has_no_price_is_shown_apart_and_never_as_zero_dollars(unpriced: Pa
     assert "$0.00" not in shown
     assert ["odd:model", "1", "1,000,000", "0", "0", "unpriced"] in [line.split() for line in shown.splitlines()]
     assert "$3.00 + 1 unpriced" in run("stats", store=unpriced).stdout
-    found = document("cost", store=unpriced)
+    found = run_json("cost", store=unpriced)
     assert (found["total_usd"], found["unpriced"]) == ("3", 1)
     page = run("show", "sess_1", store=unpriced).stdout
     assert "tokens · unpriced" in page
@@ -176,12 +176,12 @@ def test_what_has_no_price_is_shown_apart_and_never_as_zero_dollars(unpriced: Pa
 
 
 def test_an_amount_that_nobody_knows_is_null_for_programs(unpriced: Path) -> None:
-    odd = document("cost", "--model", "odd:model", store=unpriced)
+    odd = run_json("cost", "--model", "odd:model", store=unpriced)
     assert (odd["total_usd"], odd["unpriced"]) == (None, 1)
     assert [one["cost_usd"] for one in (*odd["totals"], *odd["days"])] == [None, None]
-    both = document("cost", "--by", "user", store=unpriced)
+    both = run_json("cost", "--by", "user", store=unpriced)
     assert [(one["cost_usd"], one["unpriced"]) for one in both["totals"]] == [("3", 1)]
-    counted = {one["group"]: (one["cost_usd"], one["unpriced"]) for one in document("stats", store=unpriced)["totals"]}
+    counted = {one["group"]: (one["cost_usd"], one["unpriced"]) for one in run_json("stats", store=unpriced)["totals"]}
     assert counted == {"odd:model": (None, 1), SONNET["model"]: ("3", 0)}
 
 
@@ -194,7 +194,7 @@ def test_no_number_is_cut_where_the_terminal_is_narrow(tmp_path: Path) -> None:
         await store.create_session("sess_1", user_id="ada")
         await store.append("sess_1", [at(1, said("x")), at(1, answered("Done", **SONNET, usage=many, user_id="ada"))])
 
-    kept(tmp_path / "store.db", fill)
+    with_store(tmp_path / "store.db", fill)
     for command in ("cost", "stats", "reprice"):
         shown = run(command, store=tmp_path / "store.db", env={"COLUMNS": "80"}).stdout
         assert "$123,456,789.123456" in shown
@@ -210,7 +210,7 @@ def test_reprice_shows_unpriced_where_an_amount_is_unknown(unpriced: Path, price
     rows = {line.split()[0]: line.split()[1:] for line in shown.splitlines() if line}
     assert rows["odd:model"] == ["1", "unpriced", "unpriced", "–"]
     assert rows["total"][:6] == ["2", "$3.00", "+", "1", "unpriced", "$2.00"]
-    found = {one["model"]: one for one in document("reprice", "--prices", prices, store=unpriced)["models"]}
+    found = {one["model"]: one for one in run_json("reprice", "--prices", prices, store=unpriced)["models"]}
     odd = found["odd:model"]
     assert (odd["was_usd"], odd["was_unpriced"], odd["would_be_usd"], odd["would_be_unpriced"]) == (None, 1, None, 1)
     assert (found[SONNET["model"]]["was_usd"], found[SONNET["model"]]["was_unpriced"]) == ("3", 0)
@@ -230,8 +230,8 @@ def test_reprice_prices_what_had_no_price_once_there_is_one(unpriced: Path, tmp_
     done = run("reprice", "--prices", file, "--keep", store=unpriced)
     assert (done.returncode, done.stderr) == (0, "")
     assert "1 reply had no price" in done.stdout
-    (version,) = kept(unpriced, lambda store: store.costs.versions())
-    found = document("cost", "--prices-version", version, "--model", "odd:model", store=unpriced)
+    (version,) = with_store(unpriced, lambda store: store.costs.versions())
+    found = run_json("cost", "--prices-version", version, "--model", "odd:model", store=unpriced)
     assert (found["total_usd"], found["unpriced"]) == ("2", 0)
 
 
@@ -246,7 +246,7 @@ def test_an_operator_repairs_a_poisoned_row_after_which_everything_adds_up(
 
     with monkeypatch.context() as patch:
         patch.setattr(message_writer, "check_usage", lambda message: None)
-        kept(file, poison)
+        with_store(file, poison)
     for command in ("cost", "stats"):
         done = run(command, "--user", "ada", store=file)
         assert (done.returncode, done.stderr) == (0, "")
@@ -267,16 +267,16 @@ def test_an_operator_repairs_a_poisoned_row_after_which_everything_adds_up(
 
 
 def test_one_usage_is_taken_away_by_name(file: Path) -> None:
-    found = document("repair-usage", "sess_2", "--message", "2", "--write", store=file)
+    found = run_json("repair-usage", "sess_2", "--message", "2", "--write", store=file)
     assert [one["before"]["cost_usd"] for one in found["repaired"]] == ["0.25"]
-    assert document("cost", "--user", "grace", store=file)["total_usd"] is None
-    failed(run("repair-usage", "--message", "2", store=file), "invalid_input")
+    assert run_json("cost", "--user", "grace", store=file)["total_usd"] is None
+    expect_error(run("repair-usage", "--message", "2", store=file), "invalid_input")
 
 
 def test_reprice_can_be_narrowed(file: Path, prices: Path) -> None:
-    (only,) = document("reprice", "--prices", prices, "--since", "2026-11-03", store=file)["models"]
+    (only,) = run_json("reprice", "--prices", prices, "--since", "2026-11-03", store=file)["models"]
     assert (only["calls"], Decimal(only["was_usd"]), Decimal(only["would_be_usd"])) == (1, Decimal("1.5"), Decimal(4))
-    assert document("reprice", "--prices", prices, "--session", "sess_2", store=file)["models"][0]["without_price"] == 1
+    assert run_json("reprice", "--prices", prices, "--session", "sess_2", store=file)["models"][0]["without_price"] == 1
 
 
 # --- trace -----------------------------------------------------------------------------------------------------------
@@ -289,7 +289,7 @@ async def traced(store: Store) -> None:
 
 
 def test_a_trace_is_a_tree_of_causes(file: Path) -> None:
-    kept(file, traced)
+    with_store(file, traced)
     done = run("trace", "sess_1", store=file)
     assert (done.returncode, done.stderr) == (0, "")
     head, blank, turn, *events = done.stdout.splitlines()
@@ -312,16 +312,16 @@ def test_a_trace_is_a_tree_of_causes(file: Path) -> None:
 
 
 def test_a_trace_can_be_narrowed_and_read_by_program(file: Path) -> None:
-    kept(file, traced)
-    found = document("trace", "sess_1", "--type", "tool.called", "--type", "tool.completed", store=file)
+    with_store(file, traced)
+    found = run_json("trace", "sess_1", "--type", "tool.called", "--type", "tool.completed", store=file)
     assert [event["type"] for event in found["events"]] == ["tool.called", "tool.completed"]
     assert found["events"][1]["parent_event_id"] == found["events"][0]["id"]
-    newest = document("trace", "sess_1", "--limit", "1", store=file)["events"]
+    newest = run_json("trace", "sess_1", "--limit", "1", store=file)["events"]
     assert [event["type"] for event in newest] == ["turn.completed"]
-    assert document("trace", "sess_1", "--turn", "turn_2", store=file)["events"] == []
-    (registered,) = document("trace", "system", store=file)["events"]
+    assert run_json("trace", "sess_1", "--turn", "turn_2", store=file)["events"] == []
+    (registered,) = run_json("trace", "system", store=file)["events"]
     assert registered["type"] == "bus.subscriber_registered"
-    failed(run("trace", "sess_9", store=file), "session_not_found")
+    expect_error(run("trace", "sess_9", store=file), "session_not_found")
 
 
 def test_a_trace_can_be_followed(file: Path) -> None:
@@ -330,7 +330,7 @@ def test_a_trace_can_be_followed(file: Path) -> None:
         [COMMAND, "trace", "sess_1", "--follow", "--json"], env=environment, stdout=subprocess.PIPE, encoding="utf-8"
     ) as following:
         assert following.stdout is not None
-        kept(file, traced)
+        with_store(file, traced)
         types = [json.loads(following.stdout.readline())["type"] for _ in range(9)]
         following.send_signal(signal.SIGINT)
         assert following.wait(30) == 130
@@ -343,7 +343,7 @@ def test_control_characters_in_an_event_are_shown_and_not_obeyed(file: Path) -> 
             TraceWriter(store).listen(bus)
             bus.emit("skill.loaded", {"skill_name": "\x1b[2J\nx"}, session_id="sess_1")
 
-    kept(file, loud)
+    with_store(file, loud)
     done = run("trace", "sess_1", store=file)
     assert "\x1b" not in done.stdout
     assert "skill_name=␛[2J x" in done.stdout
@@ -353,7 +353,7 @@ def test_control_characters_in_an_event_are_shown_and_not_obeyed(file: Path) -> 
 
 
 def test_the_last_turn_can_be_judged_and_routing_learns_from_it(file: Path) -> None:
-    made = document("evaluate", "sess_1", "--score", "0.8", "--notes", "my password=hunter2", store=file)
+    made = run_json("evaluate", "sess_1", "--score", "0.8", "--notes", "my password=hunter2", store=file)
     assert (made["score"], made["evaluator"], made["turn_id"], made["model"]) == (
         0.8,
         "user",
@@ -362,7 +362,7 @@ def test_the_last_turn_can_be_judged_and_routing_learns_from_it(file: Path) -> N
     )
     assert (Decimal(made["cost_usd"]), made["duration_ms"]) == (Decimal("4.5"), 3_000)
     assert made["notes"] == "my password=[redacted:password]"
-    told = document("trace", "sess_1", store=file)["events"]
+    told = run_json("trace", "sess_1", store=file)["events"]
     assert [event["type"] for event in told] == [
         *("eval.started", "eval.completed", "pattern.recorded", "feedback.explicit"),
     ]
@@ -374,7 +374,7 @@ def test_the_last_turn_can_be_judged_and_routing_learns_from_it(file: Path) -> N
     async def learned(store: Store) -> tuple[list[Evaluation], list[Any]]:
         return await store.evaluations.find("sess_1"), await store.evaluations.samples()
 
-    found, samples = kept(file, learned)
+    found, samples = with_store(file, learned)
     assert [one.success for one in found] == [False, None]
     (sample,) = samples
     assert (sample.primary_model, sample.success, sample.cost_usd) == (SONNET["model"], 0.0, Decimal("4.5"))
@@ -398,8 +398,8 @@ def test_what_cannot_be_judged_is_one_line(file: Path, arguments: tuple[str, ...
         await store.create_session("sess_asked")
         await store.append("sess_asked", said("Anybody?"))
 
-    kept(file, more)
-    failed(run("evaluate", *arguments, store=file), code)
+    with_store(file, more)
+    expect_error(run("evaluate", *arguments, store=file), code)
 
 
 def test_the_example_conversation_can_be_judged(tmp_path: Path) -> None:
@@ -409,7 +409,7 @@ def test_the_example_conversation_can_be_judged(tmp_path: Path) -> None:
         await store.create_session(messages[0].session_id)
         await store.append(messages[0].session_id, messages)
 
-    kept(tmp_path / "store.db", fill)
-    made = document("evaluate", "last", "--success", store=tmp_path / "store.db")
+    with_store(tmp_path / "store.db", fill)
+    made = run_json("evaluate", "last", "--success", store=tmp_path / "store.db")
     assert (made["success"], Decimal(made["cost_usd"])) == (True, Decimal("0.001308"))
     assert datetime.fromisoformat(made["created_at"]) > datetime.now(UTC) - timedelta(minutes=5)

@@ -40,7 +40,6 @@ from dragoman.message import (
 from dragoman.wire.residue import diff, foreign_fields, foreign_options
 
 Outcome = Literal["kept", "changed", "loss", "silent", "hint"]
-OUTCOMES: Final[tuple[Outcome, ...]] = ("kept", "changed", "loss", "silent", "hint")
 JOINED: Final = "joined with the text beside it"
 MOVED: Final = "moved to an earlier position"
 NEW_ID: Final = "under another id"
