@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import ctypes
+import encodings.idna  # noqa: F401  a look-up as another user could not read its file
 import os
 import re
 import socket
