@@ -169,6 +169,8 @@ class Written(msgspec.Struct, frozen=True):
 
     def __post_init__(self) -> None:
         """Move adjustments and hints from the losses to the notes."""
+        if not self.losses:
+            return
         others = tuple(loss for loss in self.losses if loss.kind != "loss")
         if others:
             losses = tuple(loss for loss in self.losses if loss.kind == "loss")

@@ -15,7 +15,7 @@ Result = TypeVar("Result")
 
 async def run_to_completion(work: Coroutine[Any, Any, Result]) -> Result:
     """Return the result of a coroutine. However often the caller is cancelled, the coroutine is done afterwards."""
-    task = asyncio.ensure_future(work)
+    task = asyncio.get_running_loop().create_task(work)
     cancellation: asyncio.CancelledError | None = None
     while not task.done():
         waiter = task.get_loop().create_future()

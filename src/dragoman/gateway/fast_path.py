@@ -5,7 +5,7 @@
     templates.learn(plain, target, translated, stream=…)      keep what the general path has written
     translate_reply(body, source, dialect, make_identity)     the reply for the caller; ``None``: the general path
 
-A request is plain if it is short, has no options but those of ``_FIELDS``, and texts of the user and of the model in
+A request is plain if it is short, has no options but those of ``_NAMES``, and texts of the user and of the model in
 turns, from the user to the user. Callers repeat everything but the texts. The general path translates a request with
 new options; its result without the texts is the template for further requests with the same options.
 
@@ -31,22 +31,21 @@ from dragoman.message import TokenUsage
 from dragoman.value import unvalidated
 from dragoman.wire.counts import MAX_CALL_TOKENS
 
-_FIELDS: Final = frozenset(
-    (
-        "model",
-        "messages",
-        "system",
-        "max_tokens",
-        "max_completion_tokens",
-        "temperature",
-        "top_p",
-        "top_k",
-        "stop",
-        "stop_sequences",
-        "stream",
-        "stream_options",
-    )
+_NAMES: Final = (
+    "model",
+    "messages",
+    "system",
+    "max_tokens",
+    "max_completion_tokens",
+    "temperature",
+    "top_p",
+    "top_k",
+    "stop",
+    "stop_sequences",
+    "stream",
+    "stream_options",
 )
+_FIELDS: Final = {name: f'"{name}"'.encode() for name in _NAMES}  # as they are in a body
 _MAX_BYTES: Final = 4_000  # of a request; a longer one may get marks for the prompt cache
 _MAX_TEMPLATES: Final = 256
 _ESCAPED_LETTERS: Final = (b"\\u006", b"\\u007", b"\\u005")  # a name may be written twice with these
@@ -83,7 +82,7 @@ def read_plain(client_request: ClientRequest) -> PlainRequest | None:
     fields, body, dialect = client_request.fields, client_request.request.body, client_request.dialect
     if dialect not in (ANTHROPIC, OPENAI) or dialect != client_request.reply_dialect or len(body) > _MAX_BYTES:
         return None
-    if not _FIELDS.issuperset(fields) or any(mark in body for mark in _ESCAPED_LETTERS):
+    if not fields.keys() <= _FIELDS.keys() or (b"\\u00" in body and any(mark in body for mark in _ESCAPED_LETTERS)):
         return None
     try:
         texts = _decode_messages(fields["messages"])
@@ -100,8 +99,10 @@ def read_plain(client_request: ClientRequest) -> PlainRequest | None:
 
 def _has_each_name_once(body: bytes, fields: dict[str, Any], messages: int) -> bool:
     """Whether no name occurs twice in one object, which readers reject."""
-    is_once = all(body.count(b'"%b"' % name.encode()) == 1 for name in fields)
-    return is_once and body.count(b'"role"') == body.count(b'"content"') == messages
+    for name in fields:
+        if body.count(_FIELDS[name]) != 1:
+            return False
+    return body.count(b'"role"') == body.count(b'"content"') == messages
 
 
 def _are_turns(texts: Sequence[_Message]) -> bool:

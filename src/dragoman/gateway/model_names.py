@@ -59,16 +59,13 @@ class ModelNames:
         self._config = config
         patterns = [name for name in config.models if any(mark in name for mark in "*?[")]
         self._patterns = sorted(patterns, key=lambda name: (-len(name), name))
+        # Whether any name is answered by models with weights.
+        self.has_weights = any(isinstance(route, WeightedModels) for route in config.models.values())
         self._found: dict[tuple[str, str], Resolution] = {}  # by name and dialect
         self._by_name: dict[str, list[Model]] = {}
         for model in registry.catalog.models.values():
             if registry.is_configured(model):
                 self._by_name.setdefault(model.name, []).append(model)
-
-    @property
-    def has_weights(self) -> bool:
-        """Whether any name is answered by models with weights."""
-        return any(isinstance(route, WeightedModels) for route in self._config.models.values())
 
     def find(self, name: str, dialect: str, seed: str = "") -> Resolution:
         """Return the models for a name; ``GatewayError`` if there are none."""

@@ -239,9 +239,11 @@ class Recorder:
             usage=usage,
         )
         status = MessageStatus.CANCELLED if exchange.is_cancelled else None
-        extra = {"gateway": {"losses": list(exchange.losses)}} if exchange.losses else None
-        adapter = Adapter(target.provider, target.model, ToolIds())
-        return adapter.make_message(reply, context, status, extra=extra)
+        message = Adapter(target.provider, target.model, ToolIds()).make_message(reply, context, status)
+        if not exchange.losses:
+            return message
+        extra = {"gateway": {"losses": list(exchange.losses)}}
+        return msgspec.structs.replace(message, metadata=msgspec.structs.replace(message.metadata, extra=extra))
 
 
 @functools.lru_cache(maxsize=256)

@@ -276,8 +276,8 @@ class GatewayProtocol(LimitedProtocol):
         text = "".join(lines)
         if text.count("\n") != len(lines) or text.count("\r") != len(lines) or "\0" in text:
             raise ValueError("a header contains a line break")
-        defaults = b"".join(b"%b: %b\r\n" % pair for pair in self.server_state.default_headers)
-        common = _encode_common(tuple(name for name in _COMMON_NAMES if name in headers))
+        defaults = b"".join([b"%b: %b\r\n" % pair for pair in self.server_state.default_headers])
+        common = _encode_common(tuple([name for name in _COMMON_NAMES if name in headers]))
         return b"".join((STATUS_LINE[response.status], defaults, text.encode("latin-1"), common, b"\r\n"))
 
 

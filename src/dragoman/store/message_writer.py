@@ -98,8 +98,9 @@ async def make_drafts(messages: Sequence[Message]) -> list[Draft]:
 
 def _size(messages: Sequence[Message]) -> int:
     """Return about how many bytes encoding produces."""
-    texts = (getattr(block, "text", "") for message in messages for block in message.content)
-    return estimate_size(messages) + sum(map(len, texts))
+    return estimate_size(messages) + sum(
+        [len(getattr(block, "text", "")) for message in messages for block in message.content]
+    )
 
 
 def check_usage(message: Message) -> None:

@@ -54,7 +54,9 @@ class MessageBuilder:
     ) -> None:
         """Add a message."""
         if raw is not None:
-            metadata = MessageMetadata(provider_raw=raw, parent_tool_use_id=parent_id)
+            is_flat = all(type(note) is str or type(note) is bool for note in raw.values())  # texts of a valid wire
+            make = _metadata if is_flat else MessageMetadata
+            metadata = make(provider_raw=raw, parent_tool_use_id=parent_id)
         else:
             metadata = _NO_METADATA if parent_id is None else _result_metadata(parent_id)
         self.add_message(role, tuple(blocks), metadata)
