@@ -32,7 +32,7 @@ from dragoman.gateway.error_shapes import error_response, request_id_header
 from dragoman.gateway.hooks import CallEnd, CallStart
 from dragoman.gateway.identity import echo_request, end_fields, reply_identity
 from dragoman.gateway.model_names import Resolution
-from dragoman.gateway.recorder import Recorder, count_usage
+from dragoman.gateway.recorder import Recorder, Transcript, count_usage, read_transcript
 from dragoman.gateway.response_objects import append_items
 from dragoman.gateway.response_state import ResponseState, keep_locally, stored_response
 from dragoman.gateway.sparse_responses import ResponseCompleter
@@ -90,6 +90,7 @@ class Exchange(msgspec.Struct, frozen=True, kw_only=True):
 
     client_request: ClientRequest
     canonical: Request | None  # none if the body cannot be read
+    transcript: Transcript | None  # of the same
     target: Target
     reply: Reply
     reason: str  # why this model was chosen
@@ -118,6 +119,7 @@ class ChatCall:
         self._client_request = client_request
         self._resolution = resolution
         self._canonical: Request | None = None
+        self._transcript: Transcript | None = None
         self._attempts = 0
         self._call_start: CallStart | None = None  # none: no hook has accepted the call, or its end was reported
         self._session_id: str | None = None  # where the call is recorded
@@ -225,7 +227,13 @@ class ChatCall:
         recorder = self._recorder
         if recorder is None:
             return canonical
-        return await recorder.restore_answers(self._client_request, canonical, dialect)
+        return await recorder.restore_answers(self._client_request, canonical, dialect, self._read_transcript)
+
+    def _read_transcript(self, canonical: Request) -> Transcript:
+        """Return the conversation of the request. It is read once: the hashes of a long one take a while."""
+        if self._transcript is None:
+            self._transcript = read_transcript(self._client_request, canonical)
+        return self._transcript
 
     def _translate(self, canonical: Request, dialect: str, target: Target) -> Written:
         return translate_request(
@@ -377,7 +385,7 @@ class ChatCall:
         canonical = await self._canonical_or_none() if self._recorder is not None else None
         if self._recorder is None or canonical is None:
             return
-        reserved = await self._recorder.reserve_session(self._client_request, canonical)
+        reserved = await self._recorder.reserve_session(self._read_transcript(canonical))
         if reserved is not None:
             self._session_id, self._new_session_id = reserved.id, reserved.new_id
 
@@ -510,6 +518,7 @@ class ChatCall:
         exchange = Exchange(
             client_request=self._client_request,
             canonical=canonical,
+            transcript=self._read_transcript(canonical) if canonical is not None and reply.content else None,
             target=target,
             reply=reply,
             reason=self._resolution.reason,

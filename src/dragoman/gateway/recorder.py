@@ -16,7 +16,7 @@ import functools
 import hashlib
 import logging
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
@@ -98,12 +98,12 @@ class Recorder:
 
         While others of the active calls are not recorded yet, it waits a little for them, so that they share a commit.
         """
-        if exchange.canonical is None or not exchange.reply.content:
+        if exchange.canonical is None or exchange.transcript is None or not exchange.reply.content:
             return None
         self._count += 1
         gather_s = _GATHER_S if active_calls > self._count else 0.0
         try:
-            return await self._record(exchange, exchange.canonical, gather_s)
+            return await self._record(exchange, exchange.canonical, exchange.transcript, gather_s)
         except DragomanError as error:
             request_id = exchange.client_request.request.request_id
             _log.error("a call was not recorded: %s", error, extra={"request_id": request_id})
@@ -111,9 +111,10 @@ class Recorder:
         finally:
             self._count -= 1
 
-    async def _record(self, exchange: Exchange, canonical: Request, gather_s: float) -> GatewayRow:
+    async def _record(
+        self, exchange: Exchange, canonical: Request, transcript: Transcript, gather_s: float
+    ) -> GatewayRow:
         caller = exchange.client_request.request.caller
-        transcript = read_transcript(exchange.client_request, canonical)
         place = await self._find_place(transcript)
         parent = await self._find_parent(exchange, transcript) if place is None else None
         session = self._new_session(exchange, transcript)
@@ -134,11 +135,11 @@ class Recorder:
         )
         return await self._store.gateway.record(call, gather_s)
 
-    async def reserve_session(self, client_request: ClientRequest, canonical: Request) -> ReservedSession | None:
+    async def reserve_session(self, transcript: Transcript) -> ReservedSession | None:
         """Return where a call will be recorded, before its answer is known; none if the store fails."""
         new_id = f"sess_{self._store.new_id()}"
         try:
-            place = await self._find_place(read_transcript(client_request, canonical))
+            place = await self._find_place(transcript)
             session = await self._store.get_session(place.session_id) if place is not None else None
         except DragomanError as error:
             _log.warning("the session of a call is unknown: %s", error)
@@ -146,7 +147,13 @@ class Recorder:
         is_continued = place is not None and session is not None and session.last_seq == place.seq > 0
         return ReservedSession(session.id if session is not None and is_continued else new_id, new_id)
 
-    async def restore_answers(self, client_request: ClientRequest, canonical: Request, dialect: str) -> Request:
+    async def restore_answers(
+        self,
+        client_request: ClientRequest,
+        canonical: Request,
+        dialect: str,
+        read: Callable[[Request], Transcript],
+    ) -> Request:
         """Return a request whose answers since the last question have the reasoning and signatures of their provider.
 
         Clients of other APIs cannot repeat them, and providers demand them between a call and its result. Only answers
@@ -157,7 +164,7 @@ class Recorder:
         if dialect not in _SIGNING or client_request.request.caller.recording != "on" or not latest:
             return canonical
         try:
-            transcript = read_transcript(client_request, canonical)
+            transcript = read(canonical)
             place = await self._find_place(transcript)
             if place is None:
                 return canonical

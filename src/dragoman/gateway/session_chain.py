@@ -43,6 +43,7 @@ _WORKER_HEADERS: Final = ("x-claude-code-agent-id", "x-openai-subagent")
 _PARENT_HEADERS: Final = ("x-claude-code-parent-agent-id",)
 _VOLATILE_LINE: Final = "x-anthropic-billing-header"  # of a system prompt; differs from call to call
 _MAX_KEY: Final = 256
+_ASCII_SPACES: Final = bytes(code for code in range(128) if chr(code).isspace())
 
 
 class SessionKey(msgspec.Struct, frozen=True):
@@ -103,9 +104,12 @@ def chain_hashes(seed: bytes, messages: Iterable[Message]) -> list[bytes]:
 
 def extend_chain(previous: bytes, role: Role, content: Iterable[ContentBlock]) -> bytes:
     """Return the hash of a conversation with one more message."""
-    digest = hashlib.sha256(previous)
-    digest.update(_encode((str(role.value), *_summarize(content))))
-    return digest.digest()
+    match content:
+        case (TextBlock(text=text),):  # most messages: the same bytes without an encoder
+            summary = b'["%b","%b"]' % (role._value_.encode(), _hash_text(text).encode())
+        case _:
+            summary = _encode((role._value_, *_summarize(content)))
+    return hashlib.sha256(previous + summary).digest()
 
 
 _encode: Final = msgspec.json.Encoder(order="sorted").encode
@@ -118,7 +122,7 @@ def _summarize(content: Iterable[ContentBlock]) -> list[Any]:
     for block in content:
         match block:
             case TextBlock(text=words):
-                text.append("".join(words.split()))
+                text.append(words)
             case ToolUseBlock(name=name, input=value):
                 parts.append(["call", name, _normalize(value)])
             case InvalidToolUseBlock(name=name, input_text=words):
@@ -128,8 +132,16 @@ def _summarize(content: Iterable[ContentBlock]) -> list[Any]:
             case _ if isinstance(block, MediaBlock):
                 data = block.source.data.encode("utf-8", "surrogatepass")
                 parts.append([block.type, hashlib.sha256(data).hexdigest()])
-    joined = "".join(text).encode("utf-8", "surrogatepass")
-    return [hashlib.sha256(joined).hexdigest(), *parts]
+    return [_hash_text("".join(text)), *parts]
+
+
+def _hash_text(text: str) -> str:
+    """Return the hash of a text without white space."""
+    if text.isascii():
+        data = text.encode().translate(None, _ASCII_SPACES)
+    else:
+        data = "".join(text.split()).encode("utf-8", "surrogatepass")
+    return hashlib.sha256(data).hexdigest()
 
 
 def _normalize(value: Any) -> Any:
