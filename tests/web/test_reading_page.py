@@ -84,8 +84,10 @@ async def test_a_diagram_is_drawn_in_a_sandbox_and_a_wrong_one_says_why(visitor:
     await visitor.find(".preview-fault", "The diagram cannot be drawn").wait_for()
     height = "document.querySelector('iframe.preview').clientHeight"
     before = await visitor.page.evaluate(height)
-    await visitor.page.set_viewport_size({"width": 390, "height": 860})
+    await visitor.page.set_viewport_size({"width": 390, "height": 500})
     await visitor.until(f"{height} < {before}")
+    box = "document.querySelector('.scroll')"
+    await visitor.until(f"{box}.scrollTop > 0 && {box}.scrollHeight - {box}.scrollTop - {box}.clientHeight < 2")
     await visitor.page.set_viewport_size({"width": 1280, "height": 860})
     await visitor.until(f"{height} === {before}")
     await visitor.page.emulate_media(color_scheme="dark")  # the diagram follows

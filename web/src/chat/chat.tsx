@@ -7,6 +7,7 @@ import type { Conversation } from "../state/conversation.ts";
 import { Welcome } from "./welcome.tsx";
 import { retryNow } from "../api/run-stream.ts";
 import { modelName } from "../lib/format.ts";
+import { GROWTH } from "../lib/preview.ts";
 import { Icon, IconButton } from "../components/icons.tsx";
 import { Messages } from "./messages.tsx";
 import { ProblemBanner } from "./problem-banner.tsx";
@@ -133,6 +134,11 @@ function Scroll({ view, conversation }: { view: View; conversation: Conversation
     } else if (follows) box.scrollTop = box.scrollHeight;
   }, [view.items, view.interrupts, follows, at]);
 
+  const isEmpty = !view.items.length && !view.isLoading && !isBusy(view);
+  const isKept = useRef(false);
+  isKept.current = follows && !isEmpty;
+  useEffect(() => (place.current ? keepAtEnd(place.current, isKept) : undefined), []);
+
   useEffect(() => {
     if (at !== null && at !== shown.current && seq !== null && !view.isLoading) void conversation.loadAround(seq);
   }, [at, view.isLoading]);
@@ -152,7 +158,6 @@ function Scroll({ view, conversation }: { view: View; conversation: Conversation
     else if (view.hasLater && toEnd < LOAD_AHEAD_PX) load(() => conversation.loadLater());
   };
   const showNewest = () => void conversation.loadNewest().then(() => setAtEnd(true));
-  const isEmpty = !view.items.length && !view.isLoading && !isBusy(view);
   return (
     <div class="scroll-place">
       <div class="scroll" ref={place} onScroll={onScroll} tabindex={0} aria-label="Messages" role="region">
@@ -165,6 +170,22 @@ function Scroll({ view, conversation }: { view: View; conversation: Conversation
       )}
     </div>
   );
+}
+
+// Diagrams, formulas and images get their height late, and the window changes its size.
+function keepAtEnd(box: HTMLElement, isKept: { current: boolean }): () => void {
+  const scroll = () => {
+    if (isKept.current) box.scrollTop = box.scrollHeight;
+  };
+  const observer = new ResizeObserver(scroll);
+  observer.observe(box);
+  box.addEventListener("load", scroll, true);
+  box.addEventListener(GROWTH, scroll);
+  return () => {
+    observer.disconnect();
+    box.removeEventListener("load", scroll, true);
+    box.removeEventListener(GROWTH, scroll);
+  };
 }
 
 function showMessage(message: HTMLElement): void {

@@ -2,7 +2,7 @@
 import { useLayoutEffect, useRef } from "preact/hooks";
 import { codeBlock, parseMarkdown, safeHtml, type ParsedMarkdown, type Section } from "../lib/markdown.ts";
 import { showFootnote } from "../lib/markdown-extensions.ts";
-import { redrawDiagrams, togglePreview } from "../lib/preview.ts";
+import { GROWTH, redrawDiagrams, togglePreview } from "../lib/preview.ts";
 import { isDark } from "../lib/theme.ts";
 import { memo } from "./memo.ts";
 
@@ -43,6 +43,7 @@ function showMath(place: ParentNode): void {
   void import("../lib/math.ts").then((module) => {
     renderMath = module.renderMath;
     renderMath(document);
+    place.dispatchEvent(new Event(GROWTH, { bubbles: true }));
   });
 }
 

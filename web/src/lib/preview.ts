@@ -13,6 +13,8 @@ export function previewKind(language: string): PreviewKind | null {
   return name === "html" || name === "svg" ? "html" : name === "mermaid" ? "mermaid" : null;
 }
 
+export const GROWTH = "growth"; // event of an element that gets its height after it was rendered
+
 interface FrameReport {
   height?: number;
   error?: string;
@@ -53,7 +55,10 @@ export async function togglePreview(figure: HTMLElement): Promise<void> {
 }
 
 function report(figure: HTMLElement, frame: HTMLIFrameElement, { height, error }: FrameReport): void {
-  if (typeof height === "number") frame.style.height = `${Math.min(Math.max(height, 40), 1200)}px`;
+  if (typeof height === "number") {
+    frame.style.height = `${Math.min(Math.max(height, 40), 1200)}px`;
+    frame.dispatchEvent(new Event(GROWTH, { bubbles: true }));
+  }
   if (typeof error !== "string") return;
   frame.remove();
   figure.classList.remove("previewed");
