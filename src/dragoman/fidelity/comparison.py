@@ -22,7 +22,7 @@ from typing import Any, Final, Literal, NamedTuple
 
 import msgspec
 
-from dragoman.exchange import Loss, OpaqueTool, Options, Reasoning, Request, ToolDefinition, Written
+from dragoman.exchange import Loss, OpaqueTool, Options, Reasoning, Request, ToolChoice, ToolDefinition, Written
 from dragoman.message import (
     CallBlock,
     ContentBlock,
@@ -145,6 +145,11 @@ class _Losses:
     def get_option_reason(self, name: str) -> str | None:
         """Return the reason for a missing option, or for the option that it is part of."""
         return self._options.get(name) or self._options.get(name.partition(".")[0])
+
+    def has_option_report(self, name: str) -> bool:
+        """Return whether an option, the one that it is part of, or a part of it is reported."""
+        names = (*self._options, *(other for message_id, other in self._adjusted if not message_id))
+        return any(other in (name, name.partition(".")[0]) or other.startswith(f"{name}.") for other in names)
 
     def missing_finding(self, kind: str, reason: str | None, place: str) -> Finding:
         """Return the finding for a missing field: a dropped hint, a loss, or silent."""
@@ -569,18 +574,28 @@ def _compare_options(
     expected, actual = collect_options(before), collect_options(after)
     if before.options.reasoning is None or before.options.reasoning.enabled is None:
         expected.pop("reasoning", None)  # derived from effort or budget, which are compared themselves
+    if _is_one_tool(before.options.tool_choice, after.options.tool_choice):
+        actual.update((name, expected[name]) for name in ("tool_choice", "tool_choice.allowed"))
     for name, value in expected.items():
         kind = f"options.{name}"
         if name in actual and diff(value, actual[name]) is None:
             yield Finding(kind, "kept", "", kind)
         elif name in actual:
-            yield Finding(kind, "changed", f"{_abbreviate(value)} becomes {_abbreviate(actual[name])}", kind)
+            note = f"{_abbreviate(value)} becomes {_abbreviate(actual[name])}"
+            yield Finding(kind, "changed" if losses.has_option_report(name) else "silent", note, kind)
         elif name in implicit:
             yield Finding(kind, "changed", implicit[name], kind)
         elif (adjustment := losses.get_adjustment("", name)) is not None:
             yield Finding(kind, "changed", adjustment, kind)
         else:
             yield losses.missing_finding(kind, losses.get_option_reason(name), kind)
+
+
+def _is_one_tool(before: ToolChoice | None, after: ToolChoice | None) -> bool:
+    """Return whether a call of one of the allowed tools became a call of this tool, because only one is allowed."""
+    if before is None or after is None or before.mode != "required" or after.mode != "tool":
+        return False
+    return before.allowed == (after.name,)
 
 
 def collect_options(request: Request) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
     supported_blocks(blocks, unsupported_reason, dialect, losses, message)   the blocks that the wire can carry
     option_losses(lost, dialect)                        options that the API does not have
+    summary_changes(reasoning, dialect)                 the length of a summary, which most APIs choose themselves
     error_flag_losses(result, message, dialect)         the error flag of a result, on a wire without one
     detail_losses(reply, dialect, supported)            stop reason, model and counts that the wire has no field for
     drop_refused_options(options, quirks, dialect, losses)   options that a provider rejects
@@ -17,7 +18,7 @@ from typing import Any, Final, Literal
 
 import msgspec
 
-from dragoman.exchange import Loss, Options, Reply, StopReason
+from dragoman.exchange import Loss, Options, Reasoning, Reply, StopReason
 from dragoman.message import CallBlock, ContentBlock, Message, TokenUsage, ToolResultBlock
 from dragoman.wire.residue import get_notes
 
@@ -44,6 +45,13 @@ def supported_blocks(
 def option_losses(lost: Mapping[str, bool], dialect: str) -> list[Loss]:
     """Return a loss for each option that is set and that the API does not have."""
     return [Loss("", "", name, dialect, "this API has no such option") for name, is_lost in lost.items() if is_lost]
+
+
+def summary_changes(reasoning: Reasoning | None, dialect: str) -> Iterator[Loss]:
+    """Return a note for a summary of a certain length, on a wire that has summaries and no length."""
+    if reasoning is not None and reasoning.summary not in (None, "none", "auto"):
+        reason = f"{reasoning.summary} becomes auto: this API has no length of a summary"
+        yield Loss("", "", "reasoning.summary", dialect, reason, "adjusted")
 
 
 def error_flag_losses(result: ToolResultBlock, message: Message, dialect: str) -> Iterator[Loss]:

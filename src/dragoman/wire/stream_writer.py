@@ -46,6 +46,7 @@ from dragoman.message import Alternative, ContentBlock, ProviderRaw, ThinkingBlo
 from dragoman.wire.faults import early_end, stream_error
 from dragoman.wire.frames import json_text
 from dragoman.wire.losses import SupportedDetails, detail_losses
+from dragoman.wire.residue import foreign_fields
 from dragoman.wire.support import Support, field_reason
 
 _CLOSED: Final = "closed call"
@@ -201,15 +202,21 @@ class BaseStreamWriter:
     def _record_losses(self, event: StreamEvent) -> None:
         """Record the losses of an event."""
         match event:
-            case TextDelta(citations=citations, token_logprobs=logprobs):
+            case TextDelta(provider_raw=raw, citations=citations, token_logprobs=logprobs):
+                self._record_foreign(raw, "text")
                 if citations:
                     self._record_field("text.citations")
                 if logprobs:
                     self._record_field("text.token_logprobs")
-            case ThinkingDelta(index, _, signature, raw) if index not in self._seen_thinking:
-                self._seen_thinking.add(index)
-                self._record_block(ThinkingBlock("", signature, raw))
+            case ThinkingDelta(index, _, signature, raw):
+                self._record_foreign(raw, "thinking")
+                if index not in self._seen_thinking:
+                    self._seen_thinking.add(index)
+                    self._record_block(ThinkingBlock("", signature, raw))
+            case ToolUseStart(provider_raw=raw) | ToolUseEnd(provider_raw=raw):
+                self._record_foreign(raw, "tool_use")
             case BlockComplete(block=block):
+                self._record_foreign(getattr(block, "provider_raw", None), block.type)
                 self._record_block(block)
             case AlternativeComplete():
                 self._record_field("alternatives")
@@ -219,6 +226,12 @@ class BaseStreamWriter:
     def _record_field(self, name: str) -> None:
         if self.support is not None and name not in self.support.reply:
             self.add_loss(name, field_reason(name, self.support))
+
+    def _record_foreign(self, raw: ProviderRaw | None, subject: str) -> None:
+        """Record the fields of a block that only another dialect has."""
+        if raw is not None:
+            for name, kind, reason in foreign_fields(raw, self._dialect, subject):
+                self._losses.setdefault(Loss("", "", name, self._dialect, reason, kind))
 
     def _record_block(self, block: ContentBlock) -> None:
         reason = self.find_loss(block) if self.find_loss is not None else None

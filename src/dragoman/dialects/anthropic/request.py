@@ -5,7 +5,7 @@ Invariant: a request that was read here is written as it was.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from dragoman.dialects.anthropic import fast_path
@@ -36,6 +36,7 @@ from dragoman.exchange import (
 )
 from dragoman.jsontext import accepts_json_text, expect_list, expect_object, flag_or_none, integer_or_none, text_or_none
 from dragoman.message import ContentBlock, Message, ProviderRaw, Role, TextBlock
+from dragoman.wire.losses import summary_changes
 from dragoman.wire.message_builder import MessageBuilder
 from dragoman.wire.option_fields import OptionFields
 from dragoman.wire.preparation import Quirks, prepare_request
@@ -105,11 +106,7 @@ def write_request(request: Request, quirks: Quirks = (), model: Model | None = N
         wire["system"] = _write_system(system, losses)
     if request.tools and (tools := _write_tools(request, losses)):
         wire["tools"] = tools
-    if request.options.safety_identifier is not None and request.options.user is None:
-        losses.append(Loss("", "", "safety_identifier", NAME, "as the id of the user", "adjusted"))
-    summary = request.options.reasoning.summary if request.options.reasoning is not None else None
-    if summary not in (None, "none") and not notes and "display" not in options.get("thinking", {}):
-        losses.append(Loss("", "", "reasoning.summary", NAME, "without thinking there is nothing to show"))
+    losses.extend(_changed_options(request.options, options, is_native=bool(notes)))
     losses.extend(request_losses(request, NAME, SUPPORT, is_plain=is_plain))
     return Written({**notes.get("empty", {}), **wire, **options}, tuple(losses), tuple(adjustments))
 
@@ -370,10 +367,25 @@ def _read_reasoning(body: dict[str, Any]) -> Reasoning | None:
     return Reasoning(effort=effort) if effort else None
 
 
+def _changed_options(options: Options, wire: dict[str, Any], *, is_native: bool) -> Iterator[Loss]:
+    """Yield a report for each option that the wire has in another form, or beside another one not at all."""
+    if options.safety_identifier is not None:
+        if options.user is None:
+            yield Loss("", "", "safety_identifier", NAME, "as the id of the user", "adjusted")
+        elif options.safety_identifier != options.user:
+            yield Loss("", "", "safety_identifier", NAME, "this API has one id of a user")
+    reasoning = options.reasoning
+    if "display" in wire.get("thinking", {}):
+        yield from summary_changes(reasoning, NAME)
+    elif reasoning is not None and reasoning.summary not in (None, "none") and not is_native:
+        yield Loss("", "", "reasoning.summary", NAME, "without thinking there is nothing to show")
+
+
 def _write_options(request: Request, form: str | None = None) -> dict[str, Any]:
     options = request.options
     wire: dict[str, Any] = {"model": request.model} if request.model is not None else {}
-    wire["max_tokens"] = options.max_output_tokens or _DEFAULT_MAX_TOKENS
+    limit = options.max_output_tokens
+    wire["max_tokens"] = _DEFAULT_MAX_TOKENS if limit is None else limit
     wire.update(_FIELDS.write(options))
     if options.service_tier in _TIERS:
         wire["service_tier"] = options.service_tier

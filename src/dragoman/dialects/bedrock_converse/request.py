@@ -26,6 +26,7 @@ from dragoman.errors import FormatError
 from dragoman.exchange import Loss, OpaqueTool, Request, SideEffects, ToolDefinition, Written
 from dragoman.jsontext import accepts_json_text, expect_list, expect_object, flag_or_none, text_or_none
 from dragoman.message import ContentBlock, InvalidToolUseBlock, Message, Role, ToolUseBlock
+from dragoman.wire.losses import summary_changes
 from dragoman.wire.message_builder import MessageBuilder
 from dragoman.wire.preparation import Quirks, prepare_request
 from dragoman.wire.residue import apply_diff, get_notes, make_notes
@@ -98,6 +99,8 @@ def write_request(request: Request, quirks: Quirks = (), model: Model | None = N
     summary = request.options.reasoning.summary if request.options.reasoning is not None else None
     if summary not in (None, "none") and "display" not in str(top.get("additionalModelRequestFields")):
         losses.append(Loss("", "", "reasoning.summary", NAME, "the models of this family have no such option"))
+    else:
+        losses.extend(summary_changes(request.options.reasoning, NAME))
     return Written(wire, tuple(losses), tuple(adjustments))
 
 

@@ -12,6 +12,7 @@ from dragoman.dialects.gemini.key_case import NAME
 from dragoman.dialects.gemini.tool_definitions import from_json_schema, to_json_schema, to_plain_schema
 from dragoman.exchange import Loss, Options, Reasoning, ResponseFormat, ToolChoice
 from dragoman.jsontext import integer_or_none, text_or_none, text_tuple
+from dragoman.wire.losses import summary_changes
 from dragoman.wire.option_fields import OptionFields
 
 _CHOICES: Final = {"AUTO": "auto", "ANY": "required", "NONE": "none", "VALIDATED": "auto"}
@@ -121,6 +122,7 @@ def _read_reasoning(config: Any) -> Reasoning | None:
     )
 
 
+_DYNAMIC: Final = -1  # the model decides how much it thinks
 _LEVELS: Final = {
     **{level: level for level in ("minimal", "low", "medium", "high")},
     "xhigh": "high",
@@ -138,6 +140,8 @@ def _default_thinking(reasoning: Reasoning) -> dict[str, Any]:
         wire["thinkingBudget"] = reasoning.budget_tokens
     elif reasoning.effort in _LEVELS:
         wire["thinkingLevel"] = _LEVELS[reasoning.effort]
+    elif reasoning.enabled and reasoning.summary == "none":
+        wire["thinkingBudget"] = _DYNAMIC  # hidden thoughts alone do not turn thinking on
     return wire
 
 
@@ -177,6 +181,8 @@ def _reasoning_losses(reasoning: Reasoning, thinking: Mapping[str, Any]) -> Iter
     effort, level = reasoning.effort, thinking.get("thinkingLevel")
     if reasoning.budget_tokens is not None and thinking.get("thinkingBudget") != reasoning.budget_tokens:
         yield Loss("", "", "reasoning.budget_tokens", NAME, "thinking is disabled")
+    if "includeThoughts" in thinking:
+        yield from summary_changes(reasoning, NAME)
     if effort in (None, "none") or str(level).lower() == effort:
         return
     if level is not None:

@@ -352,6 +352,7 @@ def default_usage(usage: TokenUsage, tool_use: int) -> dict[str, Any]:
         "toolUsePromptTokenCount": tool_use,
     }
     wire: dict[str, Any] = {key: count for key, count in counts.items() if count}  # the API omits zero counts
+    wire = wire or {"promptTokenCount": 0}  # without any count, the reader finds no usage
     wire["totalTokenCount"] = prompt + usage.output_tokens
     if usage.service_tier is not None:
         wire["serviceTier"] = usage.service_tier

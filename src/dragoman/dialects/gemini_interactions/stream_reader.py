@@ -18,6 +18,7 @@ from dragoman.dialects.gemini_interactions.steps import (
     call_from,
     read_call,
     read_item,
+    read_step,
     read_thought,
 )
 from dragoman.event import (
@@ -34,7 +35,7 @@ from dragoman.event import (
     UsageUpdate,
 )
 from dragoman.jsontext import expect_list, expect_object
-from dragoman.message import OpaqueBlock, TextBlock, ThinkingBlock
+from dragoman.message import OpaqueBlock, ProviderRaw, TextBlock, ThinkingBlock
 from dragoman.wire.message_builder import MessageBuilder
 from dragoman.wire.stream_reader import BaseStreamReader, EventOrderError
 from dragoman.wire.tool_definitions import read_arguments
@@ -73,6 +74,7 @@ class StreamReader(BaseStreamReader):
         self._interaction: Wire | None = None
         self._steps: dict[int, _OpenStep] = {}
         self._block_count = 0
+        self._notes: dict[int, tuple[type, ProviderRaw | None]] = {}  # of texts and thoughts, by index
         self._builder = MessageBuilder()
 
     def read_event(self, wire: Wire, name: str | None, events: list[StreamEvent]) -> None:
@@ -175,8 +177,10 @@ class StreamReader(BaseStreamReader):
         items = step.wire.get("content")
         if step.kind == "model_output" and items and step.block_index is not None:
             block = read_item(items[-1])
-            if isinstance(block, TextBlock) and block.provider_raw is not None:
-                events.append(TextDelta(step.block_index, "", block.provider_raw))
+            if isinstance(block, TextBlock):
+                self._notes[step.block_index] = (TextBlock, block.provider_raw)
+                if block.provider_raw is not None:
+                    events.append(TextDelta(step.block_index, "", block.provider_raw))
 
     def _add_summary(self, step: _OpenStep, item: Wire, text: str, events: list[StreamEvent]) -> None:
         step.wire.setdefault("summary", []).append(item)
@@ -192,6 +196,7 @@ class StreamReader(BaseStreamReader):
             case "thought" if step.block_index is not None:
                 block = read_thought(step.wire)
                 if isinstance(block, ThinkingBlock):
+                    self._notes[step.block_index] = (ThinkingBlock, block.provider_raw)
                     events.append(ThinkingDelta(step.block_index, "", block.signature, block.provider_raw))
             case "function_call" if step.block_index is not None:
                 if step.wire.get("arguments") and not step.arguments:  # the call started with all of them
@@ -224,6 +229,8 @@ class StreamReader(BaseStreamReader):
                 self._join_call(step)
         if "steps" not in body and "outputs" not in body:
             body["steps"] = [step.wire for _, step in sorted(self._steps.items())]
+        elif "steps" in body:
+            self._add_notes(body["steps"], events)
         reply = make_reply(body)
         if reply.usage is not None:
             events.append(UsageUpdate(reply.usage))
@@ -231,6 +238,23 @@ class StreamReader(BaseStreamReader):
             events.append(StreamError(reply.fault, reply.provider_raw))
         else:
             events.append(MessageComplete(reply.stop_reason, None, reply.provider_raw))
+
+    def _add_notes(self, steps: Any, events: list[StreamEvent]) -> None:
+        """Append the notes of texts and thoughts that only the repeated steps have."""
+        builder, wires = MessageBuilder(), expect_list(steps, "interaction.steps")
+        blocks = [block for wire in wires for block in read_step(expect_object(wire, "step"), "step", builder)]
+        if len(blocks) != self._block_count:
+            return
+        for index, block in enumerate(blocks):
+            if isinstance(block, TextBlock) and self._is_noted(index, TextBlock, block.provider_raw):
+                events.append(TextDelta(index, "", block.provider_raw))
+            elif isinstance(block, ThinkingBlock) and self._is_noted(index, ThinkingBlock, block.provider_raw):
+                events.append(ThinkingDelta(index, "", block.signature, block.provider_raw))
+
+    def _is_noted(self, index: int, kind: type, raw: ProviderRaw | None) -> bool:
+        """Return whether a text or a thought has notes, and others than the stream had so far."""
+        streamed = self._notes.get(index, (None, None))
+        return raw is not None and streamed[0] is kind and streamed[1] != raw
 
     def _open_step(self, wire: Wire, kind: str) -> _OpenStep:
         index = wire.get("index")

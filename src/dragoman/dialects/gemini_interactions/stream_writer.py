@@ -1,6 +1,6 @@
 """Write streams: events to server-sent events, each as soon as possible. Every block is a step of its own.
 
-Where the steps of the interaction are grouped in another way, the last event repeats them.
+Where the steps of the interaction are grouped in another way or have further fields, the last event repeats them.
 """
 
 from __future__ import annotations
@@ -139,8 +139,9 @@ class StreamWriter(BaseStreamWriter):
 
     def write_end(self, end: MessageComplete, usage: TokenUsage | None) -> bytes:  # noqa: ARG002  the accumulator has it
         """Write interaction.completed."""
-        wire = write_reply(self._accumulator.reply()).wire
-        if len(wire.get("steps") or ()) == self._step_count:
+        reply = self._accumulator.reply()
+        wire = write_reply(reply).wire
+        if wire.get("steps") == [_plain_step(block) for block in reply.content if unsupported_reason(block) is None]:
             wire = {key: value for key, value in wire.items() if key != "steps"}
         closed = self._close_text()
         return closed + _write_event({"event_type": "interaction.completed", "interaction": wire}) + _DONE
@@ -175,6 +176,13 @@ class StreamWriter(BaseStreamWriter):
         text = msgspec.json.encode(block.input).decode() if isinstance(block, ToolUseBlock) else block.input_text
         start = self.write_call_start(ToolUseStart(index, block.id, block.name, block.provider_raw))
         return start + self.write_call_input(index, text) + self.write_call_end(ToolUseEnd(index))
+
+
+def _plain_step(block: ContentBlock) -> Wire:
+    """Return the step of a block as the stream has it: the notes of a text or a thought are not in it."""
+    if isinstance(block, TextBlock | ThinkingBlock):
+        block = block.replace(provider_raw=None)
+    return {"type": "model_output", "content": [write_item(block)]} if is_item(block) else write_step(block)
 
 
 def _write_event(wire: Wire) -> bytes:

@@ -102,7 +102,7 @@ class StreamReader(DerivedStreamReader):
 
     def __init__(self, framing: str | None = None) -> None:
         super().__init__(_DIALECT, NAME, framing or "ndjson", "ndjson")
-        self._texts: dict[str, str] = {}
+        self._texts: dict[str, Any] = {}
         self._last: Wire = {}
 
     def to_base_events(self, wire: Wire, _name: str | None) -> Iterable[tuple[Wire, str | None]]:
@@ -111,10 +111,12 @@ class StreamReader(DerivedStreamReader):
         for key in ("response", "thinking"):
             if isinstance(wire.get(key), str):
                 self._texts[key] = self._texts.get(key, "") + wire[key]
+        if isinstance(wire.get("logprobs"), list):
+            self._texts["logprobs"] = [*self._texts.get("logprobs", ()), *wire["logprobs"]]
         yield _reply_to_base(wire), None
 
     def whole_body(self) -> Wire | None:
-        """Return the last line with the whole text."""
+        """Return the last line with the whole text and the probabilities of all tokens."""
         return {**self._last, **self._texts}
 
 
@@ -131,7 +133,8 @@ class StreamWriter(DerivedStreamWriter):
         """Return the line of a chat as a line of this API."""
         if wire.get("done") is True:
             wire = {**write_reply(self.accumulator.reply()).wire, "response": ""}
-            wire.pop("thinking", None)
+            for key in ("thinking", "logprobs"):  # in the lines before
+                wire.pop(key, None)
         else:
             wire = _reply_from_base(wire)
         return sse_frame(wire) if self._is_sse else json_line(wire) + b"\n"

@@ -456,9 +456,11 @@ def _option_losses(options: Options, wire: dict[str, Any]) -> Iterator[Loss]:
     ):
         if value is not None and name not in wire:
             yield Loss("", "", name, NAME, "this API has no such option")
-    reasoning = wire.get("reasoning")
-    for name, value in (
-        ("reasoning", (options.reasoning.effort or switch or budget) if options.reasoning is not None else None),
-    ):
-        if value is not None and not (isinstance(reasoning, dict) and "effort" in reasoning):
-            yield Loss("", "", name, NAME, "this API has no such option")
+    written = wire.get("reasoning")
+    written = written if isinstance(written, dict) else {}
+    value = (options.reasoning.effort or switch or budget) if options.reasoning is not None else None
+    if value is not None and "effort" not in written:
+        yield Loss("", "", "reasoning", NAME, "this API has no such option")
+    summary = options.reasoning.summary if options.reasoning is not None else None
+    if summary not in (None, "none") and "summary" not in written:
+        yield Loss("", "", "reasoning.summary", NAME, f"this API has no summary {summary!r}")
