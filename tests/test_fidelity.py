@@ -228,6 +228,11 @@ DEFECTS: dict[str, tuple[Change, str]] = {
         lambda request: request.replace(options=request.options.replace(temperature=None)),
         "temperature",
     ),
+    "an option altered": (
+        lambda request: request.replace(options=request.options.replace(temperature=0.99)),
+        "temperature",
+    ),
+    "the model altered": (lambda request: request.replace(model="another-model"), "model"),
     "the model dropped": (lambda request: request.replace(model=None), "model"),
     "an aside not named": (lambda request: request, "in its own words"),
 }
@@ -246,6 +251,14 @@ def test_a_reported_loss_excuses_one_missing_block() -> None:
     assert (found.outcome, found.note) == ("loss", "no words today")
     both = outcome(change_blocks(without_texts), "two texts in one message", (named,))
     assert [finding.outcome for finding in both] == ["loss", "silent"]
+
+
+def test_a_reported_adjustment_explains_a_changed_option() -> None:
+    named = Loss("", "", "temperature", "forgetful", "hotter", "adjusted")
+    change = DEFECTS["an option altered"][0]
+    (found,) = outcome(change, "temperature", (named,))
+    assert found.outcome == "changed"
+    assert "becomes 0.99" in found.note
 
 
 def test_a_loss_of_another_message_excuses_nothing() -> None:

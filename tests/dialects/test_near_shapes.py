@@ -19,8 +19,9 @@ from dragoman import codec, dialects
 from dragoman.cli.prove import first_difference
 from dragoman.errors import InputError
 from dragoman.event import StreamEvent, fold
-from dragoman.exchange import Reply, Request
+from dragoman.exchange import Reply, Request, Written
 from dragoman.fidelity import measure_conversion
+from dragoman.fidelity.reply_comparison import compare_replies
 from dragoman.message import TextBlock, ToolUseBlock
 from dragoman.wire.frames import sse_frame
 from tests.conftest import scale
@@ -183,6 +184,66 @@ def test_a_stream_says_the_same_in_every_framing(name: str, framing: str) -> Non
         assert said(again) == said(reply)
         compared += 1
     assert compared
+
+
+# --- unknown fields in streams ---------------------------------------------------------------------------------------
+
+ARGUMENTS = ("input", "args", "arguments", "parameters", "partial_json")
+
+
+def objects_of(value: Any) -> Iterator[dict[str, Any]]:
+    """Every object in an event, apart from the input of a call."""
+    if isinstance(value, dict):
+        yield value
+        for key, part in value.items():
+            yield from objects_of(part) if key not in ARGUMENTS else ()
+    elif isinstance(value, list):
+        for part in value:
+            yield from objects_of(part)
+
+
+def with_new_field(stream: list[Any], chance: random.Random) -> list[Any]:
+    """A copy with an unknown field somewhere in one event."""
+    frames = copy.deepcopy(stream)
+    objects = [found for _, wire in frames for found in objects_of(wire)]
+    chance.choice(objects)["x_new"] = chance.choice(NEW_FIELDS)
+    return frames
+
+
+def write_stream(name: str, events: list[StreamEvent]) -> tuple[bytes, Any]:
+    writer = dialects.load(name).stream_writer()
+    return b"".join([*(writer.feed(event) for event in events), writer.close()]), writer.losses
+
+
+def frames_to_bytes(name: str, frames: list[Any]) -> bytes:
+    if name in SSE:
+        return b"".join(_frame(*frame) for frame in frames)
+    return b"".join(msgspec.json.encode(wire) + b"\n" for _, wire in frames)
+
+
+@pytest.mark.parametrize("name", [name for name in dialects.names() if "aws" not in seeds.FRAMING.get(name, "sse")])
+def test_an_unknown_field_in_a_stream_changes_nothing_and_is_kept_or_named(name: str) -> None:
+    dialect, chance, compared = dialects.load(name), random.Random(name), 0
+    others = [other for other in dialects.names() if other != name]
+    streams = [stream for stream in seeds.wires(name, "stream") if any(isinstance(wire, dict) for _, wire in stream)]
+    for _ in range(COUNT // 4):
+        stream = chance.choice(streams)
+        reply = fold(events_of(name, frames_to_bytes(name, stream)))
+        if reply.fault is not None:
+            continue
+        frames = with_new_field(stream, chance)
+        events = events_of(name, frames_to_bytes(name, frames))
+        found = fold(events)
+        assert (found.fault, said(found)) == (None, said(reply)), frames
+        again = fold(events_of(name, write_stream(name, events)[0]))
+        assert first_difference(dialect.write_reply(again).wire, dialect.write_reply(found).wire) is None, frames
+        target = chance.choice(others)
+        data, losses = write_stream(target, events)
+        written = Written(None, tuple(losses) * (len(found.content) + 1))  # a stream names each loss once
+        findings = compare_replies(found, written, fold(events_of(target, data)), target)
+        assert [finding for finding in findings if finding.outcome == "silent"] == [], (target, frames)
+        compared += 1
+    assert compared > COUNT / 8
 
 
 @pytest.mark.parametrize("document", ["data:;b", {}, {"name": 1}])

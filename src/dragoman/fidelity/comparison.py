@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+import re
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from types import MappingProxyType
@@ -44,6 +45,7 @@ JOINED: Final = "joined with the text beside it"
 MOVED: Final = "moved to an earlier position"
 NEW_ID: Final = "under another id"
 _TO_STANDARD: Final = str.maketrans("-_", "+/")
+_PLACEHOLDER: Final = re.compile(r"\[(?:image|audio|video|document) \([^\]]*\)\]")  # in place of a lost medium
 _Position = tuple[int, ...]
 
 
@@ -230,7 +232,7 @@ def _match_texts(expected: list[str], texts: list[tuple[_Position, str]]) -> Ite
             position_in_text = candidate.find(text, start)
             if (
                 position_in_text >= 0
-                and _is_blank(candidate[start:position_in_text])
+                and _is_blank(_PLACEHOLDER.sub("", candidate[start:position_in_text]))
                 and _may_end(candidate, position_in_text + len(text), next_text)
             ):
                 current, offset = index, position_in_text + len(text)
@@ -510,7 +512,8 @@ def _compare_tools(before: Request, after: Iterable[ToolDefinition | OpaqueTool]
         place, kind = f"tools[{index}]", "opaque_tool" if isinstance(tool, OpaqueTool) else "tool"
         new_tool = next((candidate for candidate in unmatched if _is_same_tool(tool, candidate)), None)
         if isinstance(tool, OpaqueTool) and tool.kind == "cache_point" and new_tool is None:
-            yield losses.missing_finding("tool.cache_hint", losses.get_option_reason("tool.cache_hint"), place)
+            reason = losses.get_option_reason("tool.cache_hint") or losses.peek_block_reason("", "tool")
+            yield losses.missing_finding("tool.cache_hint", reason, place)
             continue
         if isinstance(tool, OpaqueTool) and tool.kind is not None:
             yield _compare_server_tool(tool, new_tool, losses, place)

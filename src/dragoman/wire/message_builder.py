@@ -9,7 +9,7 @@ from typing import Final
 
 import msgspec
 
-from dragoman.exchange import Loss, Reply, Request
+from dragoman.exchange import Loss, Reply, Request, StopReason
 from dragoman.ids import TOOL_ID, derive_ulid
 from dragoman.message import (
     ContentBlock,
@@ -166,6 +166,11 @@ def foreign_block_reason(block: OpaqueBlock) -> str:
     """Return why a block of another dialect is lost."""
     kind = {None: "a block", "file": "a file id"}.get(block.kind, f"a {block.kind} block")
     return f"{kind} of {block.dialect}"
+
+
+def wait_for_results(stop_reason: StopReason, *, has_call: bool) -> StopReason:
+    """Return why an answer stopped. Some servers end an answer with calls like any other; it waits for results."""
+    return StopReason.TOOL_USE if has_call and stop_reason is StopReason.END_TURN else stop_reason
 
 
 def fault_loss(reply: Reply, dialect: str) -> tuple[Loss, ...]:

@@ -39,6 +39,12 @@ def to_prompt(
         for block in message.content
         if isinstance(block, TextBlock)
     )
+    losses.extend(
+        Loss(message.session_id, message.id, "image", dialect, "beside the prompt, without its role", "adjusted")
+        for message in rest
+        for block in message.content
+        if isinstance(block, ImageBlock) and message.role is not Role.USER
+    )
     return request.replace(messages=(*first, *([_join(rest)] if rest else ())))
 
 

@@ -84,8 +84,21 @@ def write_tools(
     ``default`` returns the wire of a tool without notes, ``server_tool`` that of a tool of the same kind as another
     provider's.
     """
-    wires = (write_tool(tool, dialect, losses, default, server_tool) for tool in tools)
-    return [wire for wire in wires if wire is not None]
+    wires: list[dict[str, Any]] = []
+    for tool in tools:
+        wire = write_tool(tool, dialect, losses, default, server_tool)
+        if isinstance(tool, OpaqueTool) and tool.dialect != dialect and _is_in(wire, wires):
+            losses.append(Loss("", "", "tool", dialect, f"the request has a {tool.kind} tool already"))
+        elif wire is not None:
+            wires.append(wire)
+    return wires
+
+
+def _is_in(wire: dict[str, Any] | None, wires: list[dict[str, Any]]) -> bool:
+    """Whether a list has a tool that the provider runs already, perhaps with other settings."""
+    if wire is None or "type" not in wire:
+        return wire in wires
+    return any(other.get("type") == wire["type"] and other.get("name") == wire.get("name") for other in wires)
 
 
 def write_tool(

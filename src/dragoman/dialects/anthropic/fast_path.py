@@ -217,6 +217,8 @@ def read_reply(body: dict[str, Any]) -> Reply | None:
     blocks = [read_block(item, builder) for item in items]
     if None in blocks or not any(type(block) is not TextBlock or block.text for block in blocks):
         return None
+    if stop_reason is StopReason.END_TURN and any(type(block) is ToolUseBlock for block in blocks):
+        return None
     usage = usage or read_usage(wire_usage)
     inside: dict[str, Any] = {}
     if body["id"] != DEFAULT_ID:

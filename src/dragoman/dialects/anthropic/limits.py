@@ -22,6 +22,7 @@ TABLE: Final = LimitTable(
         rejected_beside_reasoning=("temperature", "top_p", "top_k"),
         is_effort_reasoning=False,
         allows_blank_stop=False,
+        needs_schema_type=True,
         default_output=4_096,
         default_output_whole=21_333,  # the provider's SDKs stream longer answers: they take over ten minutes
         budget=(1_024, 128_000),

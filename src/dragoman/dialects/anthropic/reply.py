@@ -13,6 +13,7 @@ from dragoman.dialects.anthropic.blocks import (
     unsupported_in_answer,
     write_block,
 )
+from dragoman.dialects.anthropic.error import read_error, write_error
 from dragoman.dialects.anthropic.support import SUPPORT
 from dragoman.dialects.anthropic.usage import TIERS, read_usage, write_usage
 from dragoman.event import mark_unusable
@@ -20,7 +21,7 @@ from dragoman.exchange import Loss, Reply, StopReason, Written
 from dragoman.jsontext import accepts_json_text, expect_list, expect_object, text_or_none
 from dragoman.message import ContentBlock, InvalidToolUseBlock, StopDetails, TokenUsage, ToolUseBlock
 from dragoman.wire.losses import SupportedDetails, detail_losses, supported_blocks
-from dragoman.wire.message_builder import MessageBuilder, fault_loss
+from dragoman.wire.message_builder import MessageBuilder, fault_loss, wait_for_results
 from dragoman.wire.residue import apply_diff, get_notes, make_notes
 from dragoman.wire.support import reply_losses
 
@@ -39,16 +40,21 @@ _STOP_WORDS: Final = {reason: word for word, reason in reversed(STOP_REASONS.ite
 
 @accepts_json_text()
 def read_reply(body: dict[str, Any]) -> Reply:
-    """Read a message of the Messages API."""
+    """Read a message of the Messages API; an error with HTTP 200 is a reply with a fault."""
     plain = fast_path.read_reply(body)
     if plain is not None:
         return plain
+    if body.get("type") == "error" and "content" not in body:
+        fault = read_error(None, {}, body)
+        raw = make_notes(NAME, write_error(fault).wire, body, form="error")
+        return Reply(stop_reason=StopReason.ERROR, fault=fault, provider_raw=raw)
     builder = MessageBuilder()
     items = expect_list(body.get("content"), "$.content")
     content = [read_block(expect_object(item, "$.content"), builder) for item in items]
     if content and STOP_REASONS.get(str(body.get("stop_reason"))) is StopReason.MAX_TOKENS:
         content[-1] = _mark_cut_call(content[-1], body["content"][-1])
-    return mark_unusable(make_reply(body, tuple(content)))
+    has_call = any(isinstance(block, ToolUseBlock) for block in content)
+    return mark_unusable(make_reply(body, tuple(content), has_call=has_call))
 
 
 def _mark_cut_call(block: ContentBlock, wire: dict[str, Any]) -> ContentBlock:
@@ -59,15 +65,16 @@ def _mark_cut_call(block: ContentBlock, wire: dict[str, Any]) -> ContentBlock:
     return invalid_call.replace(provider_raw=block_notes(invalid_call, wire))
 
 
-def make_reply(body: dict[str, Any], content: tuple[ContentBlock, ...]) -> Reply:
+def make_reply(body: dict[str, Any], content: tuple[ContentBlock, ...], *, has_call: bool) -> Reply:
     """Make the reply around its content, not marked yet.
 
     Its notes are the difference to the marked reply on the wire.
     """
     usage = body.get("usage")
+    stop_reason = STOP_REASONS.get(str(body.get("stop_reason")), StopReason.UNKNOWN)
     reply = Reply(
         content=content,
-        stop_reason=STOP_REASONS.get(str(body.get("stop_reason")), StopReason.UNKNOWN),
+        stop_reason=wait_for_results(stop_reason, has_call=has_call),
         stop_sequence=text_or_none(body.get("stop_sequence")),
         usage=read_usage(usage) if isinstance(usage, dict) else None,
         model=text_or_none(body.get("model")),
@@ -95,9 +102,12 @@ DETAILS: Final = SupportedDetails(
 def write_reply(reply: Reply) -> Written:
     """Write a message of the Messages API, with losses."""
     losses: list[Loss] = []
+    notes = get_notes(reply.provider_raw, NAME)
+    if notes.get("form") == "error" and reply.fault is not None and not reply.content:
+        return Written(apply_diff(write_error(reply.fault).wire, notes.get("residue")))
     content = [write_block(block) for block in supported_blocks(reply.content, unsupported_in_answer, NAME, losses)]
     losses.extend(fault_loss(reply, NAME))
-    rest = apply_diff(default_reply(reply), get_notes(reply.provider_raw, NAME).get("residue"))
+    rest = apply_diff(default_reply(reply), notes.get("residue"))
     losses.extend(detail_losses(reply, NAME, DETAILS))
     losses.extend(reply_losses(reply, NAME, SUPPORT))
     return Written({**rest, "content": content}, tuple(losses))

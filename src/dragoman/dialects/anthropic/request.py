@@ -138,7 +138,8 @@ def _read_system(system: Any, builder: MessageBuilder) -> None:
         if system:
             builder.add(Role.SYSTEM, [TextBlock(system)], {"dialect": NAME, "form": "string"})
         return
-    blocks = [read_block(expect_object(block, "$.system"), builder) for block in expect_list(system, "$.system")]
+    items = expect_list([] if system is None else system, "$.system")
+    blocks = [read_block(expect_object(block, "$.system"), builder) for block in items]
     if blocks:
         builder.add(Role.SYSTEM, blocks, {"dialect": NAME, "form": "hoisted"})
 
@@ -374,8 +375,8 @@ def _changed_options(options: Options, wire: dict[str, Any], *, is_native: bool)
             yield Loss("", "", "safety_identifier", NAME, "as the id of the user", "adjusted")
         elif options.safety_identifier != options.user:
             yield Loss("", "", "safety_identifier", NAME, "this API has one id of a user")
-    reasoning = options.reasoning
-    if "display" in wire.get("thinking", {}):
+    reasoning, thinking = options.reasoning, wire.get("thinking")
+    if isinstance(thinking, dict) and "display" in thinking:
         yield from summary_changes(reasoning, NAME)
     elif reasoning is not None and reasoning.summary not in (None, "none") and not is_native:
         yield Loss("", "", "reasoning.summary", NAME, "without thinking there is nothing to show")

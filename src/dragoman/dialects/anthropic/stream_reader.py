@@ -172,7 +172,8 @@ class StreamReader(BaseStreamReader):
         if any(block.is_open for block in self._blocks):
             raise EventOrderError("the message ended while a block was open")
         has_content = any(block.kind != "text" or block.has_text for block in self._blocks)
-        reply = make_reply(self._message, _PLACEHOLDER if has_content else ())
+        has_call = any(block.kind == "tool_use" for block in self._blocks)
+        reply = make_reply(self._message, _PLACEHOLDER if has_content else (), has_call=has_call)
         end = MessageComplete(reply.stop_reason, reply.stop_sequence, reply.provider_raw, reply.stop_details)
         events.append(end)
 

@@ -82,7 +82,12 @@ class _Block:
 
 
 def _can_close(block: _Block) -> bool:
-    """Whether a block can be closed when another starts; a call only if its input is a whole object."""
+    """Whether a block can be closed when another starts; a call only if its input is a whole object.
+
+    Some servers send the signature of a thought after the start of the next block.
+    """
+    if block.kind is ThinkingDelta:
+        return bool(block.signature)
     if block.kind is not ToolUseInputDelta:
         return True
     try:
@@ -200,7 +205,7 @@ class StreamWriter(BaseStreamWriter):
             start = write_block(opening)
             out, block = self._open(index, ThinkingDelta, {**start, "signature": ""} if "signature" in start else start)
         out += block.write_text(text)
-        if signature and signature != block.signature:
+        if signature is not None and signature != block.signature:
             block.signature = signature
             out += block.write_delta(type="signature_delta", signature=signature)
         if is_end:

@@ -16,6 +16,7 @@ TABLE: Final = LimitTable(
         service_tiers=TIERS,
         ranges={"temperature": (0, 1), "top_p": (0, 1)},
         allows_blank_stop=False,
+        needs_schema_type=True,
         output=(1, 128_000),
         allows_empty_text=False,
         allows_blank_text=False,

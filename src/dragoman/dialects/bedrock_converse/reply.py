@@ -20,10 +20,10 @@ from dragoman.dialects.bedrock_converse.support import SUPPORT
 from dragoman.event import mark_unusable
 from dragoman.exchange import ErrorClass, Fault, Loss, Reply, StopReason, Written
 from dragoman.jsontext import accepts_json_text, expect_list, expect_object, text_or_none
-from dragoman.message import TokenUsage
+from dragoman.message import TokenUsage, ToolUseBlock
 from dragoman.wire.counts import Counts
 from dragoman.wire.losses import SupportedDetails, detail_losses
-from dragoman.wire.message_builder import MessageBuilder
+from dragoman.wire.message_builder import MessageBuilder, wait_for_results
 from dragoman.wire.residue import apply_diff, get_notes, make_notes
 from dragoman.wire.support import reply_losses
 
@@ -39,21 +39,23 @@ def read_reply(body: dict[str, Any]) -> Reply:
     content = tuple(read_block(block, builder, "reply") for block in blocks)
     message_fields = {key: value for key, value in message.items() if key != "content"}
     rest = {**body, "output": {**output, "message": message_fields}}
-    reply = mark_unusable(_read_end(rest).replace(content=content))
+    has_call = any(isinstance(block, ToolUseBlock) for block in content)
+    reply = mark_unusable(_read_end(rest, has_call=has_call).replace(content=content))
     return reply.replace(provider_raw=make_notes(NAME, default_end(reply), rest))
 
 
-def read_end(body: dict[str, Any]) -> Reply:
+def read_end(body: dict[str, Any], *, has_call: bool) -> Reply:
     """Read everything but the blocks of a reply: stop reason, usage and residue."""
-    end = _read_end(body)
+    end = _read_end(body, has_call=has_call)
     return end.replace(provider_raw=make_notes(NAME, default_end(end), body))
 
 
-def _read_end(body: dict[str, Any]) -> Reply:
-    stop_reason, fields = str(body.get("stopReason")), body.get("additionalModelResponseFields")
-    fault = _stop_fault(stop_reason)
+def _read_end(body: dict[str, Any], *, has_call: bool) -> Reply:
+    word, fields = str(body.get("stopReason")), body.get("additionalModelResponseFields")
+    fault = _stop_fault(word)
+    stop_reason = wait_for_results(STOP_REASONS.get(word, StopReason.UNKNOWN), has_call=has_call)
     return Reply(
-        stop_reason=STOP_REASONS.get(stop_reason, StopReason.UNKNOWN) if fault is None else StopReason.ERROR,
+        stop_reason=stop_reason if fault is None else StopReason.ERROR,
         stop_sequence=text_or_none(fields.get("stop_sequence")) if isinstance(fields, dict) and fault is None else None,
         usage=read_usage(body),
         fault=fault,

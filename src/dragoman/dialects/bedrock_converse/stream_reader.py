@@ -304,7 +304,10 @@ class StreamReader(BaseStreamReader):
 
     def _emit_end(self, events: list[StreamEvent]) -> None:
         """Emit the end of the message with the fields of a whole reply."""
-        end = read_end({**(self._message_stop or {}), **(self._metadata or {}), "output": {"message": self._message}})
+        body = {**(self._message_stop or {}), **(self._metadata or {}), "output": {"message": self._message}}
+        blocks = self._blocks.values()
+        has_call = any(one.kind == "toolUse" and one.start.get("type") != "server_tool_use" for one in blocks)
+        end = read_end(body, has_call=has_call)
         if end.fault is not None:
             events.append(StreamError(end.fault, self._trailing.add_to(end.provider_raw)))
         else:

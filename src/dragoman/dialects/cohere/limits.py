@@ -13,6 +13,7 @@ TABLE: Final = LimitTable(
     "cohere",
     Limits(
         service_tiers=(),
+        needs_schema_type=True,
         ranges={
             "temperature": (0, 1_000_000),
             "top_p": (0.01, 0.99),

@@ -15,11 +15,11 @@ from dragoman.dialects.cohere.support import SUPPORT
 from dragoman.event import mark_unusable
 from dragoman.exchange import ErrorClass, Fault, Loss, Reply, StopReason, Written
 from dragoman.jsontext import accepts_json_text, expect_object, text_or_none
-from dragoman.message import Citation, ContentBlock, TextBlock, TokenUsage
+from dragoman.message import Citation, ContentBlock, TextBlock, TokenUsage, ToolUseBlock
 from dragoman.wire.counts import Counts
 from dragoman.wire.faults import make_fault
 from dragoman.wire.losses import SupportedDetails, detail_losses, supported_blocks
-from dragoman.wire.message_builder import MessageBuilder
+from dragoman.wire.message_builder import MessageBuilder, wait_for_results
 from dragoman.wire.residue import apply_diff, get_notes, make_notes
 from dragoman.wire.support import reply_losses
 from dragoman.wire.tool_definitions import is_unusable, mark_cut_calls
@@ -64,7 +64,9 @@ def reply_from(body: dict[str, Any]) -> Reply:
     message = expect_object(body.get("message"), "$.message")
     content, form = read_content(message, "$.message", MessageBuilder())
     content = _add_citations(content, read_citations(message.get("citations")))
+    has_call = any(isinstance(block, ToolUseBlock) for block in content)
     reason = STOP_REASONS.get(str(body.get("finish_reason")), StopReason.UNKNOWN)
+    reason = wait_for_results(reason, has_call=has_call)
     reply = Reply(
         content=tuple(content),
         stop_reason=reason,

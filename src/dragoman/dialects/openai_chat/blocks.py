@@ -50,6 +50,7 @@ DEFAULT_ID: Final = "chatcmpl-dragoman"  # for an answer without an id
 TIERS: Final = ("auto", "default", "flex", "scale", "priority", "fast")  # accepted by the official SDK
 TRANSCRIPT: Final = "audio.transcript"  # field of a spoken answer
 AUDIO: Final = "audio.data"
+IMAGES: Final = "images"  # of an answer
 LEGACY_ID: Final = "function_call:"  # legacy calls have no id; their result has the name of the function
 ABSENT: Final = object()
 _DATA_URI: Final = re.compile(r"data:([^;,]+);base64,(.*)", re.DOTALL)
@@ -112,6 +113,7 @@ def read_blocks(
     if isinstance(refusal, str) and refusal:
         placed_blocks.append((("refusal", 0), TextBlock(refusal, {"dialect": NAME, "at": "refusal"})))
     placed_blocks.extend(_read_audio(message.get("audio")))
+    placed_blocks.extend(_read_images(message.get("images")))
     calls = message.get("tool_calls")
     for index, call in enumerate(calls if isinstance(calls, list) else ()):
         placed_blocks.append((("tool_calls", index), read_call(expect_object(call, f"{where}.tool_calls"), builder)))
@@ -132,6 +134,21 @@ def _read_audio(audio: Any) -> list[tuple[Place, ContentBlock]]:
         block = AudioBlock(ImageSource("base64", data), _audio_type(data), provider_raw=raw)
         placed_blocks.append(((AUDIO, 0), block))
     return placed_blocks
+
+
+def _read_images(images: Any) -> list[tuple[Place, ContentBlock]]:
+    """Read the images of an answer, as OpenRouter and the gateway of Vercel send them; none if one is not an image."""
+    if not isinstance(images, list) or not all(isinstance(image, dict) for image in images):
+        return []
+    blocks = [_read_part(image) for image in images]
+    if not all(isinstance(block, ImageBlock) for block in blocks):
+        return []
+    return [((IMAGES, at), _set_place(block, IMAGES)) for at, block in enumerate(blocks)]
+
+
+def _set_place(block: Any, place: str) -> ContentBlock:
+    placed: ContentBlock = block.replace(provider_raw={"dialect": NAME, **(block.provider_raw or {}), "at": place})
+    return placed
 
 
 def _audio_type(data: str) -> str:
@@ -219,7 +236,10 @@ def _read_known_part(wire: dict[str, Any]) -> tuple[ContentBlock | None, dict[st
         case {"type": "image_url", "image_url": str(url)}:
             return ImageBlock(*_source(url, "image/*")), {"form": "string"}
         case {"type": "input_audio", "input_audio": {"data": str(data), "format": str(word)}}:
-            return AudioBlock(ImageSource("base64", data), _AUDIO_TYPES.get(word, f"audio/{word}")), {}
+            head, comma, payload = data.partition(";base64,")
+            notes = {"head": head + comma} if comma and head.startswith("data:") else {}  # Alibaba Cloud
+            source = ImageSource("base64", payload if notes else data)
+            return AudioBlock(source, _AUDIO_TYPES.get(word, f"audio/{word}")), notes
         case {"type": "video_url", "video_url": {"url": str(url)}}:
             return VideoBlock(*_source(url, "video/*")), {}
         case {"type": "file", "file": {"file_data": str(url)} as file}:
@@ -315,7 +335,7 @@ def unsupported_reason(block: ContentBlock, role: Role, *, is_native: bool) -> s
             return None if "at" in notes and role is Role.ASSISTANT else "reasoning of another provider"
         case ToolUseBlock() | InvalidToolUseBlock():
             return None if role is Role.ASSISTANT else "only an assistant calls tools here"
-        case AudioBlock() if notes.get("at") == AUDIO and role is Role.ASSISTANT:
+        case AudioBlock() | ImageBlock() if notes.get("at") in (AUDIO, IMAGES) and role is Role.ASSISTANT:
             return None
         case ImageBlock() | AudioBlock() | VideoBlock() | DocumentBlock():
             if role is not Role.USER and not is_native:
@@ -344,7 +364,7 @@ def default_message(
 ) -> dict[str, Any]:
     """Return the wire of a message without notes of its own; its blocks have theirs."""
     blocks = tuple(blocks)
-    parts, details, calls, fields = [], [], [], dict[str, Any]()
+    parts, details, images, calls, fields = [], [], [], [], dict[str, Any]()
     for block in blocks:
         match place_of(block):
             case "content":
@@ -353,6 +373,8 @@ def default_message(
                 details.append(_write_detail(block))
             case "tool_calls":
                 calls.append(write_call(block))
+            case "images":
+                images.append(write_part(block))
             case "function_call":
                 fields["function_call"] = write_call(block)
             case str(place) if place in (TRANSCRIPT, AUDIO):
@@ -370,6 +392,8 @@ def default_message(
     wire.update(fields)
     if details:
         wire["reasoning_details"] = details
+    if images:
+        wire[IMAGES] = images
     annotations = _write_annotations(blocks) if reply else []
     if annotations:
         wire["annotations"] = annotations
@@ -443,7 +467,8 @@ def _default_part(block: ContentBlock, notes: Mapping[str, Any]) -> dict[str, An
             return {"type": "image_url", "image_url": image_url, **_write_cache_hint(block, notes)}
         case AudioBlock(source, media_type):
             word = _AUDIO_FORMATS.get(media_type, media_type.removeprefix("audio/"))
-            return {"type": "input_audio", "input_audio": {"data": source.data, "format": word}}
+            data = notes.get("head", "") + source.data
+            return {"type": "input_audio", "input_audio": {"data": data, "format": word}}
         case VideoBlock(source, media_type):
             return {"type": "video_url", "video_url": {"url": _to_url(source, media_type)}}
         case DocumentBlock():

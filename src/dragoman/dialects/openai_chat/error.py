@@ -47,6 +47,15 @@ _WIRE_TYPES: Final = {  # type and code, as OpenAI pairs them
     "overloaded": ("server_error", "engine_overloaded"),
     "timeout": ("server_error", "timeout"),
 }
+_MINIMAX_CODES: Final = {
+    1001: "timeout",
+    1002: "rate_limit_exceeded",
+    1004: "invalid_api_key",
+    1008: "insufficient_quota",
+    1039: "rate_limit_exceeded",
+    2013: "invalid_request_error",
+    2049: "invalid_api_key",
+}
 _OVERFLOW_PHRASES: Final = (
     "context length",
     "context size",
@@ -55,6 +64,18 @@ _OVERFLOW_PHRASES: Final = (
     "too many tokens",
     "too long",
 )
+
+
+def is_error(body: dict[str, Any]) -> bool:
+    """Return whether a body of HTTP 200 is an error: under ``error``, or as a failed status of MiniMax."""
+    return bool(body.get("error")) or _minimax_error(body) is not None
+
+
+def _minimax_error(body: dict[str, Any]) -> dict[str, Any] | None:
+    match body.get("base_resp"):
+        case {"status_code": int(code), "status_msg": str(text)} if code:
+            return {"message": text, "code": str(code), "type": _MINIMAX_CODES.get(code, "server_error")}
+    return None
 
 
 def read_error(status: int | None, headers: Mapping[str, str], body: Any) -> Fault:
@@ -93,7 +114,7 @@ def _find_error(body: Any) -> dict[str, Any]:
         case {"detail": list(details)}:
             return {**body, "message": msgspec.json.encode(details).decode()[:1024]}
         case dict():
-            return body
+            return _minimax_error(body) or body
         case _:
             return {}
 

@@ -20,6 +20,7 @@ TABLE: Final = LimitTable(
     "openai_chat",
     Limits(
         service_tiers=TIERS,
+        needs_schema_type=True,
         ranges={
             "temperature": (0, 2),
             "top_p": (0, 1),

@@ -21,7 +21,7 @@ from dragoman.dialects.openai_chat.blocks import (
     write_call,
 )
 from dragoman.dialects.openai_chat.chunks import Place
-from dragoman.dialects.openai_chat.error import read_error, write_error
+from dragoman.dialects.openai_chat.error import is_error, read_error, write_error
 from dragoman.dialects.openai_chat.support import SUPPORT
 from dragoman.dialects.openai_chat.usage import read_usage, write_usage
 from dragoman.event import mark_unusable
@@ -42,6 +42,14 @@ STOP_REASONS: Final = {
     "function_call": StopReason.TOOL_USE,
     "model_length": StopReason.MAX_TOKENS,  # Mistral
     "eos": StopReason.END_TURN,  # Together
+    "sensitive": StopReason.REFUSAL,  # Z.ai
+    "model_context_window_exceeded": StopReason.MAX_TOKENS,  # Z.ai
+    # Words of other APIs, which gateways pass on
+    "end_turn": StopReason.END_TURN,
+    "max_tokens": StopReason.MAX_TOKENS,
+    "tool_use": StopReason.TOOL_USE,
+    "safety": StopReason.REFUSAL,
+    "refusal": StopReason.REFUSAL,
 }
 _FINISH_REASONS: Final = {
     StopReason.MAX_TOKENS: "length",
@@ -60,13 +68,17 @@ _NATIVE_LIMITS: Final = (
     "MAX_TOKENS",
     "length",
 )  # OpenRouter sends these as the native finish reason
-_FAILURES: Final = ("error", "insufficient_system_resource")  # OpenRouter and Mistral; DeepSeek
+_FAILURES: Final = (
+    "error",  # OpenRouter and Mistral
+    "insufficient_system_resource",  # DeepSeek
+    "network_error",  # Z.ai
+)
 
 
 @accepts_json_text()
 def read_reply(body: dict[str, Any]) -> Reply:
     """Read a completion; an error with HTTP 200 is a reply with a fault."""
-    if not body.get("choices") and body.get("error"):
+    if not body.get("choices") and is_error(body):
         fault = read_error(None, {}, body)
         raw = make_notes(NAME, write_error(fault).wire, body, form="error")
         return Reply(stop_reason=StopReason.ERROR, fault=fault, provider_raw=raw)
@@ -275,7 +287,7 @@ def _read_stop(choice: dict[str, Any], blocks: list[ContentBlock]) -> tuple[Stop
         return StopReason.ERROR, None
     if choice.get("native_finish_reason") in _NATIVE_LIMITS:
         return StopReason.MAX_TOKENS, None
-    reason = STOP_REASONS.get(str(word), StopReason.UNKNOWN)
+    reason = STOP_REASONS.get(str(word).lower(), StopReason.UNKNOWN)
     details = choice.get("finish_details")
     if isinstance(details, dict) and details.get("type") == "max_tokens":  # only the first vision models send it
         reason = StopReason.MAX_TOKENS

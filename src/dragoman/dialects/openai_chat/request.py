@@ -235,6 +235,8 @@ def _read_result(wire: dict[str, Any], where: str, builder: MessageBuilder) -> T
     result = ToolResultBlock(result_id, tuple(blocks))
     content = wire.get("content", ABSENT)
     notes: dict[str, Any] = {} if provider_id in (None, result_id) else {"id": provider_id}
+    if provider_id is None and "tool_call_id" not in wire:
+        notes["unnamed"] = True
     if not isinstance(content, str):
         forms = {list: "list", dict: "object", type(None): "null"}
         notes["form"] = forms.get(type(content), "absent")
@@ -243,7 +245,7 @@ def _read_result(wire: dict[str, Any], where: str, builder: MessageBuilder) -> T
 
 def _default_result(result: ToolResultBlock, notes: Mapping[str, Any]) -> dict[str, Any]:
     provider_id: str = notes.get("id", format_id(result.tool_use_id, DEFAULT_ID_FORMAT))
-    wire: dict[str, Any] = {"role": "tool", "tool_call_id": provider_id}
+    wire: dict[str, Any] = {"role": "tool", **({} if notes.get("unnamed") else {"tool_call_id": provider_id})}
     if provider_id.startswith(LEGACY_ID):
         wire = {"role": "function", "name": provider_id.removeprefix(LEGACY_ID)}
     parts = [write_part(block) for block in result.content]

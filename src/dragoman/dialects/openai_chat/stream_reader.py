@@ -17,7 +17,7 @@ from msgspec import UNSET, UnsetType
 
 from dragoman.dialects.openai_chat.blocks import LEGACY_ID, NAME, make_message_notes, read_blocks
 from dragoman.dialects.openai_chat.chunks import THINKING_FIELDS, Completion, Piece, Place, decode_chunk
-from dragoman.dialects.openai_chat.error import read_error
+from dragoman.dialects.openai_chat.error import is_error, read_error
 from dragoman.dialects.openai_chat.reply import default_reply, make_reply
 from dragoman.dialects.openai_chat.usage import read_usage
 from dragoman.errors import FormatError
@@ -195,7 +195,7 @@ class StreamReader(BaseStreamReader):
     def read_event(self, wire: dict[str, Any], _name: str | None, events: list[StreamEvent]) -> None:
         """Append the events of one chunk."""
         self._set_pattern(None)
-        if wire.get("error"):
+        if is_error(wire):
             self._completion.add({key: value for key, value in wire.items() if key != "choices"})
             self._emit_usage(events)
             events.append(StreamError(read_error(None, {}, wire)))
@@ -270,6 +270,8 @@ class StreamReader(BaseStreamReader):
     def _emit_usage(self, events: list[StreamEvent]) -> None:
         top = self._completion.top
         usage = read_usage(top) if "usage" in top or "x_groq" in top else None
+        if usage is None and "usage" in self._completion.first.rest:  # Moonshot
+            usage = read_usage({"usage": self._completion.first.rest["usage"]})
         if usage is not None and (usage := later_usage(self._usage, usage)) != self._usage:
             self._usage = usage
             events.append(UsageUpdate(usage))
@@ -427,6 +429,7 @@ _BLOCK_KEYS: Final = (
     "tool_calls",
     "function_call",
     "audio",
+    "images",
     "annotations",
 )
 

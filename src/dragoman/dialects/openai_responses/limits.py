@@ -18,6 +18,7 @@ TABLE: Final = LimitTable(
     "openai_responses",
     Limits(
         service_tiers=tuple(sorted(TIERS)),
+        needs_schema_type=True,
         ranges={"temperature": (0, 2), "top_p": (0, 1)},
         has_switch=False,
         needs_closed_schemas=True,

@@ -391,10 +391,11 @@ class StreamReader(BaseStreamReader):
         start = {key: value for key, value in item.wire.items() if key != "arguments"}
         note = provider_id if provider_id != item.call_id else None
         events.append(ToolUseStart(item.indexes[0], item.call_id, name, make_notes(NAME, default, start, id=note)))
-        for input_text in ("".join(item.pieces.pop(0, ())), text_or_none(item.wire.get("arguments"))):
-            if input_text:
-                self._emit_text(item, 0, input_text, events)
-                break
+        received, started = "".join(item.pieces.pop(0, ())), text_or_none(item.wire.get("arguments"))
+        if received:
+            self._emit_text(item, 0, received, events)
+        elif started and not is_input(started):  # whole arguments are emitted at the end: deltas may repeat them
+            self._emit_text(item, 0, started, events)
 
     def _add_input(self, wire: dict[str, Any], events: list[StreamEvent]) -> None:
         item, text = self._open_item(wire), wire.get("delta")

@@ -52,7 +52,7 @@ def fit_history(
     """Return the messages that the target accepts. The blocks of a plain history need no change."""
     session_id = messages[-1].session_id if messages else None
     if not is_plain:
-        messages = pair_calls(replace_invalid_calls(messages, report), report)
+        messages = pair_calls(replace_invalid_calls(_drop_empty(messages, report), report), report)
         if any(_needs_changes(message.content, limits) for message in messages):
             messages = tuple(fitted for m in messages if (fitted := _fit_message(m, limits, report)) is not None)
     if limits.system_place != "any":
@@ -65,6 +65,14 @@ def fit_history(
         last = _find_visible(reversed(messages), None if is_plain else carries)
         messages = _fit_order(messages, first, last or first, limits, report)
     return _join_neighbours(messages, report) if limits.alternates else messages
+
+
+def _drop_empty(messages: Messages, report: Report) -> Messages:
+    """Return the messages that have a block; most APIs reject the others."""
+    empty = [message for message in messages if not message.content]
+    for message in empty:
+        report.adjust("messages", "an empty message is left out", message)
+    return tuple(message for message in messages if message.content) if empty else messages
 
 
 # --- blocks ----------------------------------------------------------------------------------------------------------

@@ -57,6 +57,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     allows_forced_choice_beside_budget: bool = True
     needs_closed_schemas: bool = False  # of strict tools: every property is required, and no others are allowed
     max_strict_tools: int | None = None
+    needs_schema_type: bool = False  # the schema of every tool has a type
     # messages
     allows_empty_text: bool = True
     allows_blank_text: bool = True

@@ -2,8 +2,9 @@
 
     fit_tools(tools, limits, report) -> tools
 
-Some APIs enforce a schema only if every object lists all of its properties as required and allows no others. Invariant:
-only the wish to enforce a schema is dropped; names and schemas stay.
+Some APIs enforce a schema only if every object lists all of its properties as required and allows no others. Some
+reject a schema without a type; the input of a tool is an object. Invariant: names and descriptions stay, and a schema
+accepts the inputs that it accepted before.
 """
 
 from __future__ import annotations
@@ -20,6 +21,8 @@ Tools = tuple[ToolDefinition | OpaqueTool, ...]
 
 def fit_tools(tools: Tools, limits: Limits, report: Report) -> Tools:
     """Return the tools that the target accepts."""
+    if limits.needs_schema_type:
+        tools = _add_types(tools, report)
     if not any(isinstance(tool, ToolDefinition) and tool.strict for tool in tools):
         return tools
     fitted: list[ToolDefinition | OpaqueTool] = []
@@ -32,6 +35,18 @@ def fit_tools(tools: Tools, limits: Limits, report: Report) -> Tools:
                 tool = msgspec.structs.replace(tool, strict=False)  # noqa: PLW2901
             else:
                 strict_count += 1
+        fitted.append(tool)
+    return tuple(fitted)
+
+
+def _add_types(tools: Tools, report: Report) -> Tools:
+    if all(isinstance(tool, OpaqueTool) or "type" in tool.input_schema for tool in tools):
+        return tools
+    fitted: list[ToolDefinition | OpaqueTool] = []
+    for tool in tools:
+        if isinstance(tool, ToolDefinition) and "type" not in tool.input_schema:
+            report.adjust("tool.input_schema", f"{tool.name} takes an object: the API requires a type")
+            tool = msgspec.structs.replace(tool, input_schema={"type": "object", **tool.input_schema})  # noqa: PLW2901
         fitted.append(tool)
     return tuple(fitted)
 
