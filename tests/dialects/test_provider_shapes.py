@@ -220,6 +220,30 @@ def test_a_failed_status_of_minimax_is_a_fault(code: int, expected: str) -> None
     assert CHAT.read_reply(complete).fault is None
 
 
+def test_a_tier_without_counts_is_kept() -> None:
+    wire = completion({}, usage={}, service_tier="default")
+    check(CHAT, "response", wire)
+    assert silent(CHAT.read_reply(wire), "openai_chat") == []
+
+
+def test_token_probabilities_are_once_in_a_stream_of_ollama_generate() -> None:
+    generate = dialects.load("ollama_generate")
+    tokens = [{"token": word, "logprob": -0.5, "bytes": None, "top_logprobs": []} for word in ("Hi", ".")]
+    lines: list[dict[str, Any]] = [
+        {"model": "m", "created_at": "t", "response": each["token"], "done": False, "logprobs": [each]}
+        for each in tokens
+    ]
+    lines.append({"model": "m", "created_at": "t", "response": "", "done": True, "done_reason": "stop"})
+    reader = generate.stream_reader()
+    events = [*reader.feed("".join(json.dumps(line) + "\n" for line in lines).encode()), *reader.close()]
+    writer, again = generate.stream_writer(), generate.stream_reader()
+    data = b"".join([*(writer.feed(event) for event in events), writer.close()])
+    for reply in (fold(events), fold([*again.feed(data), *again.close()])):
+        (text,) = reply.content
+        assert isinstance(text, TextBlock)
+        assert [item.token for item in text.token_logprobs] == ["Hi", "."]
+
+
 def test_an_error_of_anthropic_with_status_200_is_a_fault() -> None:
     anthropic = dialects.load("anthropic")
     wire = {"type": "error", "error": {"type": "overloaded_error", "message": "busy"}, "request_id": None}
@@ -354,8 +378,30 @@ REQUESTS: dict[str, tuple[str, dict[str, Any]]] = {
     "two searches": ("openai_responses", {"tools": SERVER_TOOLS}),
     "a summary of a certain length": ("openai_responses", {"reasoning": {"effort": "high", "summary": "detailed"}}),
     "a summary of a newer kind": ("openai_responses", {"reasoning": {"effort": "high", "summary": "a_newer_kind"}}),
+    "an empty effort": ("openai_chat", {"reasoning_effort": ""}),
+    "a prompt for Claude 2 with the version of Messages": (
+        "bedrock_invoke",
+        {
+            "prompt": "\n\nHuman: Hi.\n\nAssistant:",
+            "max_tokens_to_sample": 10,
+            "anthropic_version": "bedrock-2023-05-31",
+        },
+    ),
+    "a file without a type": (
+        "gemini",
+        {
+            "contents": [
+                {
+                    "role": "user",
+                    "parts": [{"text": "See."}, {"inlineData": {"mimeType": "", "data": "JVBERg=="}}],
+                }
+            ]
+        },
+    ),
 }
-BASES = {
+BASES: dict[str, dict[str, Any]] = {
+    "bedrock_invoke": {},
+    "gemini": {},
     "openai_chat": {"model": "m", "messages": [ASK]},
     "anthropic": {"model": "m", "max_tokens": 100, "messages": [ASK]},
     "openai_responses": {"model": "m", "input": "Hi."},

@@ -110,7 +110,7 @@ _REPLY_KEYS: Final = {
 
 def family_of_request(body: Wire) -> DerivedDialect:
     """Return the family of a request."""
-    if "anthropic_version" in body:
+    if "anthropic_version" in body and ("messages" in body or "prompt" not in body):
         return FAMILIES["claude"]
     if "messages" in body:
         return FAMILIES["nova" if _has_converse_messages(body) else "openai"]

@@ -167,7 +167,7 @@ def _read_media(part: dict[str, Any], notes: dict[str, Any]) -> ContentBlock | N
         case _:
             return None
     kind: Any = _MEDIA.get(media_type.partition("/")[0], DocumentBlock)
-    block: ContentBlock = kind(source, media_type)
+    block: ContentBlock = kind(source, media_type or "application/octet-stream")
     return block
 
 

@@ -357,7 +357,7 @@ def _read_format(value: Any) -> ResponseFormat | None:
 
 def _read_reasoning(value: Any) -> Reasoning | None:
     match value:
-        case str():
+        case str() if value:
             return Reasoning(effort=value)
         case bool():
             return Reasoning(enabled=value)
