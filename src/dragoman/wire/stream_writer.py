@@ -228,10 +228,10 @@ class BaseStreamWriter:
             self.add_loss(name, field_reason(name, self.support))
 
     def _record_foreign(self, raw: ProviderRaw | None, subject: str) -> None:
-        """Record the fields of a block that only another dialect has."""
-        if raw is not None:
-            for name, kind, reason in foreign_fields(raw, self._dialect, subject):
-                self._losses.setdefault(Loss("", "", name, self._dialect, reason, kind))
+        """Record the fields of a block that only another dialect has, apart from hints."""
+        for name, kind, reason in foreign_fields(raw, self._dialect, subject) if raw is not None else ():
+            if kind == "loss":
+                self.add_loss(name, reason)
 
     def _record_block(self, block: ContentBlock) -> None:
         reason = self.find_loss(block) if self.find_loss is not None else None
