@@ -357,8 +357,8 @@ def _read_format(value: Any) -> ResponseFormat | None:
 
 def _read_reasoning(value: Any) -> Reasoning | None:
     match value:
-        case str() if value:
-            return Reasoning(effort=value)
+        case str():
+            return Reasoning(effort=value) if value else None
         case bool():
             return Reasoning(enabled=value)
         case {"type": "enabled" | "disabled" as kind}:
