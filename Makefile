@@ -45,7 +45,7 @@ test-install: $(STAMP) $(PAGE) $(WEIGHTS) ## Install the wheel and the sdist in 
 	DRAGOMAN_TESTS=install $(BIN)/pytest tests/install $(PYTEST_ARGS)
 	$(BIN)/python -m scripts.first_minute
 
-test-agents: $(STAMP) $(PAGE) ## Install four coding agents and run them through the gateway: about 5 minutes (GOLDEN=write updates their golden files)
+test-agents: $(STAMP) $(PAGE) ## Install six coding agents and run them through the gateway: about 5 minutes (GOLDEN=write updates their golden files)
 	DRAGOMAN_TESTS=agents DRAGOMAN_GOLDEN=$(GOLDEN) $(BIN)/pytest tests/agents --timeout 600 $(PYTEST_ARGS)
 
 faults: $(STAMP) ## Run the long fault-injection tests: about half an hour, best as root on Linux

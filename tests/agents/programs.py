@@ -146,6 +146,43 @@ def start_opencode(package: str) -> Callable[[Place], Start]:
     return start
 
 
+def start_qwen_code(place: Place) -> Start:
+    """OpenAI Chat Completions."""
+    environment = {
+        "OPENAI_BASE_URL": f"{place.base_url}/v1",
+        "OPENAI_API_KEY": "any",
+        "OPENAI_MODEL": "any-model",
+        "QWEN_TELEMETRY_ENABLED": "false",
+    }
+    return Start(
+        ["qwen", "--auth-type", "openai", "--yolo", "-p", QUESTION],
+        environment,
+        lambda names: call("read_file", {"file_path": place.note}) if "read_file" in names else None,
+    )
+
+
+def start_pi(api: str) -> Callable[[Place], Start]:
+    """Return the start of pi with one of its APIs."""
+
+    def start(place: Place) -> Start:
+        folder = place.home / ".pi" / "agent"
+        folder.mkdir(parents=True)
+        provider = {
+            "baseUrl": f"{place.base_url}/v1",
+            "api": api,
+            "apiKey": "any",
+            "models": [{"id": "any-model"}],
+        }
+        (folder / "models.json").write_text(json.dumps({"providers": {"dragoman": provider}}))
+        return Start(
+            ["pi", "--provider", "dragoman", "--model", "any-model", "-p", QUESTION],
+            {"PI_OFFLINE": "1"},
+            lambda names: call("read", {"path": place.note}) if "read" in names else None,
+        )
+
+    return start
+
+
 # By name: the dialect of the agent, and its start.
 AGENTS: dict[str, tuple[str, Callable[[Place], Start]]] = {
     "claude-code": ("anthropic", start_claude_code),
@@ -155,4 +192,7 @@ AGENTS: dict[str, tuple[str, Callable[[Place], Start]]] = {
     "opencode-anthropic": ("anthropic", start_opencode("@ai-sdk/anthropic")),
     "opencode-openai": ("openai_responses", start_opencode("@ai-sdk/openai")),
     "opencode-compatible": ("openai_chat", start_opencode("@ai-sdk/openai-compatible")),
+    "pi-chat": ("openai_chat", start_pi("openai-completions")),
+    "pi-responses": ("openai_responses", start_pi("openai-responses")),
+    "qwen-code": ("openai_chat", start_qwen_code),
 }

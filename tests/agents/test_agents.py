@@ -99,7 +99,7 @@ async def test_an_agent_completes_a_turn_with_a_tool(
         assert fake.refused == []
         failed = [(one.method, one.path, one.status) for one in run.requests if (one.status or 200) >= 400]
         assert failed == []
-        await check_recording(server)
+        await check_recording(server, has_title=name != "qwen-code")  # which begins with a message of its own
     if UPSTREAMS[dialect] == upstream:
         compare_golden(name, run, fake.bodies)
 
@@ -111,7 +111,7 @@ async def test_codex_edits_a_file_with_a_tool_that_takes_a_text(tmp_path: Path, 
     assert Path(run.place.note).read_text() == "Edited.\n"
 
 
-async def check_recording(server: ServerFixture) -> None:
+async def check_recording(server: ServerFixture, *, has_title: bool) -> None:
     """The turn is one session: question, call, result and answer, each once."""
     sessions = await server.store.list_sessions()
     found = []
@@ -123,7 +123,7 @@ async def check_recording(server: ServerFixture) -> None:
             found.append((len(calls), len(results), messages[-1].role, session.title))
     ((calls_count, results_count, last, title),) = found
     assert (calls_count, results_count, last) == (1, 1, Role.ASSISTANT)
-    assert "Read note.txt" in (title or "")
+    assert ("Read note.txt" in (title or "")) == has_title
 
 
 def encode_sorted(value: Any) -> bytes:
