@@ -477,14 +477,24 @@ def integer_or_none(value: Any) -> int | None:
     return value if type(value) is int else None
 
 
+def is_number(value: Any) -> bool:
+    """Return whether the value is a number and not a boolean."""
+    return type(value) in (int, float)
+
+
 def number_or_none(value: Any) -> int | float | None:
     """The value if it is a number and not a boolean."""
-    return value if type(value) in (int, float) else None
+    return value if is_number(value) else None
+
+
+def is_count(value: Any) -> bool:
+    """Return whether the value is a whole number from 0."""
+    return type(value) is int and value >= 0
 
 
 def count_or_zero(value: Any) -> int:
     """The value if it is a whole number from 0, else 0."""
-    return value if type(value) is int and value >= 0 else 0
+    return value if is_count(value) else 0
 
 
 def flag_or_none(value: Any) -> bool | None:

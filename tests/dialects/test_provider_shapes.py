@@ -419,3 +419,39 @@ def test_a_request_of_a_provider_is_accepted_everywhere(name: str) -> None:
         for model in models if target != source else ():
             written = dialects.load(target).write_request(request.replace(model=model))
             assert refusals(target, written.wire, None, model) == []
+
+
+FLAG_LOGPROBS: dict[str, dict[str, Any]] = {
+    "openai_chat": {
+        **TOP,
+        "object": "chat.completion",
+        "choices": [
+            {
+                "index": 0,
+                "message": {"role": "assistant", "content": "Hi."},
+                "logprobs": {"content": [{"token": "Hi.", "logprob": True, "bytes": None, "top_logprobs": []}]},
+                "finish_reason": "stop",
+            }
+        ],
+        "usage": COUNTS,
+    },
+    "gemini": {
+        "candidates": [
+            {
+                "content": {"role": "model", "parts": [{"text": "Hi."}]},
+                "finishReason": "STOP",
+                "logprobsResult": {"chosenCandidates": [{"token": "Hi.", "logProbability": True}]},
+            }
+        ]
+    },
+}
+
+
+@pytest.mark.parametrize("name", FLAG_LOGPROBS)
+def test_a_boolean_is_not_a_token_probability(name: str) -> None:
+    """A boolean in place of a number could not be read from the store again."""
+    dialect = dialects.load(name)
+    check(dialect, "response", FLAG_LOGPROBS[name])
+    (block,) = dialect.read_reply(FLAG_LOGPROBS[name]).content
+    assert isinstance(block, TextBlock)
+    assert block.token_logprobs == ()

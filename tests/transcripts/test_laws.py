@@ -206,6 +206,15 @@ def test_any_input_round_trips_or_is_rejected_with_a_path(name: str, wire: Any) 
     assert isinstance(wire, str) or refused.where.startswith("$")
 
 
+def test_a_boolean_is_not_a_token_count() -> None:
+    wire = [{"type": "ai", "data": {"content": "Hi.", "usage_metadata": {"input_tokens": 3, "output_tokens": True}}}]
+    (message,) = get_format("langchain").read_messages(
+        wire, session_id="s", created_at=datetime(2026, 1, 1, tzinfo=UTC)
+    )
+    assert message.metadata.usage is None
+    assert codec.decode(codec.encode(message)) == message
+
+
 @pytest.mark.parametrize("name", FORMATS)
 @pytest.mark.parametrize("wire", ["", "{", "nope", b"\xff\xfe", "[NaN]", '[{"role": "user", "role": "user"}]'])
 def test_invalid_json_is_rejected(name: str, wire: Any) -> None:

@@ -17,7 +17,7 @@ from typing import Any, Final
 
 from dragoman.errors import FormatError
 from dragoman.exchange import Written
-from dragoman.jsontext import count_or_zero, expect_list, expect_object, text_or_none
+from dragoman.jsontext import count_or_zero, expect_list, expect_object, is_count, text_or_none
 from dragoman.message import (
     NOT_RECORDED,
     CallBlock,
@@ -357,7 +357,7 @@ def _read_metadata(role: Role, data: dict[str, Any]) -> dict[str, Any]:
 def _read_usage(wire: Any) -> Usage | None:
     """Read token counts. LangChain's input includes cached tokens; it has no price."""
     match wire:
-        case {"input_tokens": int(prompt), "output_tokens": int(output)} if prompt >= 0 and output >= 0:
+        case {"input_tokens": prompt, "output_tokens": output} if is_count(prompt) and is_count(output):
             input_details, output_details = wire.get("input_token_details"), wire.get("output_token_details")
         case _:
             return None

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from dragoman.jsontext import has_lone_surrogate, read_items
+from dragoman.jsontext import has_lone_surrogate, is_number, read_items
 from dragoman.message import TokenLogprob
 
 
@@ -20,7 +20,7 @@ def read_logprobs(items: Any) -> tuple[TokenLogprob, ...]:
 
 def _read_logprob(item: Any) -> TokenLogprob | None:
     match item:
-        case {"token": str(token), "logprob": int() | float() as logprob} if not has_lone_surrogate(token):
+        case {"token": str(token), "logprob": logprob} if is_number(logprob) and not has_lone_surrogate(token):
             data = item.get("bytes")
             is_bytes = isinstance(data, list) and all(type(byte) is int for byte in data)
             return TokenLogprob(

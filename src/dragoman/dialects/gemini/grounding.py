@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from dragoman.jsontext import has_lone_surrogate, list_or_empty, text_or_none
+from dragoman.jsontext import has_lone_surrogate, is_number, list_or_empty, text_or_none
 from dragoman.message import Citation, TextBlock, TokenLogprob
 
 
@@ -126,7 +126,7 @@ def _with_top(token: TokenLogprob, row: list[Any]) -> TokenLogprob:
 
 def _read_token(item: Any) -> TokenLogprob | None:
     match item:
-        case {"token": str(token), "logProbability": int() | float() as logprob} if not has_lone_surrogate(token):
+        case {"token": str(token), "logProbability": logprob} if is_number(logprob) and not has_lone_surrogate(token):
             return TokenLogprob(token, logprob)
         case _:
             return None
