@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from typing import Any
 
+import httpx
 import pytest
 
 from dragoman.gateway.endpoints import ENDPOINTS
@@ -93,6 +95,32 @@ async def test_reasoning_reaches_the_caller_and_returns_to_its_provider_only(
     other = gateway_server.fakes[OTHERS.get(upstream, "openai_responses")]
     assert other.refused == []
     assert "Hm, well." not in str(other.bodies)
+
+
+@pytest.mark.parametrize("upstream", ["gemini", "bedrock_converse", "openai_chat", "openai_responses"])
+async def test_a_caller_of_the_messages_api_sees_one_open_block_at_a_time(
+    gateway_server: ServerFixture, upstream: str
+) -> None:
+    """Claude Code adds a block to the answer when it ends, so text must not start before reasoning has ended."""
+    gateway_server.fakes[upstream].answer_with(think("Hm, well."), say("So."), call("read_file", {"path": "a"}))
+    body = {
+        "model": upstream,
+        "max_tokens": 5000,
+        "stream": True,
+        "messages": [{"role": "user", "content": "hi"}],
+        "tools": [{"name": "read_file", "description": "Read.", "input_schema": {"type": "object"}}],
+        "thinking": {"type": "enabled", "budget_tokens": 1024},
+    }
+    headers = {"x-api-key": KEY, "anthropic-version": "2023-06-01"}
+    async with httpx.AsyncClient(base_url=gateway_server.base_url) as client:
+        response = await client.post("/v1/messages", json=body, headers=headers)
+    events = [json.loads(line[6:]) for line in response.text.splitlines() if line.startswith("data: ")]
+    borders = [event for event in events if event["type"] in ("content_block_start", "content_block_stop")]
+    assert [(event["type"], event["index"]) for event in borders] == [
+        (f"content_block_{border}", index) for index in range(3) for border in ("start", "stop")
+    ]
+    kinds = [event["content_block"]["type"] for event in borders[::2]]
+    assert kinds == ["thinking", "text", "tool_use"]
 
 
 @pytest.mark.parametrize("stream", [False, True])

@@ -236,6 +236,7 @@ class StreamTranslator:
         self._call_ids: dict[int, ProviderRaw] = {}
         self._item_ids: dict[int, str] = {}  # of reasoning
         self._texts: set[int] = set()  # calls of tools that take one text; they are written whole
+        self._thought: ThinkingDelta | None = None  # the end of reasoning that a caller of the Messages API sees open
         self._with_usage = with_usage
         self._model: str | None = None
         self.accumulator = Accumulator()
@@ -265,15 +266,22 @@ class StreamTranslator:
         if type(event) is TextDelta:  # most events are; the text is the same for the caller
             self.accumulator.add(event)
             self.has_content = True
-            return self._writer.feed(event)
+            return self._end_thought() + self._writer.feed(event)
         self._note(event)
         if isinstance(event, MessageComplete):
             self._writer.identity = {**self._form.identity, **self._form.end_fields()}
         if isinstance(event, UsageUpdate) and not self._with_usage:
             return b""
+        data = self._end_thought() if isinstance(event, ToolUseStart | BlockComplete) else b""
         client_event = self._to_client_event(event)
-        data: bytes = self._writer.feed(client_event) if client_event is not None else b""
-        return data
+        return data + self._writer.feed(client_event) if client_event is not None else data
+
+    def _end_thought(self) -> bytes:
+        """End reasoning before another block starts: the Messages API has one open block at a time."""
+        if self._thought is None:
+            return b""
+        end, self._thought = self._thought, None
+        return self._writer.feed(end)
 
     def _note(self, event: StreamEvent) -> None:
         self.accumulator.add(event)
@@ -307,7 +315,10 @@ class StreamTranslator:
                 if (item_id := _item_id(event.provider_raw)) is not None:
                     self._item_ids[index] = item_id
                 signed = _sign(signature, self._origin, self._item_ids.get(index)) if signature is not None else None
-                return event.replace(signature=signed, provider_raw=_own_reasoning(self._dialect))
+                own = _own_reasoning(self._dialect)
+                if self._dialect == "anthropic" and event.text:
+                    self._thought = ThinkingDelta(index, "", None, own)
+                return event.replace(signature=signed, provider_raw=own)
             case StreamError(fault=fault):
                 return event.replace(fault=self._to_client_fault(fault), provider_raw=None)
             case _:
