@@ -6,6 +6,13 @@ from tests.web.conftest import Visitor
 from tests.web.site import Site
 
 
+async def save(visitor: Visitor, notice: str = "Saved") -> None:
+    """Save the settings, and wait until the dialog is closed: the notice of an earlier save may still be shown."""
+    await visitor.press("Save")
+    await visitor.find(".settings-form").wait_for(state="detached")
+    await visitor.sees(notice)
+
+
 async def test_settings_are_chosen_before_the_first_message_and_changed_later(visitor: Visitor, site: Site) -> None:
     fake = site.fakes["anthropic"]
     await visitor.open()
@@ -13,8 +20,7 @@ async def test_settings_are_chosen_before_the_first_message_and_changed_later(vi
     await visitor.page.get_by_role("textbox", name="System prompt").fill("Answer in French.")
     await visitor.page.get_by_label("Temperature").fill("0.25")
     await visitor.page.get_by_label("write_file").uncheck()
-    await visitor.press("Save")
-    await visitor.sees("Saved")
+    await save(visitor)
     await visitor.page.reload()  # the choice survives
     await visitor.find("#words").wait_for()
     fake.say("Bonjour.")
@@ -30,8 +36,7 @@ async def test_settings_are_chosen_before_the_first_message_and_changed_later(vi
     await visitor.page.get_by_role("textbox", name="System prompt").fill("")
     await visitor.press("All on")
     await visitor.page.get_by_label("Effort of thinking").select_option("low")
-    await visitor.press("Save")
-    await visitor.sees("Saved")
+    await save(visitor)
     fake.say("Hello.")
     await visitor.answered("And now?", "Hello.")
     assert "system" not in fake.bodies[-1]
@@ -45,8 +50,7 @@ async def test_a_person_has_defaults_and_a_wrong_policy_is_explained(visitor: Vi
     await visitor.press("Settings of this conversation")
     await visitor.page.get_by_role("textbox", name="System prompt").fill("Be brief.")
     await visitor.page.get_by_label("Also for my new conversations").check()
-    await visitor.press("Save")
-    await visitor.sees("Saved, also for new conversations")
+    await save(visitor, "Saved, also for new conversations")
     for answer in ("One.", "Two."):
         await visitor.press("New conversation")
         fake.say(answer)
@@ -59,15 +63,13 @@ async def test_a_person_has_defaults_and_a_wrong_policy_is_explained(visitor: Vi
     await visitor.press("Save")
     await visitor.find(".settings-form .unfinished", "schema_version").wait_for()
     await policy.fill("schema_version: 1\nglobal_default: gemini:gemini-3.8-flash")
-    await visitor.press("Save")
-    await visitor.sees("Saved")
+    await save(visitor)
     site.fakes["gemini"].say("By policy.")
     await visitor.answered("Who?", "By policy.")
     await visitor.press("Settings of this conversation")
     await visitor.page.get_by_role("textbox", name="System prompt").fill("")
     await visitor.page.get_by_label("Also for my new conversations").check()
-    await visitor.press("Save")
-    await visitor.sees("Saved, also for new conversations")
+    await save(visitor, "Saved, also for new conversations")
 
 
 async def test_a_conversation_longer_than_the_window_is_shortened_and_says_so(visitor: Visitor, site: Site) -> None:
