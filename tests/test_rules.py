@@ -14,6 +14,7 @@ import dragoman
 from dragoman.errors import ToolSchemaError
 from dragoman.exchange import SideEffects, ToolDefinition
 from dragoman.message import (
+    NOT_RECORDED,
     Alternative,
     Attachment,
     AudioBlock,
@@ -39,7 +40,7 @@ from dragoman.message import (
     Usage,
     VideoBlock,
 )
-from dragoman.repair import NOT_RECORDED, RepairResult, repair
+from dragoman.repair import RepairResult, repair
 from dragoman.rules import RULES, check
 from dragoman.toolschema import ToolSchemas
 from dragoman.value import RawJson

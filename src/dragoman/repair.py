@@ -19,46 +19,9 @@ from typing import Any
 
 import msgspec
 
+from dragoman import message as msg
+from dragoman import rules
 from dragoman.ids import derive_ulid
-from dragoman.message import (
-    NOT_RECORDED,
-    ContentBlock,
-    InvalidToolUseBlock,
-    Message,
-    MessageMetadata,
-    MessageStatus,
-    Role,
-    RoutingDecisionRecord,
-    RoutingMode,
-    TextBlock,
-    ToolResultBlock,
-    ToolUseBlock,
-    UnknownBlock,
-    Usage,
-)
-from dragoman.rules import (
-    CALL,
-    OPAQUE_FIELDS,
-    RESULT_BLOCKS,
-    Call,
-    InputProblems,
-    Medium,
-    Violation,
-    allowed_blocks,
-    calls_of,
-    check,
-    check_assistant_metadata,
-    check_names,
-    check_origin,
-    is_blank,
-    is_tool_id,
-    is_tool_name,
-    media_problem,
-    repair_media,
-    results_of,
-    to_tool_name,
-    unfinished_messages,
-)
 from dragoman.value import Value
 
 
@@ -74,27 +37,27 @@ class RemovedContent(msgspec.Struct, frozen=True):
     """Removed content: a message that contains only that content."""
 
     rule: str
-    message: Message
+    message: msg.Message
     what: str
 
 
 class RepairResult(msgspec.Struct, frozen=True):
     """A history that breaks no rule, and the changes. Without actions it is the original history."""
 
-    messages: tuple[Message, ...]
+    messages: tuple[msg.Message, ...]
     actions: tuple[Action, ...]
     set_aside: tuple[RemovedContent, ...] = ()
 
 
 def repair(
-    messages: Iterable[Message], input_problems: InputProblems | None = None, *, fill_origin: bool = True
+    messages: Iterable[msg.Message], input_problems: rules.InputProblems | None = None, *, fill_origin: bool = True
 ) -> RepairResult:
     """Return a valid history. The argument stays unchanged.
 
     ``fill_origin=False`` is for formats without fields for provider, model, routing and usage: these stay unrecorded.
     """
     messages = tuple(messages)
-    if not check(messages, input_problems):
+    if not rules.check(messages, input_problems):
         return RepairResult(messages, ())
     log = _RepairLog(messages)
     result = _close_unfinished(messages, log)
@@ -115,22 +78,22 @@ def repair(
 class _RepairLog:
     """The changes so far, and the ids in use."""
 
-    def __init__(self, messages: tuple[Message, ...]) -> None:
+    def __init__(self, messages: tuple[msg.Message, ...]) -> None:
         self.actions: list[Action] = []
         self.removed: list[RemovedContent] = []
         self._used_ids = {message.id for message in messages}
-        self._used_ids |= {call.id for message in messages for _, call in calls_of(message)}
+        self._used_ids |= {call.id for message in messages for _, call in rules.calls_of(message)}
 
     def add(self, rule: str, message_id: str, what: str) -> None:
         self.actions.append(Action(rule, message_id, what))
 
-    def remove(self, rule: str, message: Message, what: str, *blocks: ContentBlock) -> None:
+    def remove(self, rule: str, message: msg.Message, what: str, *blocks: msg.ContentBlock) -> None:
         """Record removed content: these blocks of the message, or the whole message."""
         self.add(rule, message.id, what)
         removed = message.replace(content=blocks) if blocks else message
         self.removed.append(RemovedContent(rule, removed, what))
 
-    def new_id(self, message: Message, *seeds: str, prefix: str = "") -> str:
+    def new_id(self, message: msg.Message, *seeds: str, prefix: str = "") -> str:
         """Return an unused id that depends only on the message and the seeds."""
         time_ms = max(0, int(message.created_at.timestamp() * 1000))
         for attempt in itertools.count():
@@ -142,34 +105,34 @@ class _RepairLog:
         return candidate
 
 
-def _close_unfinished(messages: tuple[Message, ...], log: _RepairLog) -> list[Message]:
+def _close_unfinished(messages: tuple[msg.Message, ...], log: _RepairLog) -> list[msg.Message]:
     """Mark messages that a crash left streaming as cancelled. Their content stays."""
-    unfinished = unfinished_messages(messages)
+    unfinished = rules.unfinished_messages(messages)
     result = []
     for index, message in enumerate(messages):
         if index in unfinished:
             log.add("partial-is-last", message.id, "closed as cancelled: later messages exist")
-            metadata = message.metadata.replace(status=MessageStatus.CANCELLED)
+            metadata = message.metadata.replace(status=msg.MessageStatus.CANCELLED)
             result.append(message.replace(metadata=metadata))
         else:
             result.append(message)
     return result
 
 
-def _with_plain_names(message: Message, log: _RepairLog) -> Message:
-    violations: list[Violation] = []
-    if message.metadata.status is MessageStatus.PARTIAL:
+def _with_plain_names(message: msg.Message, log: _RepairLog) -> msg.Message:
+    violations: list[rules.Violation] = []
+    if message.metadata.status is msg.MessageStatus.PARTIAL:
         return message
-    check_names(message, "$", violations)
-    if any(isinstance(block, CALL) and "\0" in block.name for block in message.content):
-        violations.append(Violation("names-are-plain", "$.content", "a tool's name holds a NUL", message.id))
+    rules.check_names(message, "$", violations)
+    if any(isinstance(block, rules.CALL) and "\0" in block.name for block in message.content):
+        violations.append(rules.Violation("names-are-plain", "$.content", "a tool's name holds a NUL", message.id))
     if not violations:
         return message
     result = message.replace(
         id=message.id.replace("\0", ""),
         session_id=message.session_id.replace("\0", ""),
         content=tuple(
-            block.replace(name=block.name.replace("\0", "")) if isinstance(block, CALL) else block
+            block.replace(name=block.name.replace("\0", "")) if isinstance(block, rules.CALL) else block
             for block in message.content
         ),
         metadata=_without_nul(message.metadata),
@@ -178,14 +141,14 @@ def _with_plain_names(message: Message, log: _RepairLog) -> Message:
     return result
 
 
-def _with_plain_calls(message: Message, log: _RepairLog) -> Message:
+def _with_plain_calls(message: msg.Message, log: _RepairLog) -> msg.Message:
     """Rename calls to names that every provider accepts: other characters become ``_``."""
     if _is_partial(message):
         return message
-    blocks: list[ContentBlock] = list(message.content)
-    for index, call in calls_of(message):
-        if is_tool_name(call.name) is None:
-            name = to_tool_name(call.name)
+    blocks: list[msg.ContentBlock] = list(message.content)
+    for index, call in rules.calls_of(message):
+        if rules.is_tool_name(call.name) is None:
+            name = rules.to_tool_name(call.name)
             blocks[index] = call.replace(name=name)
             log.add("tool-name-is-plain", message.id, f"the tool {call.name!r} is now called {name!r}")
     return message if tuple(blocks) == message.content else message.replace(content=tuple(blocks))
@@ -195,7 +158,7 @@ def _without_nul(value: Any) -> Any:
     if isinstance(value, str) and not isinstance(value, enum.Enum):
         return value.replace("\0", "")
     if isinstance(value, Value):
-        names = [name for name in value.__struct_fields__ if name not in OPAQUE_FIELDS]
+        names = [name for name in value.__struct_fields__ if name not in rules.OPAQUE_FIELDS]
         return value.replace(**{name: _without_nul(getattr(value, name)) for name in names})
     if isinstance(value, dict):
         result: dict[str, Any] = {}
@@ -210,7 +173,7 @@ def _without_nul(value: Any) -> Any:
     return value
 
 
-def _keep_one_session(messages: list[Message], log: _RepairLog) -> list[Message]:
+def _keep_one_session(messages: list[msg.Message], log: _RepairLog) -> list[msg.Message]:
     """Keep the messages of the most frequent session; of several, the first."""
     session_id = Counter(message.session_id for message in messages).most_common(1)[0][0]
     result = []
@@ -222,8 +185,8 @@ def _keep_one_session(messages: list[Message], log: _RepairLog) -> list[Message]
     return result
 
 
-def _with_unique_ids(messages: list[Message], log: _RepairLog) -> list[Message]:
-    first_by_id: dict[str, Message] = {}
+def _with_unique_ids(messages: list[msg.Message], log: _RepairLog) -> list[msg.Message]:
+    first_by_id: dict[str, msg.Message] = {}
     result = []
     for index, message in enumerate(messages):
         if message.id not in first_by_id:
@@ -239,13 +202,13 @@ def _with_unique_ids(messages: list[Message], log: _RepairLog) -> list[Message]:
     return result
 
 
-def _with_readable_content(message: Message, log: _RepairLog) -> Message:
+def _with_readable_content(message: msg.Message, log: _RepairLog) -> msg.Message:
     """Remove blank texts and correct media. A message that becomes empty is removed later."""
     if _is_partial(message):
         return message
-    blocks: list[ContentBlock] = []
+    blocks: list[msg.ContentBlock] = []
     for block in message.content:
-        if isinstance(block, ToolResultBlock):
+        if isinstance(block, msg.ToolResultBlock):
             inner = tuple(
                 result for part in block.content if (result := _to_readable_block(part, message, log)) is not None
             )
@@ -255,14 +218,14 @@ def _with_readable_content(message: Message, log: _RepairLog) -> Message:
     return message if tuple(blocks) == message.content else message.replace(content=tuple(blocks))
 
 
-def _to_readable_block(block: ContentBlock, message: Message, log: _RepairLog) -> ContentBlock | None:
-    if isinstance(block, TextBlock) and is_blank(block.text):
+def _to_readable_block(block: msg.ContentBlock, message: msg.Message, log: _RepairLog) -> msg.ContentBlock | None:
+    if isinstance(block, msg.TextBlock) and rules.is_blank(block.text):
         log.remove("text-says-something", message, "set aside a blank text", block)
         return None
-    if not isinstance(block, Medium) or (problem := media_problem(block)) is None:
+    if not isinstance(block, rules.Medium) or (problem := rules.media_problem(block)) is None:
         return block
     field, what = problem
-    result = repair_media(block)
+    result = rules.repair_media(block)
     if result is None:
         what = f"set aside a block of type {block.type}: {field}: {what}"
         log.remove("media-is-readable", message, what, block)
@@ -271,55 +234,55 @@ def _to_readable_block(block: ContentBlock, message: Message, log: _RepairLog) -
     return result
 
 
-def _fit_to_role(message: Message, log: _RepairLog) -> list[Message]:
+def _fit_to_role(message: msg.Message, log: _RepairLog) -> list[msg.Message]:
     """Remove blocks that the role may not contain. Tool results become separate messages."""
     status = message.metadata.status
-    if status is MessageStatus.PARTIAL or allowed_blocks(message.role) is None:
+    if status is msg.MessageStatus.PARTIAL or rules.allowed_blocks(message.role) is None:
         return [message]
-    if message.role is Role.TOOL:
+    if message.role is msg.Role.TOOL:
         return _fit_tool_message(message, log)
-    if status is not MessageStatus.COMPLETE:
+    if status is not msg.MessageStatus.COMPLETE:
         return [message]
-    allowed = allowed_blocks(message.role) or frozenset()
-    results = [block for block in message.content if isinstance(block, ToolResultBlock)]
+    allowed = rules.allowed_blocks(message.role) or frozenset()
+    results = [block for block in message.content if isinstance(block, msg.ToolResultBlock)]
     blocks = []
     for block in message.content:
         if type(block) in allowed:
             blocks.append(block)
-        elif not isinstance(block, ToolResultBlock):
+        elif not isinstance(block, msg.ToolResultBlock):
             log.remove(f"{message.role}-content", message, f"set aside a {block.type} block", block)
     answers = [_make_tool_message(message, result, index, log) for index, result in enumerate(results)]
     for answer in answers:
         log.add(f"{message.role}-content", answer.id, "made a tool message of a result")
     answers = [part for answer in answers for part in _fit_tool_message(answer, log)]
-    if not blocks and message.role is not Role.SYSTEM:
+    if not blocks and message.role is not msg.Role.SYSTEM:
         if not results:
             log.remove("content-not-empty", message.replace(content=()), "set aside: it is empty")
         return answers
     rest = message if len(blocks) == len(message.content) else message.replace(content=tuple(blocks))
-    return [rest, *answers] if message.role is Role.ASSISTANT else [*answers, rest]
+    return [rest, *answers] if message.role is msg.Role.ASSISTANT else [*answers, rest]
 
 
-def _fit_tool_message(message: Message, log: _RepairLog) -> list[Message]:
+def _fit_tool_message(message: msg.Message, log: _RepairLog) -> list[msg.Message]:
     parent = message.metadata.parent_tool_use_id
-    results = [block for block in message.content if isinstance(block, ToolResultBlock)]
-    others = [block for block in message.content if not isinstance(block, ToolResultBlock)]
-    if not results and parent and len(others) == 1 and isinstance(others[0], UnknownBlock):
+    results = [block for block in message.content if isinstance(block, msg.ToolResultBlock)]
+    others = [block for block in message.content if not isinstance(block, msg.ToolResultBlock)]
+    if not results and parent and len(others) == 1 and isinstance(others[0], msg.UnknownBlock):
         return [message]
-    usable = tuple(block for block in others if type(block) in RESULT_BLOCKS)
+    usable = tuple(block for block in others if type(block) in rules.RESULT_BLOCKS)
     if not results and parent and usable:
         log.add("tool-content", message.id, "made a result of its content")
-        results = [ToolResultBlock(tool_use_id=parent, content=usable)]
-        others = [block for block in others if type(block) not in RESULT_BLOCKS]
+        results = [msg.ToolResultBlock(tool_use_id=parent, content=usable)]
+        others = [block for block in others if type(block) not in rules.RESULT_BLOCKS]
     for block in others:
         log.remove("tool-content", message, f"set aside a {block.type} block", block)
     if not results:
         log.remove("tool-content", message.replace(content=()), "set aside: it holds no result")
     messages = []
     for index, result in enumerate(results):
-        allowed = tuple(block for block in result.content if type(block) in RESULT_BLOCKS)
+        allowed = tuple(block for block in result.content if type(block) in rules.RESULT_BLOCKS)
         if len(allowed) != len(result.content):
-            rejected = [block for block in result.content if type(block) not in RESULT_BLOCKS]
+            rejected = [block for block in result.content if type(block) not in rules.RESULT_BLOCKS]
             log.remove("result-content", message, "set aside blocks that a result cannot hold", *rejected)
             result = result.replace(content=allowed)  # noqa: PLW2901
         if index > 0:
@@ -334,22 +297,22 @@ def _fit_tool_message(message: Message, log: _RepairLog) -> list[Message]:
     return messages
 
 
-def _make_tool_message(origin: Message, result: ToolResultBlock, index: int, log: _RepairLog) -> Message:
+def _make_tool_message(origin: msg.Message, result: msg.ToolResultBlock, index: int, log: _RepairLog) -> msg.Message:
     """Create a tool message for a result inside another message. It keeps the metadata except model and cost."""
     metadata = origin.metadata.replace(
         parent_tool_use_id=result.tool_use_id, model=None, provider=None, routing=None, usage=None, provider_raw=None
     )
     message_id = log.new_id(origin, "result", str(index))
-    return origin.replace(id=message_id, role=Role.TOOL, content=(result,), metadata=metadata)
+    return origin.replace(id=message_id, role=msg.Role.TOOL, content=(result,), metadata=metadata)
 
 
-def _with_answers(messages: list[Message], log: _RepairLog) -> list[Message]:
+def _with_answers(messages: list[msg.Message], log: _RepairLog) -> list[msg.Message]:
     """Set a unique id on every call and move its result behind it. Results without a call are removed."""
     messages, places = _with_call_ids(messages, log)
-    in_place: dict[int, Message] = {}  # answers to calls of partial messages stay in place
-    answers: dict[str, Message] = {}
+    in_place: dict[int, msg.Message] = {}  # answers to calls of partial messages stay in place
+    answers: dict[str, msg.Message] = {}
     for position, message in enumerate(messages):
-        for _, result in results_of(message):
+        for _, result in rules.results_of(message):
             target = _find_call(position, places.get(result.tool_use_id, []), answers)
             if target is None or not target[1]:
                 what = f"set aside: no call has the id {result.tool_use_id!r}"
@@ -367,15 +330,15 @@ def _with_answers(messages: list[Message], log: _RepairLog) -> list[Message]:
 _Place = tuple[int, str, bool]  # position of the message, id of the call, whether the message is partial
 
 
-def _with_call_ids(messages: list[Message], log: _RepairLog) -> tuple[list[Message], dict[str, list[_Place]]]:
-    used = {call.id for message in messages if _is_partial(message) for _, call in calls_of(message)}
+def _with_call_ids(messages: list[msg.Message], log: _RepairLog) -> tuple[list[msg.Message], dict[str, list[_Place]]]:
+    used = {call.id for message in messages if _is_partial(message) for _, call in rules.calls_of(message)}
     places: dict[str, list[_Place]] = {}
     result = []
     for position, message in enumerate(messages):
-        blocks: list[ContentBlock] = list(message.content)
-        for index, call in calls_of(message):
+        blocks: list[msg.ContentBlock] = list(message.content)
+        for index, call in rules.calls_of(message):
             call_id = call.id
-            if not _is_partial(message) and (call_id in used or is_tool_id(call_id) is None):
+            if not _is_partial(message) and (call_id in used or rules.is_tool_id(call_id) is None):
                 rule = "call-id-once" if call_id in used else "tool-id-is-ours"
                 call_id = log.new_id(message, "call", str(index), call_id, prefix="tu_")
                 blocks[index] = call.replace(id=call_id)
@@ -400,7 +363,7 @@ def _find_call(position: int, places: list[_Place], answers: Container[str]) -> 
     return next((place for place in places[nearest:at] if place[1] not in answers), places[at - 1])
 
 
-def _with_call_id(message: Message, result: ToolResultBlock, call_id: str) -> Message:
+def _with_call_id(message: msg.Message, result: msg.ToolResultBlock, call_id: str) -> msg.Message:
     if result.tool_use_id == call_id and message.metadata.parent_tool_use_id == call_id:
         return message
     metadata = message.metadata.replace(parent_tool_use_id=call_id)
@@ -408,21 +371,23 @@ def _with_call_id(message: Message, result: ToolResultBlock, call_id: str) -> Me
 
 
 def _place_answers(
-    messages: list[Message], answers: dict[str, Message], in_place: dict[int, Message], log: _RepairLog
-) -> list[Message]:
-    partially_answered = {result.tool_use_id for message in messages for _, result in results_of(message, partial=True)}
-    speakers = [index for index, message in enumerate(messages) if message.role is not Role.TOOL]
+    messages: list[msg.Message], answers: dict[str, msg.Message], in_place: dict[int, msg.Message], log: _RepairLog
+) -> list[msg.Message]:
+    partially_answered = {
+        result.tool_use_id for message in messages for _, result in rules.results_of(message, partial=True)
+    }
+    speakers = [index for index, message in enumerate(messages) if message.role is not msg.Role.TOOL]
     last = max((index for index in speakers if not _is_partial(messages[index])), default=-1)
     order = {id(answer): position for position, answer in enumerate(answers.values())}
-    ordered: list[Message] = []
+    ordered: list[msg.Message] = []
     for position, message in enumerate(messages):
         if position in in_place:
             ordered.append(in_place[position])
-        elif message.role is not Role.TOOL or _is_partial(message) or not any(results_of(message)):
+        elif message.role is not msg.Role.TOOL or _is_partial(message) or not any(rules.results_of(message)):
             ordered.append(message)
         if _is_partial(message):
             continue
-        calls = [call for _, call in calls_of(message)]
+        calls = [call for _, call in rules.calls_of(message)]
         call_answers = [answers[call.id] for call in calls if call.id in answers]
         ordered.extend(sorted(call_answers, key=lambda answer: order[id(answer)]))
         for call in calls:
@@ -433,7 +398,7 @@ def _place_answers(
     return ordered
 
 
-def _report_moves(before: list[Message], after: list[Message], log: _RepairLog) -> None:
+def _report_moves(before: list[msg.Message], after: list[msg.Message], log: _RepairLog) -> None:
     after_ids, before_ids = {message.id for message in after}, {message.id for message in before}
     old_order = [message.id for message in before if message.id in after_ids]
     new_order = [message.id for message in after if message.id in before_ids]
@@ -443,36 +408,36 @@ def _report_moves(before: list[Message], after: list[Message], log: _RepairLog) 
             return
 
 
-def _make_cancelled_result(message: Message, call: Call, log: _RepairLog) -> Message:
+def _make_cancelled_result(message: msg.Message, call: rules.Call, log: _RepairLog) -> msg.Message:
     text = "cancelled: this call was never answered"
-    if isinstance(call, InvalidToolUseBlock):
+    if isinstance(call, msg.InvalidToolUseBlock):
         text = f"invalid: the input of this call cannot be used, and it was not run: {call.reason}"
-    result = ToolResultBlock(tool_use_id=call.id, content=(TextBlock(text),), is_error=True)
-    metadata = MessageMetadata(
+    result = msg.ToolResultBlock(tool_use_id=call.id, content=(msg.TextBlock(text),), is_error=True)
+    metadata = msg.MessageMetadata(
         parent_tool_use_id=call.id,
         user_id=message.metadata.user_id,
         team_id=message.metadata.team_id,
-        status=MessageStatus.CANCELLED,
+        status=msg.MessageStatus.CANCELLED,
         stage="repair",
     )
-    return Message(
+    return msg.Message(
         log.new_id(message, "cancelled", call.id),
         message.session_id,
-        Role.TOOL,
+        msg.Role.TOOL,
         (result,),
         metadata,
         message.created_at,
     )
 
 
-def _with_usable_inputs(message: Message, problems: InputProblems | None, log: _RepairLog) -> Message:
+def _with_usable_inputs(message: msg.Message, problems: rules.InputProblems | None, log: _RepairLog) -> msg.Message:
     if problems is None or _is_partial(message):
         return message
-    blocks: list[ContentBlock] = list(message.content)
-    for index, call in calls_of(message):
-        errors = problems(call.name, call.input) if isinstance(call, ToolUseBlock) else ()
-        if isinstance(call, ToolUseBlock) and errors:
-            blocks[index] = InvalidToolUseBlock(
+    blocks: list[msg.ContentBlock] = list(message.content)
+    for index, call in rules.calls_of(message):
+        errors = problems(call.name, call.input) if isinstance(call, msg.ToolUseBlock) else ()
+        if isinstance(call, msg.ToolUseBlock) and errors:
+            blocks[index] = msg.InvalidToolUseBlock(
                 id=call.id,
                 name=call.name,
                 input_text=msgspec.json.encode(call.input).decode(),
@@ -484,42 +449,42 @@ def _with_usable_inputs(message: Message, problems: InputProblems | None, log: _
     return message if tuple(blocks) == message.content else message.replace(content=tuple(blocks))
 
 
-def _with_origin(message: Message, log: _RepairLog) -> Message:
+def _with_origin(message: msg.Message, log: _RepairLog) -> msg.Message:
     """Set the provider of reasoning without a recorded one, so that no provider receives the reasoning."""
-    missing: list[Violation] = []
-    if message.role is Role.ASSISTANT and not _is_partial(message):
-        check_origin(message, "$", missing)
+    missing: list[rules.Violation] = []
+    if message.role is msg.Role.ASSISTANT and not _is_partial(message):
+        rules.check_origin(message, "$", missing)
     if not missing:
         return message
     prefix, colon, _ = (message.metadata.model or "").partition(":")
-    provider = (prefix if colon else "") or NOT_RECORDED
+    provider = (prefix if colon else "") or msg.NOT_RECORDED
     log.add("reasoning-names-origin", message.id, f"the provider is filled in as {provider!r}")
     return message.replace(metadata=message.metadata.replace(provider=provider))
 
 
-def _with_assistant_metadata(message: Message, log: _RepairLog) -> Message:
+def _with_assistant_metadata(message: msg.Message, log: _RepairLog) -> msg.Message:
     """Fill in missing metadata with marked values, so that reports can distinguish them from facts."""
     metadata = message.metadata
-    if message.role is not Role.ASSISTANT or metadata.status is not MessageStatus.COMPLETE:
+    if message.role is not msg.Role.ASSISTANT or metadata.status is not msg.MessageStatus.COMPLETE:
         return message
-    missing: list[Violation] = []
-    check_assistant_metadata(message, "$", missing)
+    missing: list[rules.Violation] = []
+    rules.check_assistant_metadata(message, "$", missing)
     if not missing:
         return message
     prefix, colon, _ = (metadata.model or "").partition(":")
-    provider = metadata.provider or (prefix if colon else "") or NOT_RECORDED
-    model = metadata.model or f"{provider}:{NOT_RECORDED}"
+    provider = metadata.provider or (prefix if colon else "") or msg.NOT_RECORDED
+    model = metadata.model or f"{provider}:{msg.NOT_RECORDED}"
     complete = metadata.replace(
         model=model,
         provider=provider,
-        routing=metadata.routing or RoutingDecisionRecord(RoutingMode.DEFAULT, model, NOT_RECORDED),
+        routing=metadata.routing or msg.RoutingDecisionRecord(msg.RoutingMode.DEFAULT, model, msg.NOT_RECORDED),
         usage=metadata.usage
-        or Usage(input_tokens=0, output_tokens=0, cost_usd=None, pricing_version=NOT_RECORDED, latency_ms=0),
+        or msg.Usage(input_tokens=0, output_tokens=0, cost_usd=None, pricing_version=msg.NOT_RECORDED, latency_ms=0),
     )
     for rule in dict.fromkeys(violation.rule for violation in missing):
-        log.add(rule, message.id, f"filled in as {NOT_RECORDED!r}")
+        log.add(rule, message.id, f"filled in as {msg.NOT_RECORDED!r}")
     return message.replace(metadata=complete)
 
 
-def _is_partial(message: Message) -> bool:
-    return message.metadata.status is MessageStatus.PARTIAL
+def _is_partial(message: msg.Message) -> bool:
+    return message.metadata.status is msg.MessageStatus.PARTIAL

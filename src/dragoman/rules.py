@@ -18,26 +18,9 @@ from typing import Any, Final
 
 import msgspec
 
+from dragoman import message as msg
 from dragoman.ids import TOOL_ID
 from dragoman.media_types import DETECTABLE_TYPES, detect_media_type
-from dragoman.message import (
-    AudioBlock,
-    DocumentBlock,
-    ImageBlock,
-    InvalidToolUseBlock,
-    Message,
-    MessageMetadata,
-    MessageStatus,
-    OpaqueBlock,
-    RedactedThinkingBlock,
-    Role,
-    TextBlock,
-    ThinkingBlock,
-    ToolResultBlock,
-    ToolUseBlock,
-    UnknownBlock,
-    VideoBlock,
-)
 from dragoman.value import SlowPathRequired, Value, encode_fast
 
 InputProblems = Callable[[str, dict[str, Any]], Sequence[str]]
@@ -242,23 +225,23 @@ RULES: Final = {
     )
 }
 
-_MEDIA: Final = frozenset({ImageBlock, DocumentBlock, AudioBlock, VideoBlock})
-_USER_BLOCKS: Final = _MEDIA | {TextBlock, OpaqueBlock, UnknownBlock}
-_GENERATED_MEDIA: Final = frozenset({ImageBlock, AudioBlock})
+_MEDIA: Final = frozenset({msg.ImageBlock, msg.DocumentBlock, msg.AudioBlock, msg.VideoBlock})
+_USER_BLOCKS: Final = _MEDIA | {msg.TextBlock, msg.OpaqueBlock, msg.UnknownBlock}
+_GENERATED_MEDIA: Final = frozenset({msg.ImageBlock, msg.AudioBlock})
 _ASSISTANT_BLOCKS: Final = _GENERATED_MEDIA | {
-    TextBlock,
-    ToolUseBlock,
-    InvalidToolUseBlock,
-    ThinkingBlock,
-    RedactedThinkingBlock,
-    OpaqueBlock,
-    UnknownBlock,
+    msg.TextBlock,
+    msg.ToolUseBlock,
+    msg.InvalidToolUseBlock,
+    msg.ThinkingBlock,
+    msg.RedactedThinkingBlock,
+    msg.OpaqueBlock,
+    msg.UnknownBlock,
 }
-_SYSTEM_BLOCKS: Final = frozenset({TextBlock, UnknownBlock})
-_TOOL_BLOCKS: Final = frozenset({ToolResultBlock, UnknownBlock})
-RESULT_BLOCKS: Final = _MEDIA | {TextBlock, OpaqueBlock, UnknownBlock}
-Call = ToolUseBlock | InvalidToolUseBlock
-CALL: Final = (ToolUseBlock, InvalidToolUseBlock)
+_SYSTEM_BLOCKS: Final = frozenset({msg.TextBlock, msg.UnknownBlock})
+_TOOL_BLOCKS: Final = frozenset({msg.ToolResultBlock, msg.UnknownBlock})
+RESULT_BLOCKS: Final = _MEDIA | {msg.TextBlock, msg.OpaqueBlock, msg.UnknownBlock}
+Call = msg.ToolUseBlock | msg.InvalidToolUseBlock
+CALL: Final = (msg.ToolUseBlock, msg.InvalidToolUseBlock)
 
 is_tool_id: Final = TOOL_ID.fullmatch
 MAX_NAME_LENGTH: Final = 64
@@ -267,8 +250,8 @@ _ENCODED_NUL: Final = b"\\u0000"
 _NOT_IN_TOOL_NAME: Final = re.compile(r"[^a-zA-Z0-9_-]")
 
 # Bound once: attribute access and hashing of enum members take longer than a comparison (Python 3.11).
-_USER, _ASSISTANT, _SYSTEM, _TOOL = Role.USER, Role.ASSISTANT, Role.SYSTEM, Role.TOOL
-_COMPLETE, _PARTIAL, _CANCELLED = MessageStatus.COMPLETE, MessageStatus.PARTIAL, MessageStatus.CANCELLED
+_USER, _ASSISTANT, _SYSTEM, _TOOL = msg.Role.USER, msg.Role.ASSISTANT, msg.Role.SYSTEM, msg.Role.TOOL
+_COMPLETE, _PARTIAL, _CANCELLED = msg.MessageStatus.COMPLETE, msg.MessageStatus.PARTIAL, msg.MessageStatus.CANCELLED
 
 
 def to_tool_name(name: str) -> str:
@@ -281,12 +264,12 @@ def to_tool_name(name: str) -> str:
 
 
 def check(
-    subject: Message | Iterable[Message],
+    subject: msg.Message | Iterable[msg.Message],
     input_problems: InputProblems | None = None,
 ) -> tuple[Violation, ...]:
     """Return every violation: for a session, first those of each message, then those between messages."""
     violations: list[Violation] = []
-    if type(subject) is Message:  # isinstance calls the metaclass, which takes as long as the check
+    if type(subject) is msg.Message:  # isinstance calls the metaclass, which takes as long as the check
         _check_message(subject, "$", violations, input_problems)
     else:
         messages = tuple(subject)  # type: ignore[arg-type]
@@ -296,7 +279,9 @@ def check(
     return tuple(violations)
 
 
-def _check_message(message: Message, where: str, violations: list[Violation], problems: InputProblems | None) -> None:
+def _check_message(
+    message: msg.Message, where: str, violations: list[Violation], problems: InputProblems | None
+) -> None:
     status, role = message.metadata.status, message.role
     if status is _PARTIAL:
         return
@@ -312,14 +297,14 @@ def _check_message(message: Message, where: str, violations: list[Violation], pr
         check_names(message, where, violations)
 
 
-def _may_hold_nul(metadata: MessageMetadata) -> bool:
+def _may_hold_nul(metadata: msg.MessageMetadata) -> bool:
     try:
         return _ENCODED_NUL in encode_fast(metadata)
     except SlowPathRequired:  # it has unknown fields
         return True
 
 
-def allowed_blocks(role: Role) -> frozenset[type] | None:
+def allowed_blocks(role: msg.Role) -> frozenset[type] | None:
     """The blocks that a role may contain; ``None`` for an unknown role, which has no rules."""
     if role is _ASSISTANT:
         return _ASSISTANT_BLOCKS
@@ -330,14 +315,16 @@ def allowed_blocks(role: Role) -> frozenset[type] | None:
     return _TOOL_BLOCKS if role is _TOOL else None
 
 
-def _check_blocks(message: Message, where: str, violations: list[Violation], problems: InputProblems | None) -> None:
+def _check_blocks(
+    message: msg.Message, where: str, violations: list[Violation], problems: InputProblems | None
+) -> None:
     role = message.role
     allowed = allowed_blocks(role) if message.metadata.status is _COMPLETE else None
     for index, block in enumerate(message.content):
         kind = type(block)
         if allowed is not None and kind not in allowed:
             block_problems = [(f"{role}-content", "", f"{role} messages do not hold {block.type} blocks")]
-        elif kind is TextBlock or kind in _MEDIA:
+        elif kind is msg.TextBlock or kind in _MEDIA:
             block_problems = _content_problems(block)
         elif role is _ASSISTANT and kind in CALL:
             block_problems = _call_problems(block, problems)  # type: ignore[arg-type]
@@ -357,7 +344,7 @@ Problems = list[tuple[str, str, str]]  # the rule, the field with a leading dot,
 
 def _content_problems(block: Any) -> Problems:
     """The rule that a text or a medium breaks."""
-    if type(block) is TextBlock:
+    if type(block) is msg.TextBlock:
         return [("text-says-something", "", "nothing but white space")] if is_blank(block.text) else []
     problem = media_problem(block)
     return [] if problem is None else [("media-is-readable", f".{problem[0]}", problem[1])]
@@ -374,14 +361,14 @@ def _call_problems(block: Call, input_problems: InputProblems | None) -> Problem
             ("names-are-plain", "it holds a NUL") if has_nul else ("tool-name-is-plain", f"{block.name!r} is not plain")
         )
         call_problems.append((rule, ".name", what))
-    if input_problems is not None and type(block) is ToolUseBlock:
+    if input_problems is not None and type(block) is msg.ToolUseBlock:
         call_problems.extend(
             ("tool-input-fits", ".input", problem) for problem in input_problems(block.name, block.input)
         )
     return call_problems
 
 
-def _check_tool_message(message: Message, where: str, violations: list[Violation]) -> None:
+def _check_tool_message(message: msg.Message, where: str, violations: list[Violation]) -> None:
     if len(message.content) != 1:
         what = f"{len(message.content)} blocks where exactly one tool result belongs"
         violations.append(Violation("tool-content", f"{where}.content", what, message.id))
@@ -401,22 +388,22 @@ def _check_tool_message(message: Message, where: str, violations: list[Violation
                 place = f"{where}.content[{index}].content[{inner}]"
                 what = f"a result does not hold {block.type} blocks"
                 violations.append(Violation("result-content", place, what, message.id))
-            elif type(block) is TextBlock or type(block) in _MEDIA:
+            elif type(block) is msg.TextBlock or type(block) in _MEDIA:
                 for rule, field, what in _content_problems(block):
                     place = f"{where}.content[{index}].content[{inner}]{field}"
                     violations.append(Violation(rule, place, what, message.id))
 
 
-def check_origin(message: Message, where: str, violations: list[Violation]) -> None:
+def check_origin(message: msg.Message, where: str, violations: list[Violation]) -> None:
     if message.metadata.provider:
         return
     for index, block in enumerate(message.content):
-        if isinstance(block, ThinkingBlock | RedactedThinkingBlock):
+        if isinstance(block, msg.ThinkingBlock | msg.RedactedThinkingBlock):
             what = "reasoning without a provider"
             violations.append(Violation("reasoning-names-origin", f"{where}.content[{index}]", what, message.id))
 
 
-def check_assistant_metadata(message: Message, where: str, violations: list[Violation]) -> None:
+def check_assistant_metadata(message: msg.Message, where: str, violations: list[Violation]) -> None:
     metadata = message.metadata
     if metadata.model and metadata.provider and metadata.routing and metadata.usage:
         return
@@ -433,7 +420,7 @@ _ASSISTANT_FIELDS: Final = {
 }
 
 
-def check_names(message: Message, where: str, violations: list[Violation]) -> None:
+def check_names(message: msg.Message, where: str, violations: list[Violation]) -> None:
     for name in ("id", "session_id"):
         if "\0" in getattr(message, name):
             violations.append(Violation("names-are-plain", f"{where}.{name}", "it holds a NUL", message.id))
@@ -461,7 +448,7 @@ def _nul_places(value: Any, where: str) -> Iterable[str]:
 OPAQUE_FIELDS: Final = ("provider_raw", "unknown_fields")
 
 
-def _check_session(messages: tuple[Message, ...], violations: list[Violation]) -> None:
+def _check_session(messages: tuple[msg.Message, ...], violations: list[Violation]) -> None:
     message_ids: set[str] = set()
     calls: set[str] = set()
     partial_calls: set[str] = set()  # calls of messages that are not complete
@@ -507,7 +494,7 @@ def _check_session(messages: tuple[Message, ...], violations: list[Violation]) -
                 unanswered[call.id] = Violation("call-is-answered", place, what, message.id)
 
 
-def unfinished_messages(messages: Sequence[Message]) -> set[int]:
+def unfinished_messages(messages: Sequence[msg.Message]) -> set[int]:
     """The indexes of assistant messages that are still streaming although a later user or assistant message is
     complete.
     """
@@ -526,23 +513,23 @@ def unfinished_messages(messages: Sequence[Message]) -> set[int]:
     return {index for index in partial if complete and index < complete[-1]}
 
 
-def calls_of(message: Message) -> Iterable[tuple[int, Call]]:
+def calls_of(message: msg.Message) -> Iterable[tuple[int, Call]]:
     if message.role is _ASSISTANT:
         for index, block in enumerate(message.content):
             if isinstance(block, CALL):
                 yield index, block
 
 
-def results_of(message: Message, *, partial: bool = False) -> Iterable[tuple[int, ToolResultBlock]]:
+def results_of(message: msg.Message, *, partial: bool = False) -> Iterable[tuple[int, msg.ToolResultBlock]]:
     if message.role is _TOOL and (message.metadata.status is _PARTIAL) is partial:
         for index, block in enumerate(message.content):
-            if isinstance(block, ToolResultBlock):
+            if isinstance(block, msg.ToolResultBlock):
                 yield index, block
 
 
 # --- what can be read ------------------------------------------------------------------------------------------------
 
-Medium = ImageBlock | DocumentBlock | AudioBlock | VideoBlock
+Medium = msg.ImageBlock | msg.DocumentBlock | msg.AudioBlock | msg.VideoBlock
 _BASE64: Final = string.ascii_letters.encode() + b"0123456789+/"
 _STANDARD_ALPHABET: Final = str.maketrans("-_", "+/", " \t\r\n")
 
@@ -582,7 +569,7 @@ def repair_media(block: Medium) -> Medium | None:
 
 def _can_hold(block: Medium, media_type: str) -> bool:
     """Whether a block of this kind can contain data of this type."""
-    return media_type.startswith("image/") if type(block) is ImageBlock else type(block) is DocumentBlock
+    return media_type.startswith("image/") if type(block) is msg.ImageBlock else type(block) is msg.DocumentBlock
 
 
 def _decode_first_bytes(text: str) -> bytes:

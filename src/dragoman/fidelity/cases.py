@@ -18,43 +18,10 @@ from typing import Any, Final, Protocol
 
 import msgspec
 
-from dragoman.exchange import (
-    FREE_FORM_SCHEMA,
-    Grammar,
-    Options,
-    Reasoning,
-    Reply,
-    Request,
-    ResponseFormat,
-    SideEffects,
-    StopReason,
-    ToolChoice,
-    ToolDefinition,
-    Written,
-)
+from dragoman import exchange
+from dragoman import message as msg
 from dragoman.fidelity.comparison import JOINED, MOVED, compare_requests, request_kinds
 from dragoman.fidelity.reply_comparison import reply_kinds
-from dragoman.message import (
-    Alternative,
-    AudioBlock,
-    CacheHint,
-    Citation,
-    ContentBlock,
-    DocumentBlock,
-    ImageBlock,
-    ImageSource,
-    InvalidToolUseBlock,
-    Message,
-    MessageMetadata,
-    Role,
-    StopDetails,
-    TextBlock,
-    TokenLogprob,
-    TokenUsage,
-    ToolResultBlock,
-    ToolUseBlock,
-    VideoBlock,
-)
 
 
 class Dialect(Protocol):
@@ -69,11 +36,11 @@ class Dialect(Protocol):
         """The name of the dialect."""
         ...
 
-    def read_request(self, wire: Any, /) -> Request:
+    def read_request(self, wire: Any, /) -> exchange.Request:
         """Return the canonical request."""
         ...
 
-    def write_request(self, request: Request, /) -> Written:
+    def write_request(self, request: exchange.Request, /) -> exchange.Written:
         """Return the wire and its losses."""
         ...
 
@@ -84,102 +51,113 @@ class Case(msgspec.Struct, frozen=True):
     name: str
     group: str  # its heading
     kind: str  # the kind of finding with the result
-    request: Request | None = None  # None: only a native sample contains it
-    answer: Reply | None = None  # instead of a request
+    request: exchange.Request | None = None  # None: only a native sample contains it
+    answer: exchange.Reply | None = None  # instead of a request
 
 
 # --- requests --------------------------------------------------------------------------------------------------------
 
 _TIME: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _PIXEL: Final = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
-_CALL: Final = ToolUseBlock("tu_01KR3ER9E00000000000000QQE", "read_file", {"path": "README.md", "limit": 1})
-_INVALID_CALL: Final = InvalidToolUseBlock(_CALL.id, "read_file", '{"path": ', "cut")
-_TOOL: Final = ToolDefinition(
+_CALL: Final = msg.ToolUseBlock("tu_01KR3ER9E00000000000000QQE", "read_file", {"path": "README.md", "limit": 1})
+_INVALID_CALL: Final = msg.InvalidToolUseBlock(_CALL.id, "read_file", '{"path": ', "cut")
+_TOOL: Final = exchange.ToolDefinition(
     "read_file",
     "Read a file.",
     {"type": "object", "properties": {"path": {"type": "string"}, "limit": {"type": "integer"}}, "required": ["path"]},
-    SideEffects.EXECUTE,
+    exchange.SideEffects.EXECUTE,
 )
 _SCHEMA: Final = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
-_PICTURE: Final = ImageBlock(ImageSource("base64", _PIXEL), "image/png")
-_PDF: Final = DocumentBlock(ImageSource("base64", "JVBERi0xLjQK"), "application/pdf")
-_SHOWN: Final = Reasoning(enabled=True, budget_tokens=2048, summary="auto")
-_DOCUMENT_CITATION: Final = Citation(
+_PICTURE: Final = msg.ImageBlock(msg.ImageSource("base64", _PIXEL), "image/png")
+_PDF: Final = msg.DocumentBlock(msg.ImageSource("base64", "JVBERi0xLjQK"), "application/pdf")
+_SHOWN: Final = exchange.Reasoning(enabled=True, budget_tokens=2048, summary="auto")
+_DOCUMENT_CITATION: Final = msg.Citation(
     title="report", cited_text="Rome", document=0, unit="char", source_start=0, source_end=4
 )
-_TEXT_DOCUMENT: Final = DocumentBlock(ImageSource("base64", "QSBub3RlLg=="), "text/plain")
+_TEXT_DOCUMENT: Final = msg.DocumentBlock(msg.ImageSource("base64", "QSBub3RlLg=="), "text/plain")
 
 
-def _message(role: Role, *blocks: ContentBlock) -> Message:
-    parent_id = next((block.tool_use_id for block in blocks if isinstance(block, ToolResultBlock)), None)
-    return Message("0", "", role, blocks, MessageMetadata(parent_tool_use_id=parent_id), _TIME)
+def _message(role: msg.Role, *blocks: msg.ContentBlock) -> msg.Message:
+    parent_id = next((block.tool_use_id for block in blocks if isinstance(block, msg.ToolResultBlock)), None)
+    return msg.Message("0", "", role, blocks, msg.MessageMetadata(parent_tool_use_id=parent_id), _TIME)
 
 
-def _request(*messages: Message, tools: tuple[ToolDefinition, ...] = (), **options: Any) -> Request:
-    all_messages = messages or (_message(Role.USER, TextBlock("Hello.")),)
+def _request(
+    *messages: msg.Message, tools: tuple[exchange.ToolDefinition, ...] = (), **options: Any
+) -> exchange.Request:
+    all_messages = messages or (_message(msg.Role.USER, msg.TextBlock("Hello.")),)
     numbered = tuple(msgspec.structs.replace(message, id=f"{at:026d}") for at, message in enumerate(all_messages))
-    return Request(model="some-model", messages=numbered, tools=tools, options=Options(**options))
+    return exchange.Request(model="some-model", messages=numbered, tools=tools, options=exchange.Options(**options))
 
 
-def _user_request(*blocks: ContentBlock) -> Request:
-    return _request(_message(Role.USER, TextBlock("Look."), *blocks))
+def _user_request(*blocks: msg.ContentBlock) -> exchange.Request:
+    return _request(_message(msg.Role.USER, msg.TextBlock("Look."), *blocks))
 
 
-def _result_request(*blocks: ContentBlock, is_error: bool = False) -> Request:
+def _result_request(*blocks: msg.ContentBlock, is_error: bool = False) -> exchange.Request:
     """Return a request with a call and its result."""
-    result = ToolResultBlock(_CALL.id, blocks, is_error)
+    result = msg.ToolResultBlock(_CALL.id, blocks, is_error)
     return _request(
-        _message(Role.USER, TextBlock("Read it.")),
-        _message(Role.ASSISTANT, _CALL),
-        _message(Role.TOOL, result),
+        _message(msg.Role.USER, msg.TextBlock("Read it.")),
+        _message(msg.Role.ASSISTANT, _CALL),
+        _message(msg.Role.TOOL, result),
         tools=(_TOOL,),
     )
 
 
-def _block_cases() -> dict[str, tuple[str, Request | None]]:
+def _block_cases() -> dict[str, tuple[str, exchange.Request | None]]:
     """Return the cases about blocks: name, kind of finding, and request."""
-    hello, system_text = TextBlock("Hello."), TextBlock("Be brief.")
+    hello, system_text = msg.TextBlock("Hello."), msg.TextBlock("Be brief.")
     late_system = (
-        _message(Role.USER, hello),
-        _message(Role.ASSISTANT, TextBlock("Hi.")),
-        _message(Role.SYSTEM, system_text),
+        _message(msg.Role.USER, hello),
+        _message(msg.Role.ASSISTANT, msg.TextBlock("Hi.")),
+        _message(msg.Role.SYSTEM, system_text),
     )
-    invalid_call = (_message(Role.USER, hello), _message(Role.ASSISTANT, _INVALID_CALL))
-    explanation = ToolResultBlock(_CALL.id, (TextBlock("It is not an object."),), is_error=False)
+    invalid_call = (_message(msg.Role.USER, hello), _message(msg.Role.ASSISTANT, _INVALID_CALL))
+    explanation = msg.ToolResultBlock(_CALL.id, (msg.TextBlock("It is not an object."),), is_error=False)
     return {
         "text": ("text", _request()),
         "two texts in one message": ("text", _user_request(hello)),
-        "system prompt": ("system", _request(_message(Role.SYSTEM, system_text), _message(Role.USER, hello))),
-        "system prompt later on": ("system", _request(*late_system, _message(Role.USER, TextBlock("And now?")))),
-        "tool_use": ("tool_use", _result_request(TextBlock("# Foo"))),
+        "system prompt": ("system", _request(_message(msg.Role.SYSTEM, system_text), _message(msg.Role.USER, hello))),
+        "system prompt later on": (
+            "system",
+            _request(*late_system, _message(msg.Role.USER, msg.TextBlock("And now?"))),
+        ),
+        "tool_use": ("tool_use", _result_request(msg.TextBlock("# Foo"))),
         "invalid_tool_use": (
             "invalid_tool_use",
-            _request(*invalid_call, _message(Role.TOOL, explanation), tools=(_TOOL,)),
+            _request(*invalid_call, _message(msg.Role.TOOL, explanation), tools=(_TOOL,)),
         ),
-        "tool_result": ("tool_result", _result_request(TextBlock("# Foo"))),
-        "text in a result": ("tool_result.text", _result_request(TextBlock("# Foo"))),
-        "two texts in a result": ("tool_result.text", _result_request(TextBlock("# Foo"), TextBlock("# Bar"))),
-        "result that failed": ("tool_result.is_error", _result_request(TextBlock("no such file"), is_error=True)),
-        "image in a result": ("tool_result.image", _result_request(TextBlock("Here."), _PICTURE)),
-        "document in a result": ("tool_result.document", _result_request(TextBlock("Here."), _PDF)),
+        "tool_result": ("tool_result", _result_request(msg.TextBlock("# Foo"))),
+        "text in a result": ("tool_result.text", _result_request(msg.TextBlock("# Foo"))),
+        "two texts in a result": ("tool_result.text", _result_request(msg.TextBlock("# Foo"), msg.TextBlock("# Bar"))),
+        "result that failed": ("tool_result.is_error", _result_request(msg.TextBlock("no such file"), is_error=True)),
+        "image in a result": ("tool_result.image", _result_request(msg.TextBlock("Here."), _PICTURE)),
+        "document in a result": ("tool_result.document", _result_request(msg.TextBlock("Here."), _PDF)),
         "image, base64": ("image", _user_request(_PICTURE)),
         "image, url": (
             "image",
-            _user_request(ImageBlock(ImageSource("url", "https://example.com/a.png"), "image/png")),
+            _user_request(msg.ImageBlock(msg.ImageSource("url", "https://example.com/a.png"), "image/png")),
         ),
         "document, base64": ("document", _user_request(_PDF)),
         "document, url": (
             "document",
-            _user_request(_PDF.replace(source=ImageSource("url", "https://example.com/a.pdf"))),
+            _user_request(_PDF.replace(source=msg.ImageSource("url", "https://example.com/a.pdf"))),
         ),
         "document, plain text": ("document", _user_request(_TEXT_DOCUMENT)),
         "name of a document": ("document.name", _user_request(_PDF.replace(name="report"))),
         "name of a plain text": ("document.name", _user_request(_TEXT_DOCUMENT.replace(name="note"))),
-        "audio, base64": ("audio", _user_request(AudioBlock(ImageSource("base64", "UklGRiQAAABXQVZF"), "audio/wav"))),
-        "video, base64": ("video", _user_request(VideoBlock(ImageSource("base64", "AAAAGGZ0eXBtcDQy"), "video/mp4"))),
+        "audio, base64": (
+            "audio",
+            _user_request(msg.AudioBlock(msg.ImageSource("base64", "UklGRiQAAABXQVZF"), "audio/wav")),
+        ),
+        "video, base64": (
+            "video",
+            _user_request(msg.VideoBlock(msg.ImageSource("base64", "AAAAGGZ0eXBtcDQy"), "video/mp4")),
+        ),
         "video, url": (
             "video",
-            _user_request(VideoBlock(ImageSource("url", "https://example.com/a.mp4"), "video/mp4")),
+            _user_request(msg.VideoBlock(msg.ImageSource("url", "https://example.com/a.mp4"), "video/mp4")),
         ),
         "thinking": ("thinking", None),
         "signature of thinking": ("thinking.signature", None),
@@ -188,9 +166,9 @@ def _block_cases() -> dict[str, tuple[str, Request | None]]:
     }
 
 
-def _option_cases() -> dict[str, tuple[str, Request | None]]:
+def _option_cases() -> dict[str, tuple[str, exchange.Request | None]]:
     """Return the cases about tools and options."""
-    response_format = ResponseFormat("json_schema", _SCHEMA, "place", strict=True)
+    response_format = exchange.ResponseFormat("json_schema", _SCHEMA, "place", strict=True)
     options: dict[str, tuple[str, Any]] = {
         "max_output_tokens": ("max_output_tokens", 100),
         "temperature": ("temperature", 0.5),
@@ -200,23 +178,23 @@ def _option_cases() -> dict[str, tuple[str, Request | None]]:
         "seed": ("seed", 7),
         "presence_penalty": ("presence_penalty", 0.5),
         "frequency_penalty": ("frequency_penalty", 0.5),
-        "any JSON": ("response_format", ResponseFormat("json")),
-        "JSON of a schema": ("response_format.json_schema", ResponseFormat("json_schema", _SCHEMA)),
+        "any JSON": ("response_format", exchange.ResponseFormat("json")),
+        "JSON of a schema": ("response_format.json_schema", exchange.ResponseFormat("json_schema", _SCHEMA)),
         "name of a schema": ("response_format.name", response_format),
         "strict schema": ("response_format.strict", response_format),
-        "reasoning on": ("reasoning", Reasoning(enabled=True)),
-        "reasoning off": ("reasoning", Reasoning(enabled=False)),
-        "reasoning effort": ("reasoning.effort", Reasoning(effort="high")),
-        "reasoning budget": ("reasoning.budget_tokens", Reasoning(enabled=True, budget_tokens=2048)),
-        "effort and budget": ("reasoning.effort", Reasoning(enabled=True, effort="high", budget_tokens=2048)),
+        "reasoning on": ("reasoning", exchange.Reasoning(enabled=True)),
+        "reasoning off": ("reasoning", exchange.Reasoning(enabled=False)),
+        "reasoning effort": ("reasoning.effort", exchange.Reasoning(effort="high")),
+        "reasoning budget": ("reasoning.budget_tokens", exchange.Reasoning(enabled=True, budget_tokens=2048)),
+        "effort and budget": ("reasoning.effort", exchange.Reasoning(enabled=True, effort="high", budget_tokens=2048)),
         "service_tier": ("service_tier", "priority"),
         "user": ("user", "user-1"),
         "stream": ("stream", True),
     }
     choices: dict[str, tuple[str, Any]] = {
-        "no tool": ("tool_choice", ToolChoice("none")),
-        "some tool": ("tool_choice", ToolChoice("required")),
-        "this tool": ("tool_choice.name", ToolChoice("tool", "read_file")),
+        "no tool": ("tool_choice", exchange.ToolChoice("none")),
+        "some tool": ("tool_choice", exchange.ToolChoice("required")),
+        "this tool": ("tool_choice.name", exchange.ToolChoice("tool", "read_file")),
     }
     return {
         "tool": ("tool", _request(tools=(_TOOL,))),
@@ -235,26 +213,31 @@ def _option_cases() -> dict[str, tuple[str, Request | None]]:
     }
 
 
-def _cases_of_shared_fields() -> dict[str, tuple[str, Request | None]]:
+def _cases_of_shared_fields() -> dict[str, tuple[str, exchange.Request | None]]:
     """Return the cases about fields that several dialects share."""
-    hello, hint = TextBlock("Hello."), CacheHint("1h")
-    user = _message(Role.USER, hello)
-    cited = TextBlock("Rome is in Italy.", citations=(_DOCUMENT_CITATION,))
-    said = (_message(Role.USER, hello), _message(Role.ASSISTANT, cited), user)
-    grammar = Grammar("lark", "start: /[0-9]+/")
-    custom = ToolDefinition(
-        "count", "Count.", dict(FREE_FORM_SCHEMA), SideEffects.EXECUTE, free_form=True, grammar=grammar
+    hello, hint = msg.TextBlock("Hello."), msg.CacheHint("1h")
+    user = _message(msg.Role.USER, hello)
+    cited = msg.TextBlock("Rome is in Italy.", citations=(_DOCUMENT_CITATION,))
+    said = (_message(msg.Role.USER, hello), _message(msg.Role.ASSISTANT, cited), user)
+    grammar = exchange.Grammar("lark", "start: /[0-9]+/")
+    custom = exchange.ToolDefinition(
+        "count",
+        "Count.",
+        dict(exchange.FREE_FORM_SCHEMA),
+        exchange.SideEffects.EXECUTE,
+        free_form=True,
+        grammar=grammar,
     )
-    custom_call = ToolUseBlock(_CALL.id, "count", {"input": "42"}, free_form=True)
-    custom_result = _message(Role.TOOL, ToolResultBlock(_CALL.id, (TextBlock("done"),)))
-    custom_turn = _request(user, _message(Role.ASSISTANT, custom_call), custom_result, tools=(custom,))
+    custom_call = msg.ToolUseBlock(_CALL.id, "count", {"input": "42"}, free_form=True)
+    custom_result = _message(msg.Role.TOOL, msg.ToolResultBlock(_CALL.id, (msg.TextBlock("done"),)))
+    custom_turn = _request(user, _message(msg.Role.ASSISTANT, custom_call), custom_result, tools=(custom,))
     other = _TOOL.replace(name="write_file")
     second = _CALL.replace(id="tu_01KR3ER9E00000000000000QQF", input={"path": "b.md"})
-    answers = (ToolResultBlock(call.id, (TextBlock("# Foo"),)) for call in (_CALL, second))
+    answers = (msg.ToolResultBlock(call.id, (msg.TextBlock("# Foo"),)) for call in (_CALL, second))
     parallel = _request(
         user,
-        _message(Role.ASSISTANT, _CALL, second),
-        *(_message(Role.TOOL, answer) for answer in answers),
+        _message(msg.Role.ASSISTANT, _CALL, second),
+        *(_message(msg.Role.TOOL, answer) for answer in answers),
         tools=(_TOOL,),
     )
     options: dict[str, Any] = {
@@ -277,18 +260,20 @@ def _cases_of_shared_fields() -> dict[str, tuple[str, Request | None]]:
         "free-form call": ("tool_use.free_form", custom_turn),
         "allowed tools": (
             "options.tool_choice.allowed",
-            _request(tools=(_TOOL, other), tool_choice=ToolChoice("required", allowed=("read_file", "write_file"))),
+            _request(
+                tools=(_TOOL, other), tool_choice=exchange.ToolChoice("required", allowed=("read_file", "write_file"))
+            ),
         ),
         "cache hint on a text": (
             "block.cache_hint",
-            _request(_message(Role.USER, TextBlock("Long.", cache_hint=hint), hello)),
+            _request(_message(msg.Role.USER, msg.TextBlock("Long.", cache_hint=hint), hello)),
         ),
         "cache hint on a system prompt": (
             "block.cache_hint",
-            _request(_message(Role.SYSTEM, TextBlock("Be brief.", cache_hint=hint)), user),
+            _request(_message(msg.Role.SYSTEM, msg.TextBlock("Be brief.", cache_hint=hint)), user),
         ),
         "cache hint on a tool": ("tool.cache_hint", _request(tools=(_TOOL.replace(cache_hint=hint),))),
-        "cache hint on the prompt": ("options.cache_hint", _request(cache_hint=CacheHint())),
+        "cache hint on the prompt": ("options.cache_hint", _request(cache_hint=msg.CacheHint())),
         "citation of a document": ("text.citations", _request(*said)),
         "document to cite": ("document.cite", _user_request(_PDF.replace(name="report", cite=True))),
         "context of a document": ("document.context", _user_request(_PDF.replace(name="report", context="2026"))),
@@ -296,7 +281,7 @@ def _cases_of_shared_fields() -> dict[str, tuple[str, Request | None]]:
         "summary of reasoning": ("options.reasoning.summary", _request(reasoning=_SHOWN)),
         "description of a schema": (
             "options.response_format.description",
-            _request(response_format=ResponseFormat("json_schema", _SCHEMA, "place", None, "A place.")),
+            _request(response_format=exchange.ResponseFormat("json_schema", _SCHEMA, "place", None, "A place.")),
         ),
         **{name: (f"options.{name}", _request(**{name: value})) for name, value in options.items()},
         **{name: ("options.modalities", _request(modalities=words)) for name, words in outputs.items()},
@@ -307,44 +292,48 @@ def _cases_of_shared_fields() -> dict[str, tuple[str, Request | None]]:
     }
 
 
-def _replies_of_shared_fields() -> dict[str, tuple[str, Reply]]:
+def _replies_of_shared_fields() -> dict[str, tuple[str, exchange.Reply]]:
     """Return the cases about replies with fields that several dialects share."""
-    page = Citation(start=0, end=4, url="https://example.com/rome", title="Rome")
-    tokens = (TokenLogprob("Hi", -0.25, (72, 105)), TokenLogprob(".", -0.5, (46,)))
-    second = Alternative(content=(TextBlock("Ho."),), stop_reason=StopReason.END_TURN)
-    declined = StopDetails(category="cyber", explanation="It is not allowed.")
+    page = msg.Citation(start=0, end=4, url="https://example.com/rome", title="Rome")
+    tokens = (msg.TokenLogprob("Hi", -0.25, (72, 105)), msg.TokenLogprob(".", -0.5, (46,)))
+    second = msg.Alternative(content=(msg.TextBlock("Ho."),), stop_reason=exchange.StopReason.END_TURN)
+    declined = msg.StopDetails(category="cyber", explanation="It is not allowed.")
     return {
         "answer: several": ("answer.alternatives", _make_reply().replace(alternatives=(second,))),
         "answer: citation of a page": (
             "answer.text.citations",
-            _make_reply(TextBlock("Rome is in Italy.", citations=(page,))),
+            _make_reply(msg.TextBlock("Rome is in Italy.", citations=(page,))),
         ),
         "answer: citation of a document": (
             "answer.text.citations",
-            _make_reply(TextBlock("Rome is in Italy.", citations=(_DOCUMENT_CITATION,))),
+            _make_reply(msg.TextBlock("Rome is in Italy.", citations=(_DOCUMENT_CITATION,))),
         ),
         "answer: token probabilities": (
             "answer.text.token_logprobs",
-            _make_reply(TextBlock("Hi.", token_logprobs=tokens)),
+            _make_reply(msg.TextBlock("Hi.", token_logprobs=tokens)),
         ),
         "ended: why": (
             "answer.stop_details",
-            _make_reply(stop_reason=StopReason.REFUSAL).replace(stop_details=declined),
+            _make_reply(stop_reason=exchange.StopReason.REFUSAL).replace(stop_details=declined),
         ),
-        "answer: image": ("answer.image", _make_reply(TextBlock("Here."), _PICTURE)),
+        "answer: image": ("answer.image", _make_reply(msg.TextBlock("Here."), _PICTURE)),
     }
 
 
-def _make_reply(*blocks: ContentBlock, stop_reason: StopReason = StopReason.END_TURN, **counts: Any) -> Reply:
-    usage = TokenUsage(**{"input_tokens": 100, "output_tokens": 50, **counts})
-    stop_sequence = "END" if stop_reason is StopReason.STOP_SEQUENCE else None
-    content = blocks or (TextBlock("Hi."),)
-    return Reply(content=content, stop_reason=stop_reason, stop_sequence=stop_sequence, usage=usage, model="some-model")
+def _make_reply(
+    *blocks: msg.ContentBlock, stop_reason: exchange.StopReason = exchange.StopReason.END_TURN, **counts: Any
+) -> exchange.Reply:
+    usage = msg.TokenUsage(**{"input_tokens": 100, "output_tokens": 50, **counts})
+    stop_sequence = "END" if stop_reason is exchange.StopReason.STOP_SEQUENCE else None
+    content = blocks or (msg.TextBlock("Hi."),)
+    return exchange.Reply(
+        content=content, stop_reason=stop_reason, stop_sequence=stop_sequence, usage=usage, model="some-model"
+    )
 
 
-def _reply_cases() -> dict[str, tuple[str, Reply]]:
+def _reply_cases() -> dict[str, tuple[str, exchange.Reply]]:
     """Return the cases about replies: name, kind of finding, and reply."""
-    kind, reasons = "answer.stop_reason", StopReason
+    kind, reasons = "answer.stop_reason", exchange.StopReason
     counts: dict[str, Any] = {
         "cached_input_tokens": 20,
         "cache_creation_input_tokens": 10,
@@ -359,7 +348,7 @@ def _reply_cases() -> dict[str, tuple[str, Reply]]:
         "answer: text": ("answer.text", _make_reply()),
         "answer: tool_use": (
             "answer.tool_use",
-            _make_reply(TextBlock("Reading."), _CALL, stop_reason=reasons.TOOL_USE),
+            _make_reply(msg.TextBlock("Reading."), _CALL, stop_reason=reasons.TOOL_USE),
         ),
         "answer: model": ("answer.model", _make_reply()),
         "ended: done": (kind, _make_reply()),
@@ -398,7 +387,7 @@ def make_sample(dialect: Dialect, case: Case) -> Any | None:
         return _make_reply_sample(dialect, case.answer, case.kind)
     if case.request is None or not supports_case(dialect, case):
         return None
-    message_part: Callable[[Request], Request] = getattr(dialect, "message_part", _whole_request)
+    message_part: Callable[[exchange.Request], exchange.Request] = getattr(dialect, "message_part", _whole_request)
     request = message_part(case.request)
     written = dialect.write_request(request)
     after = dialect.read_request(written.wire)
@@ -416,14 +405,14 @@ def supports_case(dialect: Dialect, case: Case) -> bool:
     return case.group in getattr(dialect, "GROUPS", (case.group,))
 
 
-def _whole_request(request: Request) -> Request:
+def _whole_request(request: exchange.Request) -> exchange.Request:
     return request
 
 
-def _make_reply_sample(dialect: Any, answer: Reply, kind: str) -> Any | None:
+def _make_reply_sample(dialect: Any, answer: exchange.Reply, kind: str) -> Any | None:
     if not hasattr(dialect, "write_reply"):
         return None
-    written: Written = dialect.write_reply(answer)
+    written: exchange.Written = dialect.write_reply(answer)
     is_lost = kind.removeprefix("answer.") in {loss.block_type for loss in written.losses}
     return None if is_lost or kind not in reply_kinds(dialect.read_reply(written.wire)) else written.wire
 

@@ -23,21 +23,8 @@ from typing import Any, Final, Literal, NamedTuple
 
 import msgspec
 
+from dragoman import message as msg
 from dragoman.exchange import Loss, OpaqueTool, Options, Reasoning, Request, ToolChoice, ToolDefinition, Written
-from dragoman.message import (
-    CallBlock,
-    ContentBlock,
-    DocumentBlock,
-    InvalidToolUseBlock,
-    MediaBlock,
-    Message,
-    ProviderRaw,
-    Role,
-    TextBlock,
-    ThinkingBlock,
-    ToolResultBlock,
-    ToolUseBlock,
-)
 from dragoman.wire.residue import diff, foreign_fields, foreign_options
 
 Outcome = Literal["kept", "changed", "loss", "silent", "hint"]
@@ -61,7 +48,7 @@ class Finding(msgspec.Struct, frozen=True):
 class _Match(NamedTuple):
     position: _Position
     note: str = ""
-    block: ContentBlock | None = None
+    block: msg.ContentBlock | None = None
 
 
 def compare_requests(
@@ -97,7 +84,7 @@ def compare_requests(
     return tuple(findings)
 
 
-def _is_carried(name: str, raw: ProviderRaw | None, wire: Any) -> bool:
+def _is_carried(name: str, raw: msg.ProviderRaw | None, wire: Any) -> bool:
     """Return whether a wire has an option of another dialect with its value, because both have the same fields."""
     residue = (raw or {}).get("residue")
     options = residue.get("set", {}) if isinstance(residue, dict) else {}
@@ -179,27 +166,31 @@ def _match_finding(kind: str, note: str, place: str) -> Finding:
 class _Scope:
     """The blocks in which others are looked up: those of one role or of one result. Each block matches once."""
 
-    def __init__(self, expected: Iterable[ContentBlock], blocks: Iterable[tuple[_Position, ContentBlock]]) -> None:
+    def __init__(
+        self, expected: Iterable[msg.ContentBlock], blocks: Iterable[tuple[_Position, msg.ContentBlock]]
+    ) -> None:
         self._unmatched = list(blocks)
-        self._texts = [(position, block.text) for position, block in self._unmatched if isinstance(block, TextBlock)]
-        texts = [block.text for block in expected if isinstance(block, TextBlock) and block.text]
+        self._texts = [
+            (position, block.text) for position, block in self._unmatched if isinstance(block, msg.TextBlock)
+        ]
+        texts = [block.text for block in expected if isinstance(block, msg.TextBlock) and block.text]
         self._text_matches = iter(_match_texts(texts, self._texts))
 
     def next_text(self) -> _Match | None:
         """Return the match of the next expected text: a whole text or a part of one."""
         return next(self._text_matches)
 
-    def find_medium(self, block: MediaBlock) -> _Match | None:
+    def find_medium(self, block: msg.MediaBlock) -> _Match | None:
         """Return a medium with the same bytes or the same URL."""
         for entry in self._unmatched:
             position, candidate = entry
-            if isinstance(candidate, MediaBlock) and _media_key(candidate) == _media_key(block):
+            if isinstance(candidate, msg.MediaBlock) and _media_key(candidate) == _media_key(block):
                 self._unmatched.remove(entry)
                 return _Match(position, _describe_changes(block, candidate), candidate)
         return self._find_document_text(block)
 
-    def _find_document_text(self, block: MediaBlock) -> _Match | None:
-        if not isinstance(block, DocumentBlock) or block.source.kind != "base64":
+    def _find_document_text(self, block: msg.MediaBlock) -> _Match | None:
+        if not isinstance(block, msg.DocumentBlock) or block.source.kind != "base64":
             return None
         try:
             text = base64.b64decode(block.source.data, validate=True).decode()
@@ -208,7 +199,7 @@ class _Scope:
         text_position = next((position for position, candidate in self._texts if candidate == text), None)
         return None if text_position is None or not text else _Match((*text_position, 0), "as a text")
 
-    def find_equal(self, block: ContentBlock) -> _Match | None:
+    def find_equal(self, block: msg.ContentBlock) -> _Match | None:
         """Return an equal block."""
         for entry in self._unmatched:
             if entry[1] == block:
@@ -251,7 +242,7 @@ def _is_blank(text: str) -> bool:
     return not text.strip()
 
 
-def _media_key(block: MediaBlock) -> tuple[str, str]:
+def _media_key(block: msg.MediaBlock) -> tuple[str, str]:
     """Return the bytes or the URL of a medium. A data URL equals its bytes, and both base64 alphabets are equal."""
     kind, data = block.source.kind, block.source.data
     head, separator, payload = data.partition(";base64,")
@@ -260,7 +251,7 @@ def _media_key(block: MediaBlock) -> tuple[str, str]:
     return kind, data.translate(_TO_STANDARD).rstrip("=") if kind == "base64" else data
 
 
-def _describe_changes(before: MediaBlock, after: MediaBlock) -> str:
+def _describe_changes(before: msg.MediaBlock, after: msg.MediaBlock) -> str:
     changes = [] if before.type == after.type else [f"as {after.type}"]
     if before.source.kind != after.source.kind:
         changes.append(f"from {before.source.kind} to {after.source.kind}")
@@ -282,22 +273,23 @@ class _Comparison:
         self._after = [block for message in after.messages for block in _flatten(message.content)]
         self._notes = [message.metadata.provider_raw for message in after.messages]
         self._notes += [getattr(block, "provider_raw", None) for block in self._after]
-        by_role: dict[Role, list[tuple[_Position, ContentBlock]]] = defaultdict(list)
-        self._calls: list[tuple[_Position, CallBlock]] = []
-        self._results: list[tuple[_Position, ToolResultBlock]] = []
+        by_role: dict[msg.Role, list[tuple[_Position, msg.ContentBlock]]] = defaultdict(list)
+        self._calls: list[tuple[_Position, msg.CallBlock]] = []
+        self._results: list[tuple[_Position, msg.ToolResultBlock]] = []
         for position, role, block in _iterate_blocks(after):
-            if isinstance(block, CallBlock):
+            if isinstance(block, msg.CallBlock):
                 self._calls.append((position, block))
-            elif isinstance(block, ToolResultBlock):
+            elif isinstance(block, msg.ToolResultBlock):
                 self._results.append((position, block))
             else:
                 by_role[role].append((position, block))
         expected = [(message.role, block) for message in before.messages for block in message.content]
         self._scopes = {
-            role: _Scope((b for role_of_block, b in expected if role_of_block is role), by_role[role]) for role in Role
+            role: _Scope((b for role_of_block, b in expected if role_of_block is role), by_role[role])
+            for role in msg.Role
         }
 
-    def compare_message(self, index: int, message: Message) -> Iterator[Finding]:
+    def compare_message(self, index: int, message: msg.Message) -> Iterator[Finding]:
         """Yield the findings of each block of a message."""
         yield from self._compare_foreign_fields(message.metadata.provider_raw, "message", message, f"messages[{index}]")
         for position, block in enumerate(message.content):
@@ -306,7 +298,7 @@ class _Comparison:
             yield from self._compare_fields(block, message, place)
 
     def _compare_foreign_fields(
-        self, raw: ProviderRaw | None, subject: str, message: Message, place: str
+        self, raw: msg.ProviderRaw | None, subject: str, message: msg.Message, place: str
     ) -> Iterator[Finding]:
         """Yield a finding for each field that only another dialect has: a loss has to be reported.
 
@@ -320,20 +312,22 @@ class _Comparison:
             else:
                 yield _missing_finding(kind, None, place)
 
-    def _compare_block(self, block: ContentBlock, message: Message, scope: _Scope, place: str) -> Iterator[Finding]:
+    def _compare_block(
+        self, block: msg.ContentBlock, message: msg.Message, scope: _Scope, place: str
+    ) -> Iterator[Finding]:
         yield from self._compare_foreign_fields(getattr(block, "provider_raw", None), block.type, message, place)
         match block:
-            case TextBlock(text):
+            case msg.TextBlock(text):
                 if text:  # empty texts are ignored
-                    kind = "system" if message.role is Role.SYSTEM else "text"
+                    kind = "system" if message.role is msg.Role.SYSTEM else "text"
                     yield self._finding_for_match(kind, block, scope.next_text(), message, place)
-            case _ if isinstance(block, CallBlock):
+            case _ if isinstance(block, msg.CallBlock):
                 yield self._compare_call(block, message, place)
-            case ToolResultBlock():
+            case msg.ToolResultBlock():
                 yield from self._compare_result(block, message, place)
-            case _ if isinstance(block, MediaBlock):
+            case _ if isinstance(block, msg.MediaBlock):
                 yield from self._compare_medium(block, message, scope, place)
-            case ThinkingBlock():
+            case msg.ThinkingBlock():
                 finding = self._finding_for_match(block.type, block, scope.find_equal(block), message, place)
                 yield finding
                 if block.signature is not None:  # the signature has the result of its reasoning
@@ -341,19 +335,19 @@ class _Comparison:
             case _:
                 yield self._finding_for_match(block.type, block, scope.find_equal(block), message, place)
 
-    def _compare_fields(self, block: ContentBlock, message: Message, place: str) -> Iterator[Finding]:
+    def _compare_fields(self, block: msg.ContentBlock, message: msg.Message, place: str) -> Iterator[Finding]:
         """Yield the findings of the optional fields of a block, as far as the block itself arrived."""
         for kind, name in _fields_of(block):
             value = getattr(block, name)
             found = [getattr(other, name) for other in self._after if _is_same_block(block, other)]
-            if not found and not isinstance(block, TextBlock):
+            if not found and not isinstance(block, msg.TextBlock):
                 yield Finding(kind, "loss", f"left out with its {block.type}", place)
                 continue
             if any(diff(msgspec.to_builtins(value), msgspec.to_builtins(other)) is None for other in found):
                 yield Finding(kind, "kept", "", place)
             elif any(found):
                 yield Finding(kind, "changed", "in the form of the target", place)
-            elif name == "cache_hint" and isinstance(block, TextBlock) and not block.text.strip():
+            elif name == "cache_hint" and isinstance(block, msg.TextBlock) and not block.text.strip():
                 yield Finding(kind, "changed", "at the block before a blank text", place)
             elif kind == "text.citations" and any(getattr(other, name, ()) for other in self._after):
                 yield Finding(kind, "changed", "at another text", place)
@@ -366,13 +360,13 @@ class _Comparison:
                 yield self.losses.missing_finding(kind, reason, place)
 
     def _finding_for_match(
-        self, kind: str, block: ContentBlock, match: _Match | None, message: Message, place: str
+        self, kind: str, block: msg.ContentBlock, match: _Match | None, message: msg.Message, place: str
     ) -> Finding:
         if match is None:
             return self._missing_block(kind, block.type, message, place)
         return _match_finding(kind, self._add_move_note(match, place), place)
 
-    def _missing_block(self, kind: str, block_type: str, message: Message, place: str) -> Finding:
+    def _missing_block(self, kind: str, block_type: str, message: msg.Message, place: str) -> Finding:
         adjustment = self.losses.get_adjustment(message.id, block_type)
         if adjustment is not None:
             return Finding(kind, "changed", adjustment, place)
@@ -385,7 +379,9 @@ class _Comparison:
         self._last_position = max(self._last_position, match.position)
         return "; ".join(note for note in (match.note, MOVED if is_earlier else "") if note)
 
-    def _compare_medium(self, block: MediaBlock, message: Message, scope: _Scope, place: str) -> Iterator[Finding]:
+    def _compare_medium(
+        self, block: msg.MediaBlock, message: msg.Message, scope: _Scope, place: str
+    ) -> Iterator[Finding]:
         match = scope.find_medium(block)
         finding = self._finding_for_match(block.type, block, match, message, place)
         yield finding
@@ -404,7 +400,7 @@ class _Comparison:
         else:
             yield _missing_finding(kind, self.losses.take_block_reason(message.id, kind, block.type), place)
 
-    def _compare_call(self, call: CallBlock, message: Message, place: str) -> Finding:
+    def _compare_call(self, call: msg.CallBlock, message: msg.Message, place: str) -> Finding:
         adjustment = self.losses.get_adjustment(message.id, call.type)
         if adjustment is not None and all(other.id != call.id for _, other in self._calls):
             return Finding(call.type, "changed", adjustment, place)  # it is no call any more
@@ -424,12 +420,12 @@ class _Comparison:
         note = "; ".join(part for part in (form, id_note) if part)
         return _match_finding(call.type, self._add_move_note(_Match(position, note), place), place)
 
-    def _find_call(self, call: CallBlock) -> tuple[_Position, CallBlock] | None:
+    def _find_call(self, call: msg.CallBlock) -> tuple[_Position, msg.CallBlock] | None:
         same_id = (entry for entry in self._calls if entry[1].id == call.id)
         same_name = (entry for entry in self._calls if entry[1].name == call.name)
         return next(same_id, None) or next(same_name, None)
 
-    def _compare_result(self, result: ToolResultBlock, message: Message, place: str) -> Iterator[Finding]:
+    def _compare_result(self, result: msg.ToolResultBlock, message: msg.Message, place: str) -> Iterator[Finding]:
         call_id = self._ids.get(result.tool_use_id, result.tool_use_id)
         match = next((entry for entry in self._results if entry[1].tool_use_id == call_id), None)
         if match is None:
@@ -448,20 +444,20 @@ class _Comparison:
                 yield msgspec.structs.replace(finding, kind=f"tool_result.{finding.kind}")
 
 
-def _iterate_blocks(request: Request) -> Iterator[tuple[_Position, Role, ContentBlock]]:
+def _iterate_blocks(request: Request) -> Iterator[tuple[_Position, msg.Role, msg.ContentBlock]]:
     for index, message in enumerate(request.messages):
         for position, block in enumerate(message.content):
             yield (index, position), message.role, block
 
 
-def _flatten(content: Iterable[ContentBlock]) -> Iterator[ContentBlock]:
+def _flatten(content: Iterable[msg.ContentBlock]) -> Iterator[msg.ContentBlock]:
     for block in content:
         yield block
-        if isinstance(block, ToolResultBlock):
+        if isinstance(block, msg.ToolResultBlock):
             yield from _flatten(block.content)
 
 
-def _fields_of(block: ContentBlock) -> Iterator[tuple[str, str]]:
+def _fields_of(block: msg.ContentBlock) -> Iterator[tuple[str, str]]:
     """Yield the kind and the name of each optional field of a block that is set."""
     for kind, name in (
         ("block.cache_hint", "cache_hint"),
@@ -475,27 +471,27 @@ def _fields_of(block: ContentBlock) -> Iterator[tuple[str, str]]:
             yield kind, name
 
 
-def _is_same_block(block: ContentBlock, other: ContentBlock) -> bool:
+def _is_same_block(block: msg.ContentBlock, other: msg.ContentBlock) -> bool:
     """Return whether a block is another one after the conversion."""
     match block, other:
-        case TextBlock(text), TextBlock(other_text):
+        case msg.TextBlock(text), msg.TextBlock(other_text):
             return text == other_text
-        case ToolUseBlock(name=name), ToolUseBlock(name=other_name):
+        case msg.ToolUseBlock(name=name), msg.ToolUseBlock(name=other_name):
             return name == other_name
-        case ToolResultBlock(), ToolResultBlock():
+        case msg.ToolResultBlock(), msg.ToolResultBlock():
             return True
-        case _ if isinstance(block, MediaBlock) and isinstance(other, MediaBlock):
+        case _ if isinstance(block, msg.MediaBlock) and isinstance(other, msg.MediaBlock):
             return type(block) is type(other) and _media_key(block) == _media_key(other)
         case _:
             return False
 
 
-def _input_change(before: CallBlock, after: CallBlock) -> str | None:
+def _input_change(before: msg.CallBlock, after: msg.CallBlock) -> str | None:
     """Return how the input of a call changed; ``None`` if it is different."""
     match before, after:
-        case ToolUseBlock(input=old), ToolUseBlock(input=new):
+        case msg.ToolUseBlock(input=old), msg.ToolUseBlock(input=new):
             return "" if diff(old, new) is None else None
-        case InvalidToolUseBlock(input_text=old), InvalidToolUseBlock(input_text=new):
+        case msg.InvalidToolUseBlock(input_text=old), msg.InvalidToolUseBlock(input_text=new):
             return "" if old == new else None
         case _:
             return None

@@ -16,61 +16,23 @@ from typing import Any, Final
 
 import msgspec
 
+from dragoman import message as msg
 from dragoman.errors import FormatError
 from dragoman.exchange import Written
 from dragoman.jsontext import expect_list, expect_object, text_or_none
-from dragoman.message import (
-    CallBlock,
-    ContentBlock,
-    ImageSource,
-    InvalidToolUseBlock,
-    MediaBlock,
-    Message,
-    OpaqueBlock,
-    ProviderRaw,
-    RedactedThinkingBlock,
-    Role,
-    TextBlock,
-    ThinkingBlock,
-    ToolResultBlock,
-    ToolUseBlock,
-    UnknownBlock,
-)
-from dragoman.transcripts.base import (
-    KEY,
-    KNOWN_ROLES,
-    UNKNOWN_TYPES,
-    LossCollector,
-    TranscriptReader,
-    add_notes,
-    add_residue,
-    apply_notes,
-    extra_fields,
-    get_wire_id,
-    is_list_of,
-    make_medium,
-    make_notes,
-    media_kind,
-    message_notes,
-    own_fields,
-    read_transcript,
-    unsupported_reason,
-    wire_ids,
-    with_residue,
-    write_with_notes,
-)
+from dragoman.transcripts import base
 from dragoman.wire.residue import get_notes
 from dragoman.wire.tool_definitions import read_arguments
 
 NAME: Final = "ag_ui"
 _ROLES: Final = {
-    "user": Role.USER,
-    "assistant": Role.ASSISTANT,
-    "reasoning": Role.ASSISTANT,
-    "activity": Role.ASSISTANT,
-    "system": Role.SYSTEM,
-    "developer": Role.SYSTEM,
-    "tool": Role.TOOL,
+    "user": msg.Role.USER,
+    "assistant": msg.Role.ASSISTANT,
+    "reasoning": msg.Role.ASSISTANT,
+    "activity": msg.Role.ASSISTANT,
+    "system": msg.Role.SYSTEM,
+    "developer": msg.Role.SYSTEM,
+    "tool": msg.Role.TOOL,
 }
 _FILE_PROVIDER: Final = "dragoman"  # the provider of workspace files
 _PIECE_FIELDS: Final = (
@@ -79,8 +41,8 @@ _PIECE_FIELDS: Final = (
     "empty",
     "blank",
 )  # fields under our key about a wire message instead of a message
-_UNKNOWN_TYPES: Final = {**UNKNOWN_TYPES, "document": "application/octet-stream"}
-_Thought = ThinkingBlock | RedactedThinkingBlock
+_UNKNOWN_TYPES: Final = {**base.UNKNOWN_TYPES, "document": "application/octet-stream"}
+_Thought = msg.ThinkingBlock | msg.RedactedThinkingBlock
 
 
 # --- reading ---------------------------------------------------------------------------------------------------------
@@ -88,7 +50,7 @@ _Thought = ThinkingBlock | RedactedThinkingBlock
 
 def looks_like(wire: Any) -> bool:
     """Return whether a value may be a list of AG-UI messages: with a role and an id, without type and parts."""
-    return is_list_of(wire, _is_message)
+    return base.is_list_of(wire, _is_message)
 
 
 def _is_message(item: Any) -> bool:
@@ -98,12 +60,12 @@ def _is_message(item: Any) -> bool:
     return has_identity and item["role"] in _ROLES and not item.keys() & {"type", "parts", "data", "kind", "tool_calls"}
 
 
-def read_messages(wire: Any, *, session_id: str, created_at: datetime) -> tuple[Message, ...]:
+def read_messages(wire: Any, *, session_id: str, created_at: datetime) -> tuple[msg.Message, ...]:
     """Read a list of AG-UI messages."""
-    return read_transcript(wire, _read_list, TranscriptReader(NAME, session_id, created_at))
+    return base.read_transcript(wire, _read_list, base.TranscriptReader(NAME, session_id, created_at))
 
 
-def _read_list(value: Any, reader: TranscriptReader) -> None:
+def _read_list(value: Any, reader: base.TranscriptReader) -> None:
     group: list[tuple[str, dict[str, Any]]] = []
     for index, item in enumerate(expect_list(value, "$")):
         where = f"$[{index}]"
@@ -127,7 +89,7 @@ def _is_same_message(before: dict[str, Any], after: dict[str, Any]) -> bool:
     """Return whether two wire messages are one message: by their marks, or as reasoning followed by text."""
     if _ROLES[before["role"]] is not _ROLES[after["role"]]:
         return False
-    first, second = own_fields(before.get("metadata")), own_fields(after.get("metadata"))
+    first, second = base.own_fields(before.get("metadata")), base.own_fields(after.get("metadata"))
     if first is None and second is None:
         has_content = after.get("content") is not None or bool(after.get("toolCalls"))
         return before["role"] == "reasoning" and after["role"] in ("assistant", "reasoning") and has_content
@@ -140,11 +102,11 @@ def _main_index(roles: Iterable[str]) -> int:
     return next((index for index, role in enumerate(roles) if role != "reasoning"), 0)
 
 
-def _read_group(group: list[tuple[str, dict[str, Any]]], reader: TranscriptReader) -> None:
+def _read_group(group: list[tuple[str, dict[str, Any]]], reader: base.TranscriptReader) -> None:
     reader.path = group[0][0]
     main_index = _main_index(item["role"] for _, item in group)
     main = group[main_index][1]
-    own = own_fields(main.get("metadata"))
+    own = base.own_fields(main.get("metadata"))
     extra = None if own is None else {key: value for key, value in own.items() if key not in _PIECE_FIELDS}
     pieces = [_read_piece(item, where, reader) for where, item in group]
     message = reader.make_message(
@@ -152,14 +114,14 @@ def _read_group(group: list[tuple[str, dict[str, Any]]], reader: TranscriptReade
     )
     form = _get_form(main)
     if form is not None:
-        message = add_notes(message, NAME, form=form)
-    blocks: list[ContentBlock] = []
+        message = base.add_notes(message, NAME, form=form)
+    blocks: list[msg.ContentBlock] = []
     for index, (_, item) in enumerate(group):
         if index == main_index:
             blocks.extend(pieces[index])
         else:
             blocks.extend(_add_piece_notes(message, pieces[index], index, item))
-    message = add_residue(
+    message = base.add_residue(
         message.replace(content=tuple(blocks)), _default_main(message, tuple(pieces[main_index])), main, NAME
     )
     reader.messages.append(message)
@@ -178,15 +140,15 @@ def _part_type(part: Any) -> Any:
 
 
 def _add_piece_notes(
-    message: Message, blocks: list[ContentBlock], index: int, item: dict[str, Any]
-) -> Iterator[ContentBlock]:
+    message: msg.Message, blocks: list[msg.ContentBlock], index: int, item: dict[str, Any]
+) -> Iterator[msg.ContentBlock]:
     """Yield the blocks of a secondary wire message; the first one keeps its residue."""
-    notes: dict[str, Any] = {"joined": True} if own_fields(item.get("metadata")) is None else {}
-    if item["id"] != f"{get_wire_id(message)}.{index}":
+    notes: dict[str, Any] = {"joined": True} if base.own_fields(item.get("metadata")) is None else {}
+    if item["id"] != f"{base.get_wire_id(message)}.{index}":
         notes["id"] = item["id"]
-    piece_notes = make_notes(NAME, _default_piece(message, tuple(blocks), index, notes), item, **notes)
+    piece_notes = base.make_notes(NAME, _default_piece(message, tuple(blocks), index, notes), item, **notes)
     for position, block in enumerate(blocks):
-        if position or piece_notes is None or isinstance(block, UnknownBlock):
+        if position or piece_notes is None or isinstance(block, msg.UnknownBlock):
             yield block
         else:
             piece = {key: note for key, note in piece_notes.items() if key != "dialect"}
@@ -194,17 +156,19 @@ def _add_piece_notes(
             yield block.replace(provider_raw=raw)
 
 
-def _read_piece(item: dict[str, Any], where: str, reader: TranscriptReader) -> list[ContentBlock]:
+def _read_piece(item: dict[str, Any], where: str, reader: base.TranscriptReader) -> list[msg.ContentBlock]:
     content = item.get("content")
     match item["role"]:
         case "activity":
-            return [OpaqueBlock(NAME, item)]
+            return [msg.OpaqueBlock(NAME, item)]
         case "reasoning":
             return [_read_thinking(item, _expect_text(content, where))]
         case "system" | "developer":
             text = _expect_text(content, where)
             return (
-                [] if not text and (own_fields(item.get("metadata")) or {}).get("empty") is True else [TextBlock(text)]
+                []
+                if not text and (base.own_fields(item.get("metadata")) or {}).get("empty") is True
+                else [msg.TextBlock(text)]
             )
         case "tool":
             return [_read_result(item, where, reader)]
@@ -218,14 +182,14 @@ def _read_piece(item: dict[str, Any], where: str, reader: TranscriptReader) -> l
             ]
 
 
-def _read_assistant_text(item: dict[str, Any], where: str, *, beside_calls: bool) -> list[ContentBlock]:
+def _read_assistant_text(item: dict[str, Any], where: str, *, beside_calls: bool) -> list[msg.ContentBlock]:
     """Return the text of an assistant message. Empty text beside calls is ignored: some clients add it."""
     content = item.get("content")
     if content is None or (
-        content == "" and beside_calls and (own_fields(item.get("metadata")) or {}).get("blank") is not True
+        content == "" and beside_calls and (base.own_fields(item.get("metadata")) or {}).get("blank") is not True
     ):
         return []
-    return [TextBlock(_expect_text(content, where))]
+    return [msg.TextBlock(_expect_text(content, where))]
 
 
 def _expect_text(content: Any, where: str) -> str:
@@ -236,56 +200,62 @@ def _expect_text(content: Any, where: str) -> str:
 
 def _read_thinking(item: dict[str, Any], text: str) -> _Thought:
     encrypted = item.get("encryptedValue")
-    if (own_fields(item.get("metadata")) or {}).get("redacted") is True and isinstance(encrypted, str):
-        return RedactedThinkingBlock(encrypted)
-    return ThinkingBlock(text, encrypted if isinstance(encrypted, str) else None)
+    if (base.own_fields(item.get("metadata")) or {}).get("redacted") is True and isinstance(encrypted, str):
+        return msg.RedactedThinkingBlock(encrypted)
+    return msg.ThinkingBlock(text, encrypted if isinstance(encrypted, str) else None)
 
 
-def _read_content(content: Any, where: str) -> list[ContentBlock]:
+def _read_content(content: Any, where: str) -> list[msg.ContentBlock]:
     if isinstance(content, str):
-        return [TextBlock(content)]
+        return [msg.TextBlock(content)]
     parts = expect_list(content, f"{where}.content")
     return [_read_part(expect_object(part, f"{where}.content[{at}]")) for at, part in enumerate(parts)]
 
 
-def _read_part(part: dict[str, Any]) -> ContentBlock:
+def _read_part(part: dict[str, Any]) -> msg.ContentBlock:
     form = "binary" if part.get("type") == "binary" else None
-    return with_residue(NAME, _match_part(part), part, lambda block: _default_part(block, form), form=form)
+    return base.with_residue(NAME, _match_part(part), part, lambda block: _default_part(block, form), form=form)
 
 
-def _match_part(part: dict[str, Any]) -> TextBlock | MediaBlock | None:
+def _match_part(part: dict[str, Any]) -> msg.TextBlock | msg.MediaBlock | None:
     metadata = part.get("metadata")
     filename = metadata.get("filename") if isinstance(metadata, dict) else None
     match part:
         case {"type": "text", "text": str(text)}:
-            return TextBlock(text)
+            return msg.TextBlock(text)
         case {"type": "image" | "audio" | "video" | "document" as kind, "source": dict(wire_source)}:
             source = _read_source(wire_source)
             stated_type = text_or_none(wire_source.get("mimeType"))
             if source is None:
                 return None
-            return make_medium(kind, source, _UNKNOWN_TYPES[kind] if stated_type is None else stated_type, filename)
+            return base.make_medium(
+                kind, source, _UNKNOWN_TYPES[kind] if stated_type is None else stated_type, filename
+            )
         case {"type": "binary", "mimeType": str(media_type), "data": str(data)}:
-            return make_medium(media_kind(media_type), ImageSource("base64", data), media_type, part.get("filename"))
+            return base.make_medium(
+                base.media_kind(media_type), msg.ImageSource("base64", data), media_type, part.get("filename")
+            )
         case {"type": "binary", "mimeType": str(media_type), "url": str(url)}:
-            return make_medium(media_kind(media_type), ImageSource("url", url), media_type, part.get("filename"))
+            return base.make_medium(
+                base.media_kind(media_type), msg.ImageSource("url", url), media_type, part.get("filename")
+            )
         case _:
             return None
 
 
-def _read_source(wire_source: dict[str, Any]) -> ImageSource | None:
+def _read_source(wire_source: dict[str, Any]) -> msg.ImageSource | None:
     match wire_source:
         case {"type": "data", "value": str(data)}:
-            return ImageSource("base64", data)
+            return msg.ImageSource("base64", data)
         case {"type": "url", "value": str(url)}:
-            return ImageSource("url", url)
+            return msg.ImageSource("url", url)
         case {"type": "file", "value": str(path), "provider": "dragoman"}:
-            return ImageSource("file_ref", path)
+            return msg.ImageSource("file_ref", path)
         case _:
             return None  # a file of another provider
 
 
-def _read_call(value: Any, where: str, reader: TranscriptReader) -> CallBlock:
+def _read_call(value: Any, where: str, reader: base.TranscriptReader) -> msg.CallBlock:
     call = expect_object(value, where)
     function = expect_object(call.get("function"), f"{where}.function")
     wire_id, name, arguments = call.get("id"), function.get("name"), function.get("arguments")
@@ -297,33 +267,33 @@ def _read_call(value: Any, where: str, reader: TranscriptReader) -> CallBlock:
     assert isinstance(arguments, str)
     our_id = reader.call_id(wire_id)
     value, problem = read_arguments(arguments)
-    stated_problem = (own_fields(call.get("metadata")) or {}).get("invalid")
+    stated_problem = (base.own_fields(call.get("metadata")) or {}).get("invalid")
     problem = stated_problem if isinstance(stated_problem, str) else problem
-    block: CallBlock = ToolUseBlock(our_id, name, value)
+    block: msg.CallBlock = msg.ToolUseBlock(our_id, name, value)
     if problem is not None:
-        block = InvalidToolUseBlock(our_id, name, arguments, problem)
+        block = msg.InvalidToolUseBlock(our_id, name, arguments, problem)
     note = wire_id if wire_id != our_id else None
-    return block.replace(provider_raw=make_notes(NAME, _default_call(block, note), call, id=note))
+    return block.replace(provider_raw=base.make_notes(NAME, _default_call(block, note), call, id=note))
 
 
-def _read_result(item: dict[str, Any], where: str, reader: TranscriptReader) -> ToolResultBlock:
+def _read_result(item: dict[str, Any], where: str, reader: base.TranscriptReader) -> msg.ToolResultBlock:
     wire_id = item.get("toolCallId")
     if not isinstance(wire_id, str):
         raise FormatError("a result needs the id of its call", where=f"{where}.toolCallId")
     our_id = reader.result_id(wire_id)
-    raw: ProviderRaw | None = {"dialect": NAME, "id": wire_id} if wire_id != our_id else None
+    raw: msg.ProviderRaw | None = {"dialect": NAME, "id": wire_id} if wire_id != our_id else None
     content = _read_content(item.get("content"), where)
-    return ToolResultBlock(our_id, tuple(content), item.get("error") is not None, raw)
+    return msg.ToolResultBlock(our_id, tuple(content), item.get("error") is not None, raw)
 
 
 # --- writing ---------------------------------------------------------------------------------------------------------
 
 
-def write_messages(messages: Iterable[Message]) -> Written:
+def write_messages(messages: Iterable[msg.Message]) -> Written:
     """Write messages as an AG-UI list and report losses."""
     history = tuple(messages)
-    collector = LossCollector(NAME, history)
-    call_wire_ids = wire_ids(history, NAME)
+    collector = base.LossCollector(NAME, history)
+    call_wire_ids = base.wire_ids(history, NAME)
     wires: list[dict[str, Any]] = []
     for message in history:
         wire_messages = _write_message(message, collector, call_wire_ids)
@@ -335,27 +305,29 @@ def write_messages(messages: Iterable[Message]) -> Written:
 
 def _would_join(before: dict[str, Any], after: dict[str, Any]) -> bool:
     return (
-        own_fields(before.get("metadata")) is None
-        and own_fields(after.get("metadata")) is None
+        base.own_fields(before.get("metadata")) is None
+        and base.own_fields(after.get("metadata")) is None
         and _is_same_message(before, after)
     )
 
 
-def _write_message(message: Message, collector: LossCollector, call_wire_ids: dict[str, str]) -> list[dict[str, Any]]:
-    if message.role not in KNOWN_ROLES:
+def _write_message(
+    message: msg.Message, collector: base.LossCollector, call_wire_ids: dict[str, str]
+) -> list[dict[str, Any]]:
+    if message.role not in base.KNOWN_ROLES:
         collector.add_loss(message, "message", f"this format has no role {message.role}")
         return []
     blocks = collector.supported_blocks(
         message, message.content, lambda block: _unsupported_reason(block, message.role)
     )
-    if message.role is Role.TOOL:
+    if message.role is msg.Role.TOOL:
         blocks = tuple(
             collector.supported_result(
-                message, block, lambda inner: _unsupported_reason(inner, Role.USER), call_wire_ids
+                message, block, lambda inner: _unsupported_reason(inner, msg.Role.USER), call_wire_ids
             )
             for block in blocks
         )
-    if message.role is Role.TOOL and not blocks:
+    if message.role is msg.Role.TOOL and not blocks:
         collector.add_loss(message, "message", "a tool message without a result")
         return []
     supported = message.replace(content=blocks)
@@ -367,27 +339,27 @@ def _write_message(message: Message, collector: LossCollector, call_wire_ids: di
     ]
 
 
-def _unsupported_reason(block: ContentBlock, role: Role) -> str | None:
+def _unsupported_reason(block: msg.ContentBlock, role: msg.Role) -> str | None:
     """Return why a message of a role cannot carry a block; ``None`` if it can."""
-    if not isinstance(block, OpaqueBlock) or block.dialect != NAME:
-        return unsupported_reason(block, role, NAME)
-    fits = block.wire.get("role") == "activity" if role is Role.ASSISTANT else role is Role.USER
+    if not isinstance(block, msg.OpaqueBlock) or block.dialect != NAME:
+        return base.unsupported_reason(block, role, NAME)
+    fits = block.wire.get("role") == "activity" if role is msg.Role.ASSISTANT else role is msg.Role.USER
     return None if fits else f"not supported in a message of the role {role}"
 
 
-def _split_message(message: Message) -> list[tuple[ContentBlock, ...]]:
+def _split_message(message: msg.Message) -> list[tuple[msg.ContentBlock, ...]]:
     """Return the blocks of each wire message."""
     blocks = message.content
-    if message.role is Role.USER or not blocks:
+    if message.role is msg.Role.USER or not blocks:
         return [blocks]
-    if message.role is not Role.ASSISTANT:
+    if message.role is not msg.Role.ASSISTANT:
         return [(block,) for block in blocks]
-    pieces: list[list[ContentBlock]] = []
+    pieces: list[list[msg.ContentBlock]] = []
     for block in blocks:
         if (
             pieces
-            and isinstance(block, CallBlock)
-            and isinstance(pieces[-1][-1], CallBlock | TextBlock)
+            and isinstance(block, msg.CallBlock)
+            and isinstance(pieces[-1][-1], msg.CallBlock | msg.TextBlock)
             and not _starts_piece(block)
         ):
             pieces[-1].append(block)
@@ -396,43 +368,43 @@ def _split_message(message: Message) -> list[tuple[ContentBlock, ...]]:
     return [tuple(piece) for piece in pieces]
 
 
-def _starts_piece(block: ContentBlock) -> bool:
+def _starts_piece(block: msg.ContentBlock) -> bool:
     """Return whether a block was the first of a secondary wire message."""
     return "piece" in get_notes(getattr(block, "provider_raw", None), NAME)
 
 
-def _wire_role(role: Role, blocks: tuple[ContentBlock, ...]) -> str:
+def _wire_role(role: msg.Role, blocks: tuple[msg.ContentBlock, ...]) -> str:
     first = blocks[0] if blocks else None
     if isinstance(first, _Thought):
         return "reasoning"
-    return "activity" if isinstance(first, OpaqueBlock) and role is Role.ASSISTANT else str(role)
+    return "activity" if isinstance(first, msg.OpaqueBlock) and role is msg.Role.ASSISTANT else str(role)
 
 
-def _write_main(message: Message, blocks: tuple[ContentBlock, ...]) -> dict[str, Any]:
-    wire: dict[str, Any] = apply_notes(_default_main(message, blocks), message_notes(message, NAME))
+def _write_main(message: msg.Message, blocks: tuple[msg.ContentBlock, ...]) -> dict[str, Any]:
+    wire: dict[str, Any] = base.apply_notes(_default_main(message, blocks), base.message_notes(message, NAME))
     return wire
 
 
-def _default_main(message: Message, blocks: tuple[ContentBlock, ...]) -> dict[str, Any]:
+def _default_main(message: msg.Message, blocks: tuple[msg.ContentBlock, ...]) -> dict[str, Any]:
     """Write the main wire message without its residue."""
-    form = message_notes(message, NAME).get("form")
-    wire = _default_piece_wire(message.role, get_wire_id(message), blocks, form)
-    extra = extra_fields(message, NAME)
+    form = base.message_notes(message, NAME).get("form")
+    wire = _default_piece_wire(message.role, base.get_wire_id(message), blocks, form)
+    extra = base.extra_fields(message, NAME)
     piece_fields = _piece_fields(message.role, blocks)
     return wire if extra is None and not piece_fields else _add_own_fields(wire, {**piece_fields, **(extra or {})})
 
 
-def _write_piece(message: Message, blocks: tuple[ContentBlock, ...], index: int) -> dict[str, Any]:
+def _write_piece(message: msg.Message, blocks: tuple[msg.ContentBlock, ...], index: int) -> dict[str, Any]:
     notes = get_notes(getattr(blocks[0], "provider_raw", None), NAME).get("piece", {})
-    wire: dict[str, Any] = apply_notes(_default_piece(message, blocks, index, notes), notes)
+    wire: dict[str, Any] = base.apply_notes(_default_piece(message, blocks, index, notes), notes)
     return wire
 
 
 def _default_piece(
-    message: Message, blocks: tuple[ContentBlock, ...], index: int, notes: dict[str, Any]
+    message: msg.Message, blocks: tuple[msg.ContentBlock, ...], index: int, notes: dict[str, Any]
 ) -> dict[str, Any]:
     """Write a secondary wire message without its residue."""
-    message_wire_id = get_wire_id(message)
+    message_wire_id = base.get_wire_id(message)
     wire = _default_piece_wire(message.role, notes.get("id") or f"{message_wire_id}.{index}", blocks, None)
     piece_fields = _piece_fields(message.role, blocks)
     if notes.get("joined"):
@@ -440,13 +412,13 @@ def _default_piece(
     return _add_own_fields(wire, {"part_of": message_wire_id, **piece_fields})
 
 
-def _piece_fields(role: Role, blocks: tuple[ContentBlock, ...]) -> dict[str, Any]:
-    if role is Role.SYSTEM and not blocks:
+def _piece_fields(role: msg.Role, blocks: tuple[msg.ContentBlock, ...]) -> dict[str, Any]:
+    if role is msg.Role.SYSTEM and not blocks:
         return {"empty": True}
     match blocks:
-        case (RedactedThinkingBlock(), *_):
+        case (msg.RedactedThinkingBlock(), *_):
             return {"redacted": True}
-        case (TextBlock(""), _, *_) if role is Role.ASSISTANT:
+        case (msg.TextBlock(""), _, *_) if role is msg.Role.ASSISTANT:
             return {"blank": True}
         case _:
             return {}
@@ -454,62 +426,64 @@ def _piece_fields(role: Role, blocks: tuple[ContentBlock, ...]) -> dict[str, Any
 
 def _add_own_fields(wire: dict[str, Any], fields: dict[str, Any]) -> dict[str, Any]:
     metadata = wire.get("metadata")
-    return {**wire, "metadata": {**(metadata if isinstance(metadata, dict) else {}), KEY: fields}}
+    return {**wire, "metadata": {**(metadata if isinstance(metadata, dict) else {}), base.KEY: fields}}
 
 
-def _default_piece_wire(role: Role, wire_id: str, blocks: tuple[ContentBlock, ...], form: str | None) -> dict[str, Any]:
+def _default_piece_wire(
+    role: msg.Role, wire_id: str, blocks: tuple[msg.ContentBlock, ...], form: str | None
+) -> dict[str, Any]:
     match role, blocks:
-        case Role.ASSISTANT, (OpaqueBlock(wire=wire),):
+        case msg.Role.ASSISTANT, (msg.OpaqueBlock(wire=wire),):
             return wire
-        case Role.ASSISTANT, (ThinkingBlock(text, signature),):
+        case msg.Role.ASSISTANT, (msg.ThinkingBlock(text, signature),):
             encrypted = {} if signature is None else {"encryptedValue": signature}
             return {"id": wire_id, "role": "reasoning", "content": text, **encrypted}
-        case Role.ASSISTANT, (RedactedThinkingBlock(data),):
+        case msg.Role.ASSISTANT, (msg.RedactedThinkingBlock(data),):
             return {"id": wire_id, "role": "reasoning", "content": "", "encryptedValue": data}
-        case Role.ASSISTANT, _:
+        case msg.Role.ASSISTANT, _:
             return {"id": wire_id, "role": "assistant", **_default_text(blocks)}
-        case Role.SYSTEM, _:
-            text = blocks[0].text if blocks and isinstance(blocks[0], TextBlock) else ""
+        case msg.Role.SYSTEM, _:
+            text = blocks[0].text if blocks and isinstance(blocks[0], msg.TextBlock) else ""
             return {"id": wire_id, "role": "developer" if form == "developer" else "system", "content": text}
-        case Role.TOOL, (ToolResultBlock() as result,):
+        case msg.Role.TOOL, (msg.ToolResultBlock() as result,):
             return {"id": wire_id, "role": "tool", **_default_result(result, form)}
         case _:
             return {"id": wire_id, "role": "user", "content": _default_content(blocks, form)}
 
 
-def _default_text(blocks: tuple[ContentBlock, ...]) -> dict[str, Any]:
-    fields: dict[str, Any] = {"content": blocks[0].text} if blocks and isinstance(blocks[0], TextBlock) else {}
-    calls = [_write_call(block) for block in blocks if isinstance(block, CallBlock)]
+def _default_text(blocks: tuple[msg.ContentBlock, ...]) -> dict[str, Any]:
+    fields: dict[str, Any] = {"content": blocks[0].text} if blocks and isinstance(blocks[0], msg.TextBlock) else {}
+    calls = [_write_call(block) for block in blocks if isinstance(block, msg.CallBlock)]
     return {**fields, "toolCalls": calls} if calls else fields
 
 
-def _default_result(result: ToolResultBlock, form: str | None) -> dict[str, Any]:
+def _default_result(result: msg.ToolResultBlock, form: str | None) -> dict[str, Any]:
     wire_id = get_notes(result.provider_raw, NAME).get("id", result.tool_use_id)
     fields = {"content": _default_content(result.content, form), "toolCallId": wire_id}
     if result.is_error:
-        texts = [block.text for block in result.content if isinstance(block, TextBlock)]
+        texts = [block.text for block in result.content if isinstance(block, msg.TextBlock)]
         fields["error"] = "\n".join(texts) or "it failed"
     return fields
 
 
-def _default_content(blocks: tuple[ContentBlock, ...], form: str | None) -> Any:
+def _default_content(blocks: tuple[msg.ContentBlock, ...], form: str | None) -> Any:
     """Write content as text if it is one text, unless it was a list."""
-    if len(blocks) == 1 and isinstance(blocks[0], TextBlock) and form != "list":
+    if len(blocks) == 1 and isinstance(blocks[0], msg.TextBlock) and form != "list":
         return blocks[0].text
     return [_write_part(block) for block in blocks]
 
 
-def _write_part(block: ContentBlock) -> Any:
-    return write_with_notes(block, NAME, lambda notes: _default_part(block, notes.get("form")))
+def _write_part(block: msg.ContentBlock) -> Any:
+    return base.write_with_notes(block, NAME, lambda notes: _default_part(block, notes.get("form")))
 
 
-def _default_part(block: ContentBlock, form: str | None) -> dict[str, Any]:
+def _default_part(block: msg.ContentBlock, form: str | None) -> dict[str, Any]:
     match block:
-        case TextBlock(text):
+        case msg.TextBlock(text):
             return {"type": "text", "text": text}
-        case OpaqueBlock(wire=wire):
+        case msg.OpaqueBlock(wire=wire):
             return wire
-        case _ if isinstance(block, MediaBlock):
+        case _ if isinstance(block, msg.MediaBlock):
             name = getattr(block, "name", None)
             if form == "binary":
                 data_field = {"data" if block.source.kind == "base64" else "url": block.source.data}
@@ -521,7 +495,7 @@ def _default_part(block: ContentBlock, form: str | None) -> dict[str, Any]:
             raise AssertionError(f"{block.type} is not a part")
 
 
-def _default_source(block: MediaBlock) -> dict[str, Any]:
+def _default_source(block: msg.MediaBlock) -> dict[str, Any]:
     source, media_type = block.source, block.media_type
     type_field = {} if media_type == _UNKNOWN_TYPES[block.type] else {"mimeType": media_type}
     match source.kind:
@@ -533,14 +507,14 @@ def _default_source(block: MediaBlock) -> dict[str, Any]:
             return {"type": "file", "value": source.data, "provider": _FILE_PROVIDER, **type_field}
 
 
-def _write_call(block: CallBlock) -> Any:
-    return write_with_notes(block, NAME, lambda notes: _default_call(block, notes.get("id")))
+def _write_call(block: msg.CallBlock) -> Any:
+    return base.write_with_notes(block, NAME, lambda notes: _default_call(block, notes.get("id")))
 
 
-def _default_call(block: CallBlock, wire_id: str | None) -> dict[str, Any]:
-    if isinstance(block, ToolUseBlock):
+def _default_call(block: msg.CallBlock, wire_id: str | None) -> dict[str, Any]:
+    if isinstance(block, msg.ToolUseBlock):
         text, metadata = msgspec.json.encode(block.input).decode(), {}
     else:
-        text, metadata = block.input_text, {"metadata": {KEY: {"invalid": block.reason}}}
+        text, metadata = block.input_text, {"metadata": {base.KEY: {"invalid": block.reason}}}
     function = {"name": block.name, "arguments": text}
     return {"id": wire_id or block.id, "type": "function", "function": function, **metadata}

@@ -25,50 +25,31 @@ from typing import Any, Final, Literal
 import msgspec
 
 from dragoman import codec
+from dragoman import message as msg
 from dragoman.errors import FormatError, InputError, JsonError
 from dragoman.exchange import Loss
 from dragoman.ids import ALPHABET, derive_ulid, ulid
 from dragoman.jsontext import OWN, expect_object, read_json, storage_problem, validate_json
-from dragoman.message import (
-    AudioBlock,
-    CallBlock,
-    ContentBlock,
-    DocumentBlock,
-    ImageBlock,
-    ImageSource,
-    MediaBlock,
-    Message,
-    MessageMetadata,
-    OpaqueBlock,
-    ProviderRaw,
-    RedactedThinkingBlock,
-    Role,
-    TextBlock,
-    ThinkingBlock,
-    ToolResultBlock,
-    UnknownBlock,
-    VideoBlock,
-)
 from dragoman.wire import losses, residue
 from dragoman.wire.message_builder import tool_id_for
 from dragoman.wire.residue import foreign_field_losses, get_notes
 
 KEY: Final = "dragoman"
 _ULID: Final = re.compile(rf"[0-7][{ALPHABET}]{{25}}")
-_EMPTY_METADATA: Final = MessageMetadata()
+_EMPTY_METADATA: Final = msg.MessageMetadata()
 _EMPTY_FIELDS: Final = tuple(
     (name, getattr(_EMPTY_METADATA, name))
-    for name in MessageMetadata.__struct_fields__
+    for name in msg.MessageMetadata.__struct_fields__
     if name not in ("provider_raw", "parent_tool_use_id")
 )
-MEDIA_BLOCKS: Final[dict[str, type[MediaBlock]]] = {
-    "image": ImageBlock,
-    "audio": AudioBlock,
-    "video": VideoBlock,
-    "document": DocumentBlock,
+MEDIA_BLOCKS: Final[dict[str, type[msg.MediaBlock]]] = {
+    "image": msg.ImageBlock,
+    "audio": msg.AudioBlock,
+    "video": msg.VideoBlock,
+    "document": msg.DocumentBlock,
 }
 UNKNOWN_TYPES: Final = {"image": "image/*", "audio": "audio/*", "video": "video/*"}  # media types that a wire omits
-KNOWN_ROLES: Final = frozenset(Role)  # other roles are of a newer version
+KNOWN_ROLES: Final = frozenset(msg.Role)  # other roles are of a newer version
 _SEPARATE_FIELDS: Final = ("session_id", "role", "content")  # expressed by the format, or passed by the caller
 
 
@@ -80,7 +61,7 @@ class TranscriptReader:
 
     def __init__(self, name: str, session_id: str, created_at: datetime) -> None:
         self.name = name
-        self.messages: list[Message] = []
+        self.messages: list[msg.Message] = []
         self.path = "$"  # of the current item, for errors without a path
         self._session_id = session_id
         self._created_at = created_at.astimezone(UTC)
@@ -91,13 +72,13 @@ class TranscriptReader:
 
     def make_message(
         self,
-        role: Role,
-        blocks: Iterable[ContentBlock],
+        role: msg.Role,
+        blocks: Iterable[msg.ContentBlock],
         *,
         wire_id: Any = None,
         own_extra: Any = None,
         **metadata_fields: Any,
-    ) -> Message:
+    ) -> msg.Message:
         """Create a message without adding it to ``messages``; the caller adds notes about its residue.
 
         ``wire_id`` is the id in the format, ``own_extra`` the object under ``KEY``, ``metadata_fields`` metadata that
@@ -109,22 +90,22 @@ class TranscriptReader:
             message_id = wire_id
         elif isinstance(wire_id, str) and wire_id:
             metadata_fields.setdefault("message_id", wire_id)
-        if role is Role.TOOL and content and isinstance(content[0], ToolResultBlock):
+        if role is msg.Role.TOOL and content and isinstance(content[0], msg.ToolResultBlock):
             metadata_fields.setdefault("parent_tool_use_id", content[0].tool_use_id)
         if own_extra is not None:
             return self._make_from_extra(own_extra, message_id, role, content, metadata_fields)
         defaults = {"id": message_id, "at": self._created_at.isoformat()}
-        metadata = MessageMetadata(**metadata_fields, provider_raw={"dialect": self.name, "given": defaults})
-        return Message(message_id, self._session_id, role, content, metadata, self._created_at)
+        metadata = msg.MessageMetadata(**metadata_fields, provider_raw={"dialect": self.name, "given": defaults})
+        return msg.Message(message_id, self._session_id, role, content, metadata, self._created_at)
 
     def _make_from_extra(
         self,
         own_extra: Any,
         message_id: str,
-        role: Role,
-        content: tuple[ContentBlock, ...],
+        role: msg.Role,
+        content: tuple[msg.ContentBlock, ...],
         metadata_fields: dict[str, Any],
-    ) -> Message:
+    ) -> msg.Message:
         fields = {"id": message_id, "created_at": self._created_at.isoformat(), **expect_object(own_extra, self.path)}
         extra_metadata = expect_object(fields.pop("metadata", {}), self.path)
         wire = {**fields, "session_id": self._session_id, "role": str(role), "content": [], "metadata": extra_metadata}
@@ -166,7 +147,7 @@ class TranscriptReader:
 
 def read_transcript(
     wire: Any, read: Callable[[Any, TranscriptReader], None], reader: TranscriptReader
-) -> tuple[Message, ...]:
+) -> tuple[msg.Message, ...]:
     """Return the messages that ``read`` adds to the reader. Input that cannot be stored raises ``FormatError``."""
     try:
         read(parse_wire(wire), reader)
@@ -201,7 +182,7 @@ def parse_wire(wire: Any) -> Any:
 # --- notes -----------------------------------------------------------------------------------------------------------
 
 
-def make_notes(name: str, default: Any, wire: Any, **notes: Any) -> ProviderRaw | None:
+def make_notes(name: str, default: Any, wire: Any, **notes: Any) -> msg.ProviderRaw | None:
     """Return the value for ``provider_raw``: the difference from the default output, and the order of keys."""
     raw = residue.make_notes(name, default, wire, **notes)
     rebuilt = residue.apply_diff(default, (raw or {}).get("residue"))
@@ -214,26 +195,26 @@ def make_notes(name: str, default: Any, wire: Any, **notes: Any) -> ProviderRaw 
 
 
 def with_residue(
-    name: str, block: ContentBlock | None, part: Any, write_default: Callable[[ContentBlock], Any], **notes: Any
-) -> ContentBlock:
+    name: str, block: msg.ContentBlock | None, part: Any, write_default: Callable[[msg.ContentBlock], Any], **notes: Any
+) -> msg.ContentBlock:
     """Return the block with the residue of its part. A part without a block becomes an opaque block."""
     if block is None:
-        return OpaqueBlock(name, part)
+        return msg.OpaqueBlock(name, part)
     return block.replace(provider_raw=make_notes(name, write_default(block), part, **notes))
 
 
-def apply_notes(default: Any, notes: ProviderRaw) -> Any:
+def apply_notes(default: Any, notes: msg.ProviderRaw) -> Any:
     """Return the original wire, with changes where the default output has changed since."""
     return _apply_order(residue.apply_diff(default, notes.get("residue")), notes.get("order"))
 
 
-def add_residue(message: Message, default: Any, wire: Any, name: str) -> Message:
+def add_residue(message: msg.Message, default: Any, wire: Any, name: str) -> msg.Message:
     """Return the message with the residue of its wire added to its notes."""
     notes = {key: note for key, note in message_notes(message, name).items() if key != "dialect"}
     return with_notes(message, make_notes(name, default, wire, **notes))
 
 
-def with_notes(message: Message, notes: ProviderRaw | None) -> Message:
+def with_notes(message: msg.Message, notes: msg.ProviderRaw | None) -> msg.Message:
     """Return the message with these notes in place of its own. Notes that JSON cannot express raise ``ValueError``."""
     if notes is not None:
         validate_json(notes, "provider_raw")
@@ -241,17 +222,17 @@ def with_notes(message: Message, notes: ProviderRaw | None) -> Message:
     return msgspec.structs.replace(message, metadata=metadata)
 
 
-def add_notes(message: Message, name: str, **notes: Any) -> Message:
+def add_notes(message: msg.Message, name: str, **notes: Any) -> msg.Message:
     """Return the message with these notes added to its own."""
     return with_notes(message, {"dialect": name, **message_notes(message, name), **notes}) if notes else message
 
 
-def message_notes(message: Message, name: str) -> ProviderRaw:
+def message_notes(message: msg.Message, name: str) -> msg.ProviderRaw:
     """Return the notes of a format about a message."""
     return get_notes(message.metadata.provider_raw, name)
 
 
-def write_with_notes(block: ContentBlock, name: str, write_default: Callable[[ProviderRaw], Any]) -> Any:
+def write_with_notes(block: msg.ContentBlock, name: str, write_default: Callable[[msg.ProviderRaw], Any]) -> Any:
     """Write a block with a function of its notes, and apply the notes to the result."""
     notes = get_notes(getattr(block, "provider_raw", None), name)
     return apply_notes(write_default(notes), notes)
@@ -284,7 +265,7 @@ def _apply_order(value: Any, order: dict[str, Any] | None) -> Any:
 # --- extra fields ----------------------------------------------------------------------------------------------------
 
 
-def get_wire_id(message: Message) -> str:
+def get_wire_id(message: msg.Message) -> str:
     """Return the id of a message in the format."""
     return message.metadata.message_id or message.id
 
@@ -296,7 +277,7 @@ def own_fields(container: Any) -> dict[str, Any] | None:
 
 
 def extra_fields(
-    message: Message, name: str, expressed: Collection[str] = (), *, has_id: bool = True
+    message: msg.Message, name: str, expressed: Collection[str] = (), *, has_id: bool = True
 ) -> dict[str, Any] | None:
     """Return time, id and metadata that the format cannot express; ``None`` if reading restores them anyway.
 
@@ -323,19 +304,19 @@ def extra_fields(
         has_id and get_wire_id(message) == message.id and _ULID.fullmatch(message.id)
     ):
         del extra["id"]
-    if message.role is Role.TOOL and _possible_parents(message) != {message.metadata.parent_tool_use_id}:
+    if message.role is msg.Role.TOOL and _possible_parents(message) != {message.metadata.parent_tool_use_id}:
         extra["metadata"] = {**extra["metadata"], "parent_tool_use_id": message.metadata.parent_tool_use_id}
     if not extra["metadata"]:
         del extra["metadata"]
     return extra or None
 
 
-def _has_no_extra(message: Message, expressed: Collection[str]) -> bool:
+def _has_no_extra(message: msg.Message, expressed: Collection[str]) -> bool:
     """Return whether there are no extra fields: a fast check."""
     metadata = message.metadata
     if message.schema_version != 1 or message.unknown_fields is not msgspec.UNSET:
         return False
-    if {metadata.parent_tool_use_id} != (_possible_parents(message) if message.role is Role.TOOL else {None}):
+    if {metadata.parent_tool_use_id} != (_possible_parents(message) if message.role is msg.Role.TOOL else {None}):
         return False
     return all(getattr(metadata, name) == value for name, value in _EMPTY_FIELDS if name not in expressed)
 
@@ -345,23 +326,23 @@ def _is_foreign_id(message_id: str | None) -> bool:
     return bool(message_id) and not _ULID.fullmatch(message_id or "")
 
 
-def _residual_metadata(message: Message, expressed: Collection[str]) -> MessageMetadata:
+def _residual_metadata(message: msg.Message, expressed: Collection[str]) -> msg.MessageMetadata:
     metadata = message.metadata
     reset: dict[str, Any] = {field: getattr(_EMPTY_METADATA, field) for field in expressed}
-    if message.role is Role.TOOL and metadata.parent_tool_use_id == _first_result_id(message):
+    if message.role is msg.Role.TOOL and metadata.parent_tool_use_id == _first_result_id(message):
         reset["parent_tool_use_id"] = None
     return metadata.replace(provider_raw=None, **reset)
 
 
-def _possible_parents(message: Message) -> set[str | None]:
+def _possible_parents(message: msg.Message) -> set[str | None]:
     """Return the calls that a reader may take as the parent: that of the first block, or of the first result."""
-    results = (block.tool_use_id for block in message.content if isinstance(block, ToolResultBlock))
+    results = (block.tool_use_id for block in message.content if isinstance(block, msg.ToolResultBlock))
     return {_first_result_id(message), next(results, None)}
 
 
-def _first_result_id(message: Message) -> str | None:
+def _first_result_id(message: msg.Message) -> str | None:
     first = message.content[0] if message.content else None
-    return first.tool_use_id if isinstance(first, ToolResultBlock) else None
+    return first.tool_use_id if isinstance(first, msg.ToolResultBlock) else None
 
 
 # --- media -----------------------------------------------------------------------------------------------------------
@@ -373,43 +354,43 @@ def media_kind(media_type: str) -> str:
     return prefix if prefix in MEDIA_BLOCKS else "document"
 
 
-def make_medium(kind: str, source: ImageSource, media_type: str, name: Any = None) -> MediaBlock:
+def make_medium(kind: str, source: msg.ImageSource, media_type: str, name: Any = None) -> msg.MediaBlock:
     """Return a media block; only a document has a name."""
     if kind == "document":
-        return DocumentBlock(source, media_type, name if isinstance(name, str) else None)
+        return msg.DocumentBlock(source, media_type, name if isinstance(name, str) else None)
     return MEDIA_BLOCKS[kind](source, media_type)
 
 
 # --- losses ----------------------------------------------------------------------------------------------------------
 
 
-def unsupported_reason(block: ContentBlock, role: Role, name: str) -> str | None:
+def unsupported_reason(block: msg.ContentBlock, role: msg.Role, name: str) -> str | None:
     """Return why a chat message of a role cannot carry a block; ``None`` if it can."""
     match block:
-        case TextBlock() if role is not Role.TOOL:
+        case msg.TextBlock() if role is not msg.Role.TOOL:
             return None
-        case _ if isinstance(block, CallBlock | ThinkingBlock | RedactedThinkingBlock):
-            return None if role is Role.ASSISTANT else f"not supported in a message of the role {role}"
-        case ToolResultBlock():
-            return None if role is Role.TOOL else f"not supported in a message of the role {role}"
-        case _ if isinstance(block, MediaBlock):
-            return None if role is Role.USER else f"media are not supported in a message of the role {role}"
-        case OpaqueBlock(dialect=dialect):
-            return None if dialect == name and role is not Role.TOOL else f"a block of {dialect}"
-        case TextBlock():
+        case _ if isinstance(block, msg.CallBlock | msg.ThinkingBlock | msg.RedactedThinkingBlock):
+            return None if role is msg.Role.ASSISTANT else f"not supported in a message of the role {role}"
+        case msg.ToolResultBlock():
+            return None if role is msg.Role.TOOL else f"not supported in a message of the role {role}"
+        case _ if isinstance(block, msg.MediaBlock):
+            return None if role is msg.Role.USER else f"media are not supported in a message of the role {role}"
+        case msg.OpaqueBlock(dialect=dialect):
+            return None if dialect == name and role is not msg.Role.TOOL else f"a block of {dialect}"
+        case msg.TextBlock():
             return "a tool message contains only results"
         case _:
             return "a block type of a newer version"
 
 
-def unsupported_item_reason(block: ContentBlock, name: str) -> str | None:
+def unsupported_item_reason(block: msg.ContentBlock, name: str) -> str | None:
     """Return why a prompt or a result cannot contain a block, where workspace files are not supported."""
     match block:
-        case TextBlock():
+        case msg.TextBlock():
             return None
-        case OpaqueBlock(dialect=dialect):
+        case msg.OpaqueBlock(dialect=dialect):
             return None if dialect == name else f"a block of {dialect}"
-        case _ if isinstance(block, MediaBlock):
+        case _ if isinstance(block, msg.MediaBlock):
             return "a workspace file that others cannot read" if block.source.kind == "file_ref" else None
         case _:
             return "this format has no such part"
@@ -418,21 +399,24 @@ def unsupported_item_reason(block: ContentBlock, name: str) -> str | None:
 class LossCollector:
     """Losses of a format."""
 
-    def __init__(self, name: str, messages: Iterable[Message] = ()) -> None:
+    def __init__(self, name: str, messages: Iterable[msg.Message] = ()) -> None:
         """Start with the losses of fields of these messages that only a provider has."""
         self.name = name
         self.losses: list[Loss] = list(foreign_field_losses(messages, name))
 
     def supported_blocks(
-        self, message: Message, blocks: Iterable[ContentBlock], find_reason: Callable[[ContentBlock], str | None]
-    ) -> tuple[ContentBlock, ...]:
+        self,
+        message: msg.Message,
+        blocks: Iterable[msg.ContentBlock],
+        find_reason: Callable[[msg.ContentBlock], str | None],
+    ) -> tuple[msg.ContentBlock, ...]:
         """Return the supported blocks. The others, optional fields and fields of newer versions are losses."""
         supported = tuple(losses.supported_blocks(blocks, find_reason, self.name, self.losses, message))
         for block in supported:
             for kind, reason in _field_losses(block):
                 self.losses.append(Loss(message.session_id, message.id, block.type, self.name, reason, kind))
             source = getattr(block, "source", None)
-            if isinstance(block, UnknownBlock) or (
+            if isinstance(block, msg.UnknownBlock) or (
                 _has_no_unknown_fields(block) and (source is None or _has_no_unknown_fields(source))
             ):
                 continue
@@ -441,20 +425,20 @@ class LossCollector:
 
     def supported_result(
         self,
-        message: Message,
-        result: ContentBlock,
-        find_reason: Callable[[ContentBlock], str | None],
+        message: msg.Message,
+        result: msg.ContentBlock,
+        find_reason: Callable[[msg.ContentBlock], str | None],
         call_wire_ids: dict[str, str],
-    ) -> ToolResultBlock:
+    ) -> msg.ToolResultBlock:
         """Return a result with its supported blocks, and with the wire id of its call if it has none."""
-        assert isinstance(result, ToolResultBlock)
+        assert isinstance(result, msg.ToolResultBlock)
         content = self.supported_blocks(message, result.content, find_reason)
         notes = get_notes(result.provider_raw, self.name)
         if "id" not in notes and result.tool_use_id in call_wire_ids:
             notes = {"dialect": self.name, **notes, "id": call_wire_ids[result.tool_use_id]}
         return result.replace(content=content, provider_raw=notes or None)
 
-    def add_loss(self, message: Message, block_type: str, reason: str) -> None:
+    def add_loss(self, message: msg.Message, block_type: str, reason: str) -> None:
         """Add a loss."""
         self.losses.append(Loss(message.session_id, message.id, block_type, self.name, reason))
 
@@ -469,7 +453,7 @@ _NO_FIELD: Final[dict[str, tuple[Literal["hint", "loss"], str]]] = {  # optional
 }
 
 
-def _field_losses(block: ContentBlock) -> Iterator[tuple[Literal["hint", "loss"], str]]:
+def _field_losses(block: msg.ContentBlock) -> Iterator[tuple[Literal["hint", "loss"], str]]:
     for name, report in _NO_FIELD.items():
         if getattr(block, name, None) not in (None, (), False):
             yield report
@@ -479,7 +463,7 @@ def _has_no_unknown_fields(value: Any) -> bool:
     return value.unknown_fields is msgspec.UNSET
 
 
-def wire_ids(messages: Iterable[Message], name: str) -> dict[str, str]:
+def wire_ids(messages: Iterable[msg.Message], name: str) -> dict[str, str]:
     """Return the wire id of each call by our id, for results that only have our id."""
-    calls = (block for message in messages for block in message.content if isinstance(block, CallBlock))
+    calls = (block for message in messages for block in message.content if isinstance(block, msg.CallBlock))
     return {call.id: notes["id"] for call in calls if "id" in (notes := get_notes(call.provider_raw, name))}

@@ -19,51 +19,11 @@ from typing import Any, Final
 
 import msgspec
 
+from dragoman import message as msg
 from dragoman.errors import FormatError, JsonError
 from dragoman.exchange import Written
 from dragoman.jsontext import OWN, count_or_zero, expect_list, expect_object, read_json, text_or_none
-from dragoman.message import (
-    NOT_RECORDED,
-    CallBlock,
-    ContentBlock,
-    ImageSource,
-    InvalidToolUseBlock,
-    MediaBlock,
-    Message,
-    MessageStatus,
-    OpaqueBlock,
-    RedactedThinkingBlock,
-    Role,
-    TextBlock,
-    ThinkingBlock,
-    ToolResultBlock,
-    ToolUseBlock,
-    Usage,
-)
-from dragoman.transcripts.base import (
-    KEY,
-    MEDIA_BLOCKS,
-    UNKNOWN_TYPES,
-    LossCollector,
-    TranscriptReader,
-    add_notes,
-    add_residue,
-    apply_notes,
-    extra_fields,
-    has_typed_parts,
-    is_list_of,
-    make_medium,
-    make_notes,
-    media_kind,
-    message_notes,
-    own_fields,
-    read_transcript,
-    unsupported_item_reason,
-    wire_ids,
-    with_notes,
-    with_residue,
-    write_with_notes,
-)
+from dragoman.transcripts import base
 from dragoman.wire.counts import drop_impossible_counts
 from dragoman.wire.residue import fingerprint
 from dragoman.wire.tool_definitions import read_arguments
@@ -74,14 +34,14 @@ INPUT: Final = "gen_ai.input.messages"
 OUTPUT: Final = "gen_ai.output.messages"
 _ATTRIBUTES: Final = (INSTRUCTIONS, INPUT, OUTPUT)
 _OTHER_ROLES: Final = {  # role names of providers
-    "developer": Role.SYSTEM,
-    "human": Role.USER,
-    "model": Role.ASSISTANT,
-    "function": Role.TOOL,
+    "developer": msg.Role.SYSTEM,
+    "human": msg.Role.USER,
+    "model": msg.Role.ASSISTANT,
+    "function": msg.Role.TOOL,
 }
 _WHOLE: Final = "whole"  # under our key: the wire message is one message
-_MODALITIES: Final = {cls: modality for modality, cls in MEDIA_BLOCKS.items()}
-_UNKNOWN_TYPES: Final = {**UNKNOWN_TYPES, "document": "application/*"}
+_MODALITIES: Final = {cls: modality for modality, cls in base.MEDIA_BLOCKS.items()}
+_UNKNOWN_TYPES: Final = {**base.UNKNOWN_TYPES, "document": "application/*"}
 _URL_TYPES: Final = ("image-url", "audio-url", "video-url", "document-url")  # earlier parts of pydantic-ai
 _RESULT_TYPES: Final = ("text", "blob", "uri", "binary", *_URL_TYPES)  # parts of a tool result
 _Wire = dict[str, Any]
@@ -91,13 +51,13 @@ def looks_like(wire: Any) -> bool:
     """Return whether a value may be messages of traces: they have a role and parts, but no id or kind."""
     if isinstance(wire, dict):
         return any(attribute in wire for attribute in _ATTRIBUTES)
-    return is_list_of(wire, _is_message)
+    return base.is_list_of(wire, _is_message)
 
 
 def _is_message(item: Any) -> bool:
     match item:
         case {"role": str(), "parts": list(parts)} if "id" not in item and "kind" not in item:
-            return has_typed_parts(parts)
+            return base.has_typed_parts(parts)
         case _:
             return False
 
@@ -105,12 +65,12 @@ def _is_message(item: Any) -> bool:
 # --- reading ---------------------------------------------------------------------------------------------------------
 
 
-def read_messages(wire: Any, *, session_id: str, created_at: datetime) -> tuple[Message, ...]:
+def read_messages(wire: Any, *, session_id: str, created_at: datetime) -> tuple[msg.Message, ...]:
     """Read a list of messages, or the attributes of a span."""
-    return read_transcript(wire, _read_wire, TranscriptReader(NAME, session_id, created_at))
+    return base.read_transcript(wire, _read_wire, base.TranscriptReader(NAME, session_id, created_at))
 
 
-def _read_wire(value: Any, reader: TranscriptReader) -> None:
+def _read_wire(value: Any, reader: base.TranscriptReader) -> None:
     if isinstance(value, dict):
         _read_span(value, reader)
         return
@@ -118,7 +78,7 @@ def _read_wire(value: Any, reader: TranscriptReader) -> None:
         _read_item(expect_object(item, f"$[{index}]"), f"$[{index}]", reader)
 
 
-def _read_span(span: _Wire, reader: TranscriptReader) -> None:
+def _read_span(span: _Wire, reader: base.TranscriptReader) -> None:
     """Read the attributes of a span; those without messages are noted on the first message."""
     if not any(attribute in span for attribute in _ATTRIBUTES):
         raise FormatError(f"the attributes of a span need one of {', '.join(_ATTRIBUTES)}", where="$")
@@ -128,19 +88,19 @@ def _read_span(span: _Wire, reader: TranscriptReader) -> None:
             _read_attribute(attribute, span, reader)
             if len(reader.messages) > start:
                 form = "text" if isinstance(span[attribute], str) else "list"
-                reader.messages[start] = add_notes(reader.messages[start], NAME, attribute=[attribute, form])
+                reader.messages[start] = base.add_notes(reader.messages[start], NAME, attribute=[attribute, form])
     reader.path = "$"
     if not reader.messages:
-        message = reader.make_message(Role.SYSTEM, ())
-        reader.messages.append(add_notes(message, NAME, attribute=["", ""]))  # a span without messages
-    first = reader.messages[0] = add_notes(reader.messages[0], NAME, span={})
+        message = reader.make_message(msg.Role.SYSTEM, ())
+        reader.messages.append(base.add_notes(message, NAME, attribute=["", ""]))  # a span without messages
+    first = reader.messages[0] = base.add_notes(reader.messages[0], NAME, span={})
     default = _default_span(reader.messages, _WriteContext(reader.messages))
-    raw = make_notes(NAME, default, span) or {}
+    raw = base.make_notes(NAME, default, span) or {}
     span_notes = {name: raw[name] for name in ("residue", "order") if name in raw}
-    reader.messages[0] = add_notes(first, NAME, span=span_notes)
+    reader.messages[0] = base.add_notes(first, NAME, span=span_notes)
 
 
-def _read_attribute(attribute: str, span: _Wire, reader: TranscriptReader) -> None:
+def _read_attribute(attribute: str, span: _Wire, reader: base.TranscriptReader) -> None:
     where = f"$[{attribute!r}]"
     value = _parse_attribute(span[attribute], where)
     if attribute == INSTRUCTIONS:
@@ -171,38 +131,38 @@ def _read_answer_metadata(span: _Wire) -> dict[str, Any]:
     return {name: value for name, value in fields.items() if value is not None}
 
 
-def _read_usage(span: _Wire) -> Usage | None:
+def _read_usage(span: _Wire) -> msg.Usage | None:
     prompt, output = span.get("gen_ai.usage.input_tokens"), span.get("gen_ai.usage.output_tokens")
     if type(prompt) is not int and type(output) is not int:
         return None
     cached = count_or_zero(span.get("gen_ai.usage.cache_read.input_tokens"))
     created = count_or_zero(span.get("gen_ai.usage.cache_creation.input_tokens"))
-    usage = Usage(
+    usage = msg.Usage(
         input_tokens=max(count_or_zero(prompt) - cached - created, 0),
         output_tokens=count_or_zero(output),
         cached_input_tokens=cached,
         cache_creation_input_tokens=created,
         cost_usd=None,
-        pricing_version=NOT_RECORDED,
+        pricing_version=msg.NOT_RECORDED,
         latency_ms=0,
     )
     return drop_impossible_counts(usage, NAME)
 
 
 def _read_item(
-    item: _Wire, where: str, reader: TranscriptReader, metadata_fields: dict[str, Any] | None = None
+    item: _Wire, where: str, reader: base.TranscriptReader, metadata_fields: dict[str, Any] | None = None
 ) -> None:
     """Read a wire message, which becomes several messages if it contains tool results."""
     role_name = item.get("role")
     if not isinstance(role_name, str):
         raise FormatError("a message needs a role, as text", where=f"{where}.role")
-    role = _OTHER_ROLES.get(role_name) or Role.unknown(role_name)
-    blocks: list[ContentBlock] = []
+    role = _OTHER_ROLES.get(role_name) or msg.Role.unknown(role_name)
+    blocks: list[msg.ContentBlock] = []
     for index, part in enumerate(expect_list(item.get("parts"), f"{where}.parts")):
         reader.path = f"{where}.parts[{index}]"
         blocks.append(_read_part(expect_object(part, reader.path), role, reader))
     reader.path = where
-    start, extra = len(reader.messages), (own_fields(item) or {})
+    start, extra = len(reader.messages), (base.own_fields(item) or {})
     runs = [(role, blocks)] if extra.get(_WHOLE) is True else list(_split_runs(role, blocks))
     for number, (run_role, run_blocks) in enumerate(runs):
         reader.messages.append(
@@ -210,33 +170,33 @@ def _read_item(
         )
     group = reader.messages[start:]
     default = _default_item(group, _WriteContext(group))
-    reader.messages[start] = add_residue(group[0], default, item, NAME)
+    reader.messages[start] = base.add_residue(group[0], default, item, NAME)
 
 
 def _make_message(
-    role: Role,
-    blocks: Sequence[ContentBlock],
+    role: msg.Role,
+    blocks: Sequence[msg.ContentBlock],
     item: _Wire,
-    reader: TranscriptReader,
+    reader: base.TranscriptReader,
     answer_metadata: dict[str, Any],
     *,
     is_first: bool,
-) -> Message:
-    extra = {name: value for name, value in (own_fields(item) or {}).items() if name != _WHOLE}
-    metadata_fields: dict[str, Any] = answer_metadata if role is Role.ASSISTANT else {}
+) -> msg.Message:
+    extra = {name: value for name, value in (base.own_fields(item) or {}).items() if name != _WHOLE}
+    metadata_fields: dict[str, Any] = answer_metadata if role is msg.Role.ASSISTANT else {}
     if item.get("finish_reason") == "error":
-        metadata_fields = {**metadata_fields, "status": MessageStatus.ERROR}
-    has_extra = is_first and (extra or _WHOLE in (own_fields(item) or {}))
+        metadata_fields = {**metadata_fields, "status": msg.MessageStatus.ERROR}
+    has_extra = is_first and (extra or _WHOLE in (base.own_fields(item) or {}))
     message = reader.make_message(role, blocks, own_extra=extra if has_extra else None, **metadata_fields)
-    notes = dict(message_notes(message, NAME))
+    notes = dict(base.message_notes(message, NAME))
     if not is_first:
         notes["joined"] = True
-    if answer_metadata and role is Role.ASSISTANT:
+    if answer_metadata and role is msg.Role.ASSISTANT:
         notes["told"] = _metadata_fingerprint(message)
-    return with_notes(message, {**notes, "dialect": NAME} if notes else None)
+    return base.with_notes(message, {**notes, "dialect": NAME} if notes else None)
 
 
-def _metadata_fingerprint(message: Message) -> str:
+def _metadata_fingerprint(message: msg.Message) -> str:
     """Return a fingerprint of the metadata that a span contained."""
     metadata = message.metadata
     return fingerprint(
@@ -244,55 +204,59 @@ def _metadata_fingerprint(message: Message) -> str:
     )
 
 
-def _split_runs(role: Role, blocks: Iterable[ContentBlock]) -> Iterator[tuple[Role, list[ContentBlock]]]:
+def _split_runs(
+    role: msg.Role, blocks: Iterable[msg.ContentBlock]
+) -> Iterator[tuple[msg.Role, list[msg.ContentBlock]]]:
     """Yield the messages of one wire message: each result, and the blocks between results."""
-    run: list[ContentBlock] = []
+    run: list[msg.ContentBlock] = []
     has_results = False
     for block in blocks:
-        if not isinstance(block, ToolResultBlock):
+        if not isinstance(block, msg.ToolResultBlock):
             run.append(block)
             continue
         if run:
             yield role, run
             run = []
         has_results = True
-        yield Role.TOOL, [block]
+        yield msg.Role.TOOL, [block]
     if run or not has_results:
         yield role, run
 
 
-def _read_part(part: _Wire, role: Role, reader: TranscriptReader) -> ContentBlock:
+def _read_part(part: _Wire, role: msg.Role, reader: base.TranscriptReader) -> msg.ContentBlock:
     """Return the part as a block with its residue, or as an opaque block if its type is unknown."""
     if not isinstance(part.get("type"), str):
         raise FormatError("a part needs a type, as text", where=f"{reader.path}.type")
     notes: dict[str, Any] = {}
     block = _match_part(part, role, reader, notes)
-    return with_residue(NAME, block, part, lambda block: _default_part(block, notes, {}), **notes)
+    return base.with_residue(NAME, block, part, lambda block: _default_part(block, notes, {}), **notes)
 
 
-def _match_part(part: _Wire, role: Role, reader: TranscriptReader, notes: dict[str, Any]) -> ContentBlock | None:
+def _match_part(
+    part: _Wire, role: msg.Role, reader: base.TranscriptReader, notes: dict[str, Any]
+) -> msg.ContentBlock | None:
     match part:
         case {"builtin": True}:  # executed by the provider
             return None
         case {"type": "text"}:
-            return TextBlock(_get_text(part, reader))
+            return msg.TextBlock(_get_text(part, reader))
         case {"type": "reasoning" | "thinking" as kind}:
             notes["form"] = kind if kind == "thinking" else None
-            own = own_fields(part) or {}
+            own = base.own_fields(part) or {}
             if isinstance(own.get("redacted"), str):
-                return RedactedThinkingBlock(own["redacted"])
-            return ThinkingBlock(_get_text(part, reader), text_or_none(own.get("signature")))
+                return msg.RedactedThinkingBlock(own["redacted"])
+            return msg.ThinkingBlock(_get_text(part, reader), text_or_none(own.get("signature")))
         case {"type": "tool_call"}:
             return _read_call(part, reader, notes)
         case {"type": "tool_call_response"}:
             return _read_result(part, reader, notes)
-        case _ if role is not Role.ASSISTANT:
+        case _ if role is not msg.Role.ASSISTANT:
             return _read_medium(part, notes)
         case _:  # media created by a model
             return None
 
 
-def _get_text(part: _Wire, reader: TranscriptReader) -> str:
+def _get_text(part: _Wire, reader: base.TranscriptReader) -> str:
     """Return the text of a part; empty if the trace omits content."""
     content = part.get("content", "")
     if not isinstance(content, str):
@@ -300,30 +264,30 @@ def _get_text(part: _Wire, reader: TranscriptReader) -> str:
     return content
 
 
-def _read_call(part: _Wire, reader: TranscriptReader, notes: dict[str, Any]) -> CallBlock:
+def _read_call(part: _Wire, reader: base.TranscriptReader, notes: dict[str, Any]) -> msg.CallBlock:
     call_id, name = reader.read_call_identity(part, "name", "id", notes)
     arguments = part.get("arguments")
-    reason = (own_fields(part) or {}).get("reason")
+    reason = (base.own_fields(part) or {}).get("reason")
     if isinstance(reason, str) and isinstance(arguments, str):
-        return InvalidToolUseBlock(call_id, name, arguments, reason)
+        return msg.InvalidToolUseBlock(call_id, name, arguments, reason)
     match arguments:
         case dict():
-            return ToolUseBlock(call_id, name, arguments)
+            return msg.ToolUseBlock(call_id, name, arguments)
         case None:
             notes["form"] = "null" if "arguments" in part else "absent"
-            return ToolUseBlock(call_id, name, {})
+            return msg.ToolUseBlock(call_id, name, {})
         case str():
             value, problem = read_arguments(arguments)
             notes["form"] = "text" if problem is None else None
             if problem is not None:
-                return InvalidToolUseBlock(call_id, name, arguments, problem)
-            return ToolUseBlock(call_id, name, value)
+                return msg.InvalidToolUseBlock(call_id, name, arguments, problem)
+            return msg.ToolUseBlock(call_id, name, value)
         case _:
             notes["form"] = "json"
-            return InvalidToolUseBlock(call_id, name, _json_text(arguments), "a tool's input is a JSON object")
+            return msg.InvalidToolUseBlock(call_id, name, _json_text(arguments), "a tool's input is a JSON object")
 
 
-def _read_result(part: _Wire, reader: TranscriptReader, notes: dict[str, Any]) -> ToolResultBlock:
+def _read_result(part: _Wire, reader: base.TranscriptReader, notes: dict[str, Any]) -> msg.ToolResultBlock:
     wire_id = part.get("id")
     call_id = reader.result_id(wire_id if isinstance(wire_id, str) else reader.path)
     if isinstance(wire_id, str) and wire_id != call_id:
@@ -331,76 +295,81 @@ def _read_result(part: _Wire, reader: TranscriptReader, notes: dict[str, Any]) -
     key = "result" if "response" not in part and "result" in part else "response"
     notes["key"] = key if key == "result" else None
     blocks, notes["form"] = _read_response(part.get(key), reader) if key in part else ((), "absent")
-    return ToolResultBlock(call_id, blocks, (own_fields(part) or {}).get("is_error") is True)
+    return msg.ToolResultBlock(call_id, blocks, (base.own_fields(part) or {}).get("is_error") is True)
 
 
-def _read_response(response: Any, reader: TranscriptReader) -> tuple[tuple[ContentBlock, ...], str | None]:
+def _read_response(response: Any, reader: base.TranscriptReader) -> tuple[tuple[msg.ContentBlock, ...], str | None]:
     """Return the blocks of a result, and the form of a response that differs from the default."""
     match response:
         case None:
             return (), "null"
         case str():
-            return (TextBlock(response),), None
+            return (msg.TextBlock(response),), None
         case list() if all(isinstance(item, dict) and item.get("type") in _RESULT_TYPES for item in response):
-            blocks = tuple(_read_part(item, Role.TOOL, reader) for item in response)
-            return blocks, "list" if len(blocks) == 1 and isinstance(blocks[0], TextBlock) else None
+            blocks = tuple(_read_part(item, msg.Role.TOOL, reader) for item in response)
+            return blocks, "list" if len(blocks) == 1 and isinstance(blocks[0], msg.TextBlock) else None
         case _:
-            return (TextBlock(_json_text(response)),), "json"
+            return (msg.TextBlock(_json_text(response)),), "json"
 
 
 def _json_text(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
 
 
-def _read_medium(part: _Wire, notes: dict[str, Any]) -> MediaBlock | None:
+def _read_medium(part: _Wire, notes: dict[str, Any]) -> msg.MediaBlock | None:
     match part:
         case {"type": "blob", "content": str(data)}:
-            source, media_type = ImageSource("base64", data), part.get("mime_type")
+            source, media_type = msg.ImageSource("base64", data), part.get("mime_type")
         case {"type": "uri", "uri": str(address)}:
-            source, media_type = ImageSource("url", address), part.get("mime_type")
+            source, media_type = msg.ImageSource("url", address), part.get("mime_type")
         case {"type": "binary", "content": str(data), "media_type": str(media_type)}:
             notes["form"] = "binary"
-            source = ImageSource("base64", data)
+            source = msg.ImageSource("base64", data)
         case {"type": str(kind), "url": str(address)} if kind in _URL_TYPES:
             notes["form"] = kind
-            source, media_type = ImageSource("url", address), _UNKNOWN_TYPES[kind.removesuffix("-url")]
+            source, media_type = msg.ImageSource("url", address), _UNKNOWN_TYPES[kind.removesuffix("-url")]
         case _:
             return None
     stated_type = text_or_none(media_type)
     modality = part.get("modality")
-    if not isinstance(modality, str) or modality not in MEDIA_BLOCKS:
-        modality = media_kind(stated_type or "")
+    if not isinstance(modality, str) or modality not in base.MEDIA_BLOCKS:
+        modality = base.media_kind(stated_type or "")
     media_type = _UNKNOWN_TYPES[modality] if stated_type is None else stated_type
-    return make_medium(modality, source, media_type, (own_fields(part) or {}).get("name"))
+    return base.make_medium(modality, source, media_type, (base.own_fields(part) or {}).get("name"))
 
 
 # --- writing ---------------------------------------------------------------------------------------------------------
 
 
-class _WriteContext(LossCollector):
+class _WriteContext(base.LossCollector):
     """State of a write."""
 
-    def __init__(self, messages: Sequence[Message]) -> None:
+    def __init__(self, messages: Sequence[msg.Message]) -> None:
         super().__init__(NAME, messages)
-        self.call_wire_ids = wire_ids(messages, NAME)
+        self.call_wire_ids = base.wire_ids(messages, NAME)
 
 
-def write_messages(messages: Iterable[Message]) -> Written:
+def write_messages(messages: Iterable[msg.Message]) -> Written:
     """Write the list, or the attributes of the span that the messages were read from, and report losses."""
     history = tuple(messages)
     context = _WriteContext(history)
     span = next(
-        (message_notes(message, NAME)["span"] for message in history if "span" in message_notes(message, NAME)), None
+        (
+            base.message_notes(message, NAME)["span"]
+            for message in history
+            if "span" in base.message_notes(message, NAME)
+        ),
+        None,
     )
     if span is not None:
-        return Written(apply_notes(_default_span(history, context), span), tuple(context.losses))
+        return Written(base.apply_notes(_default_span(history, context), span), tuple(context.losses))
     wire = [_write_item(group, context) for group in _group_messages(history)]
     return Written(wire, tuple(context.losses))
 
 
-def _group_messages(messages: Iterable[Message]) -> Iterator[list[Message]]:
+def _group_messages(messages: Iterable[msg.Message]) -> Iterator[list[msg.Message]]:
     """Yield the messages of each wire message."""
-    group: list[Message] = []
+    group: list[msg.Message] = []
     for message in messages:
         if group and not _is_joined_to_previous(message):
             yield group
@@ -410,21 +379,21 @@ def _group_messages(messages: Iterable[Message]) -> Iterator[list[Message]]:
         yield group
 
 
-def _is_joined_to_previous(message: Message) -> bool:
+def _is_joined_to_previous(message: msg.Message) -> bool:
     """Return whether a message is part of the previous wire message; not if it has extra fields."""
     return (
-        message_notes(message, NAME).get("joined") is True
-        and extra_fields(message, NAME, _native_metadata(message), has_id=False) is None
+        base.message_notes(message, NAME).get("joined") is True
+        and base.extra_fields(message, NAME, _native_metadata(message), has_id=False) is None
     )
 
 
-def _default_span(messages: Sequence[Message], context: _WriteContext) -> _Wire:
+def _default_span(messages: Sequence[msg.Message], context: _WriteContext) -> _Wire:
     """Write the attributes with messages, in their original form."""
     span: _Wire = {}
     forms: dict[str, str] = {}
     attribute = INPUT
     for group in _group_messages(messages):
-        attribute, form = message_notes(group[0], NAME).get("attribute", (attribute, None))
+        attribute, form = base.message_notes(group[0], NAME).get("attribute", (attribute, None))
         if not attribute:
             attribute = INPUT
             continue
@@ -438,86 +407,92 @@ def _default_span(messages: Sequence[Message], context: _WriteContext) -> _Wire:
     return {name: _json_text(value) if forms.get(name) == "text" else value for name, value in span.items()}
 
 
-def _write_item(group: Sequence[Message], context: _WriteContext) -> _Wire:
-    wire: _Wire = apply_notes(_default_item(group, context), message_notes(group[0], NAME))
+def _write_item(group: Sequence[msg.Message], context: _WriteContext) -> _Wire:
+    wire: _Wire = base.apply_notes(_default_item(group, context), base.message_notes(group[0], NAME))
     return wire
 
 
-def _default_item(group: Sequence[Message], context: _WriteContext) -> _Wire:
+def _default_item(group: Sequence[msg.Message], context: _WriteContext) -> _Wire:
     """Write a wire message; the first message determines the role."""
     first = group[0]
     parts = [
         _write_part(block, context.call_wire_ids) for message in group for block in _supported_blocks(message, context)
     ]
     item: _Wire = {"role": first.role.value, "parts": parts}
-    if first.metadata.status is MessageStatus.ERROR:
+    if first.metadata.status is msg.MessageStatus.ERROR:
         item["finish_reason"] = "error"
-    extra = dict(extra_fields(first, NAME, _native_metadata(first), has_id=False) or {})
+    extra = dict(base.extra_fields(first, NAME, _native_metadata(first), has_id=False) or {})
     if len(group) == 1 and [run_role for run_role, _ in _split_runs(first.role, first.content)] != [first.role]:
         extra[_WHOLE] = True
-    return {**item, KEY: extra} if extra else item
+    return {**item, base.KEY: extra} if extra else item
 
 
-def _native_metadata(message: Message) -> list[str]:
+def _native_metadata(message: msg.Message) -> list[str]:
     """Return the metadata that the format or the attributes of the span express."""
-    expressed = ["status"] if message.metadata.status is MessageStatus.ERROR else []
-    if message_notes(message, NAME).get("told") == _metadata_fingerprint(message):
+    expressed = ["status"] if message.metadata.status is msg.MessageStatus.ERROR else []
+    if base.message_notes(message, NAME).get("told") == _metadata_fingerprint(message):
         expressed.extend(("model", "provider", "usage"))
     return expressed
 
 
-def _supported_blocks(message: Message, context: _WriteContext) -> Iterator[ContentBlock]:
+def _supported_blocks(message: msg.Message, context: _WriteContext) -> Iterator[msg.ContentBlock]:
     for block in context.supported_blocks(
         message, message.content, lambda block: _unsupported_reason(block, message.role)
     ):
-        if isinstance(block, ToolResultBlock):
+        if isinstance(block, msg.ToolResultBlock):
             yield block.replace(
                 content=context.supported_blocks(
-                    message, block.content, lambda inner: unsupported_item_reason(inner, NAME)
+                    message, block.content, lambda inner: base.unsupported_item_reason(inner, NAME)
                 )
             )
         else:
             yield block
 
 
-def _unsupported_reason(block: ContentBlock, role: Role) -> str | None:
+def _unsupported_reason(block: msg.ContentBlock, role: msg.Role) -> str | None:
     match block:
-        case ThinkingBlock() | RedactedThinkingBlock() | ToolUseBlock() | InvalidToolUseBlock() | ToolResultBlock():
+        case (
+            msg.ThinkingBlock()
+            | msg.RedactedThinkingBlock()
+            | msg.ToolUseBlock()
+            | msg.InvalidToolUseBlock()
+            | msg.ToolResultBlock()
+        ):
             return None
-        case _ if isinstance(block, MediaBlock) and role is Role.ASSISTANT:
+        case _ if isinstance(block, msg.MediaBlock) and role is msg.Role.ASSISTANT:
             return "media of an assistant are opaque in this format"
         case _:
-            return unsupported_item_reason(block, NAME)
+            return base.unsupported_item_reason(block, NAME)
 
 
-def _write_part(block: ContentBlock, call_wire_ids: dict[str, str]) -> _Wire:
-    if isinstance(block, OpaqueBlock):
+def _write_part(block: msg.ContentBlock, call_wire_ids: dict[str, str]) -> _Wire:
+    if isinstance(block, msg.OpaqueBlock):
         return block.wire
-    wire: _Wire = write_with_notes(block, NAME, lambda notes: _default_part(block, notes, call_wire_ids))
+    wire: _Wire = base.write_with_notes(block, NAME, lambda notes: _default_part(block, notes, call_wire_ids))
     return wire
 
 
-def _default_part(block: ContentBlock, notes: dict[str, Any], call_wire_ids: dict[str, str]) -> _Wire:
+def _default_part(block: msg.ContentBlock, notes: dict[str, Any], call_wire_ids: dict[str, str]) -> _Wire:
     """Write a part without its residue; of the notes, form and id are used."""
     match block:
-        case TextBlock(text):
+        case msg.TextBlock(text):
             return {"type": "text", "content": text}
-        case ThinkingBlock(text, signature):
+        case msg.ThinkingBlock(text, signature):
             part = {"type": notes.get("form") or "reasoning", "content": text}
-            return part if signature is None else {**part, KEY: {"signature": signature}}
-        case RedactedThinkingBlock(data):
-            return {"type": notes.get("form") or "reasoning", "content": "", KEY: {"redacted": data}}
-        case ToolUseBlock(call_id, name, value):
+            return part if signature is None else {**part, base.KEY: {"signature": signature}}
+        case msg.RedactedThinkingBlock(data):
+            return {"type": notes.get("form") or "reasoning", "content": "", base.KEY: {"redacted": data}}
+        case msg.ToolUseBlock(call_id, name, value):
             call = {"type": "tool_call", "id": notes.get("id", call_id), "name": name}
             return call | _default_arguments(value, notes.get("form"))
-        case InvalidToolUseBlock(call_id, name):
+        case msg.InvalidToolUseBlock(call_id, name):
             return {"type": "tool_call", "id": notes.get("id", call_id), "name": name} | _default_invalid_arguments(
                 block, notes
             )
-        case ToolResultBlock(tool_use_id):
+        case msg.ToolResultBlock(tool_use_id):
             wire_id = notes.get("id", call_wire_ids.get(tool_use_id, tool_use_id))
             return {"type": "tool_call_response", "id": wire_id} | _default_response(block, notes, call_wire_ids)
-        case _ if isinstance(block, MediaBlock):
+        case _ if isinstance(block, msg.MediaBlock):
             return _default_medium(block, notes.get("form"))
         case _:
             raise TypeError(f"{type(block).__name__} is not a part")
@@ -529,7 +504,7 @@ def _default_arguments(value: dict[str, Any], form: str | None) -> _Wire:
     return {"arguments": _json_text(value) if form == "text" else value}
 
 
-def _default_invalid_arguments(block: InvalidToolUseBlock, notes: dict[str, Any]) -> _Wire:
+def _default_invalid_arguments(block: msg.InvalidToolUseBlock, notes: dict[str, Any]) -> _Wire:
     """Write invalid arguments, with the reason if reading does not find the same one."""
     if notes.get("form") == "json":
         try:
@@ -537,15 +512,19 @@ def _default_invalid_arguments(block: InvalidToolUseBlock, notes: dict[str, Any]
         except JsonError:
             pass
     fields = {"arguments": block.input_text}
-    return fields if read_arguments(block.input_text)[1] == block.reason else {**fields, KEY: {"reason": block.reason}}
+    return (
+        fields
+        if read_arguments(block.input_text)[1] == block.reason
+        else {**fields, base.KEY: {"reason": block.reason}}
+    )
 
 
-def _default_response(result: ToolResultBlock, notes: dict[str, Any], call_wire_ids: dict[str, str]) -> _Wire:
+def _default_response(result: msg.ToolResultBlock, notes: dict[str, Any], call_wire_ids: dict[str, str]) -> _Wire:
     key, form = notes.get("key") or "response", notes.get("form")
-    error_fields: _Wire = {KEY: {"is_error": True}} if result.is_error else {}
+    error_fields: _Wire = {base.KEY: {"is_error": True}} if result.is_error else {}
     if not result.content and form in ("absent", "null"):
         return error_fields if form == "absent" else {key: None, **error_fields}
-    if len(result.content) == 1 and isinstance(result.content[0], TextBlock) and form != "list":
+    if len(result.content) == 1 and isinstance(result.content[0], msg.TextBlock) and form != "list":
         text = result.content[0].text
         return {key: _parse_json(text) if form == "json" else text, **error_fields}
     return {key: [_write_part(block, call_wire_ids) for block in result.content], **error_fields}
@@ -558,7 +537,7 @@ def _parse_json(text: str) -> Any:
         return text
 
 
-def _default_medium(block: MediaBlock, form: str | None) -> _Wire:
+def _default_medium(block: msg.MediaBlock, form: str | None) -> _Wire:
     modality, source = _MODALITIES[type(block)], block.source
     if form in _URL_TYPES and source.kind == "url" and block.media_type == _UNKNOWN_TYPES[modality]:
         return {"type": form, "url": source.data}
@@ -568,7 +547,7 @@ def _default_medium(block: MediaBlock, form: str | None) -> _Wire:
     type_fields = {"mime_type": stated_type, "modality": modality}
     data_field = {"content": source.data} if source.kind == "base64" else {"uri": source.data}
     name = getattr(block, "name", None)
-    own = {} if name is None else {KEY: {"name": name}}
+    own = {} if name is None else {base.KEY: {"name": name}}
     return {"type": "blob" if source.kind == "base64" else "uri", **type_fields, **data_field, **own}
 
 

@@ -19,52 +19,16 @@ from urllib.parse import quote, unquote
 
 import msgspec
 
+from dragoman import message as msg
 from dragoman.errors import FormatError
 from dragoman.exchange import Written
 from dragoman.jsontext import expect_list, expect_object
-from dragoman.message import (
-    CallBlock,
-    ContentBlock,
-    ImageSource,
-    InvalidToolUseBlock,
-    MediaBlock,
-    Message,
-    OpaqueBlock,
-    RedactedThinkingBlock,
-    Role,
-    TextBlock,
-    ThinkingBlock,
-    ToolResultBlock,
-    ToolUseBlock,
-)
-from dragoman.transcripts.base import (
-    KEY,
-    KNOWN_ROLES,
-    MEDIA_BLOCKS,
-    LossCollector,
-    TranscriptReader,
-    add_notes,
-    add_residue,
-    apply_notes,
-    extra_fields,
-    get_wire_id,
-    has_typed_parts,
-    is_list_of,
-    make_medium,
-    make_notes,
-    media_kind,
-    message_notes,
-    own_fields,
-    read_transcript,
-    unsupported_reason,
-    with_residue,
-    write_with_notes,
-)
+from dragoman.transcripts import base
 from dragoman.wire.residue import get_notes
 from dragoman.wire.tool_definitions import read_arguments
 
 NAME: Final = "vercel"
-_ROLES: Final = {"system": Role.SYSTEM, "user": Role.USER, "assistant": Role.ASSISTANT}
+_ROLES: Final = {"system": msg.Role.SYSTEM, "user": msg.Role.USER, "assistant": msg.Role.ASSISTANT}
 _STEP: Final = {"type": "step-start"}
 _MESSAGE_FIELDS: Final = (
     "empty",
@@ -76,13 +40,13 @@ _ORPHAN_RESULT_TYPE: Final = "data-dragoman-result"
 _DENIED_TEXT: Final = "Tool call execution denied."  # the SDK's text for the model
 _FILE_SCHEME: Final = "dragoman:"  # the URL scheme of workspace files
 _DATA_URL: Final = re.compile(r"data:([^,;]*);base64,(.*)", re.DOTALL)
-_Result = tuple[Message, ToolResultBlock]
+_Result = tuple[msg.Message, msg.ToolResultBlock]
 
 
 class _Draft(msgspec.Struct):
     """A wire message being built: one message per step, and the results by call id."""
 
-    steps: list[Message]
+    steps: list[msg.Message]
     results: dict[str, _Result] = msgspec.field(default_factory=dict)
 
 
@@ -99,29 +63,29 @@ class _Step(msgspec.Struct):
 
 def looks_like(wire: Any) -> bool:
     """Return whether a value may be a list of UI messages: they have an id, one of three roles, and typed parts."""
-    return is_list_of(wire, _is_message)
+    return base.is_list_of(wire, _is_message)
 
 
 def _is_message(item: Any) -> bool:
     match item:
         case {"id": str(), "role": "system" | "user" | "assistant", "parts": list(parts)}:
-            return has_typed_parts(parts)
+            return base.has_typed_parts(parts)
         case _:
             return False
 
 
-def read_messages(wire: Any, *, session_id: str, created_at: datetime) -> tuple[Message, ...]:
+def read_messages(wire: Any, *, session_id: str, created_at: datetime) -> tuple[msg.Message, ...]:
     """Read a list of UI messages."""
-    return read_transcript(wire, _read_list, TranscriptReader(NAME, session_id, created_at))
+    return base.read_transcript(wire, _read_list, base.TranscriptReader(NAME, session_id, created_at))
 
 
-def _read_list(value: Any, reader: TranscriptReader) -> None:
+def _read_list(value: Any, reader: base.TranscriptReader) -> None:
     for index, item in enumerate(expect_list(value, "$")):
         reader.path = f"$[{index}]"
         _read_item(expect_object(item, reader.path), reader)
 
 
-def _read_item(item: dict[str, Any], reader: TranscriptReader) -> None:
+def _read_item(item: dict[str, Any], reader: base.TranscriptReader) -> None:
     where, role = reader.path, item.get("role")
     if not isinstance(role, str) or role not in _ROLES:
         raise FormatError(f"expected a role of {', '.join(_ROLES)}, not {role!r}", where=f"{where}.role")
@@ -134,14 +98,14 @@ def _read_item(item: dict[str, Any], reader: TranscriptReader) -> None:
     draft = _Draft([])
     orphan_result = _read_orphan_result(parts, reader) if role == "assistant" else None
     if orphan_result is not None:
-        extra = own_fields(item.get("metadata"))
-        draft.steps.append(reader.make_message(Role.TOOL, [orphan_result], wire_id=item["id"], own_extra=extra))
-        reader.messages.append(add_residue(draft.steps[0], _default_message(draft), item, NAME))
+        extra = base.own_fields(item.get("metadata"))
+        draft.steps.append(reader.make_message(msg.Role.TOOL, [orphan_result], wire_id=item["id"], own_extra=extra))
+        reader.messages.append(base.add_residue(draft.steps[0], _default_message(draft), item, NAME))
         return
     for step in _split_steps(parts) if role == "assistant" else [_Step(0, None, parts)]:
         _read_step(item, step, draft, reader)
     first = len(reader.messages) - len(draft.steps) - len(draft.results)
-    reader.messages[first] = add_residue(reader.messages[first], _default_message(draft), item, NAME)
+    reader.messages[first] = base.add_residue(reader.messages[first], _default_message(draft), item, NAME)
 
 
 def _split_steps(parts: list[dict[str, Any]]) -> list[_Step]:
@@ -160,19 +124,19 @@ def _split_steps(parts: list[dict[str, Any]]) -> list[_Step]:
     return steps
 
 
-def _read_step(item: dict[str, Any], step: _Step, draft: _Draft, reader: TranscriptReader) -> None:
-    role, own = _ROLES[item["role"]], own_fields(item.get("metadata"))
-    blocks: list[ContentBlock] = []
-    answers: list[tuple[int, ToolResultBlock, dict[str, Any] | None]] = []
+def _read_step(item: dict[str, Any], step: _Step, draft: _Draft, reader: base.TranscriptReader) -> None:
+    role, own = _ROLES[item["role"]], base.own_fields(item.get("metadata"))
+    blocks: list[msg.ContentBlock] = []
+    answers: list[tuple[int, msg.ToolResultBlock, dict[str, Any] | None]] = []
     for part in step.parts:
-        call = _read_call(part, reader) if role is Role.ASSISTANT else None
+        call = _read_call(part, reader) if role is msg.Role.ASSISTANT else None
         if call is None:
             blocks.append(_read_part(part, role))
             continue
         block, answer = call
         blocks.append(block)
         if answer is not None:
-            result_fields = own_fields(part.get("resultProviderMetadata"))
+            result_fields = base.own_fields(part.get("resultProviderMetadata"))
             order = (result_fields or {}).get("order")
             answers.append((order if type(order) is int else len(answers), answer, result_fields))
     if (own or {}).get("empty") is True:
@@ -185,7 +149,7 @@ def _read_step(item: dict[str, Any], step: _Step, draft: _Draft, reader: Transcr
             if result_fields is None
             else {key: value for key, value in result_fields.items() if key not in _RESULT_FIELDS}
         )
-        message = reader.make_message(Role.TOOL, [answer], own_extra=extra)
+        message = reader.make_message(msg.Role.TOOL, [answer], own_extra=extra)
         reader.messages.append(message)
         draft.results[answer.tool_use_id] = (message, answer)
     blocks_with_notes = [
@@ -197,10 +161,10 @@ def _read_step(item: dict[str, Any], step: _Step, draft: _Draft, reader: Transcr
 
 
 def _add_step(
-    item: dict[str, Any], step: _Step, blocks: list[ContentBlock], draft: _Draft, reader: TranscriptReader
+    item: dict[str, Any], step: _Step, blocks: list[msg.ContentBlock], draft: _Draft, reader: base.TranscriptReader
 ) -> None:
     """Add the message of a step; the first one has the wire id, the others are noted as a part of it."""
-    own = own_fields(item.get("metadata"))
+    own = base.own_fields(item.get("metadata"))
     notes: dict[str, Any] = {}
     if step.number == 0:
         extra = None if own is None else {key: value for key, value in own.items() if key not in _MESSAGE_FIELDS}
@@ -216,61 +180,63 @@ def _add_step(
         notes["part_of"] = item["id"]
         if step.start != _STEP:
             notes["starts"] = step.start
-    message = add_notes(message, NAME, **notes)
+    message = base.add_notes(message, NAME, **notes)
     draft.steps.append(message)
     reader.messages.append(message)
 
 
-def _read_part(part: dict[str, Any], role: Role) -> ContentBlock:
+def _read_part(part: dict[str, Any], role: msg.Role) -> msg.ContentBlock:
     block, form = _match_part(part, role)
-    return with_residue(NAME, block, part, lambda block: _default_part(block, form), form=form)
+    return base.with_residue(NAME, block, part, lambda block: _default_part(block, form), form=form)
 
 
-def _match_part(part: dict[str, Any], role: Role) -> tuple[ContentBlock | None, str | None]:
+def _match_part(part: dict[str, Any], role: msg.Role) -> tuple[msg.ContentBlock | None, str | None]:
     match part:
         case {"type": "text", "text": str(text)}:
-            return TextBlock(text), None
-        case {"type": "reasoning", "text": str(text)} if role is Role.ASSISTANT:
+            return msg.TextBlock(text), None
+        case {"type": "reasoning", "text": str(text)} if role is msg.Role.ASSISTANT:
             return _read_thinking(part, text)
-        case {"type": "file", "mediaType": str(media_type), "url": str(url)} if role is Role.USER:
+        case {"type": "file", "mediaType": str(media_type), "url": str(url)} if role is msg.Role.USER:
             return _read_file(part, media_type, url), None
         case _:
             return None, None
 
 
-def _read_thinking(part: dict[str, Any], text: str) -> tuple[ContentBlock, str | None]:
+def _read_thinking(part: dict[str, Any], text: str) -> tuple[msg.ContentBlock, str | None]:
     """Return reasoning, and the namespace of its signature."""
     metadata = part.get("providerMetadata")
-    for namespace in (KEY, "anthropic"):
+    for namespace in (base.KEY, "anthropic"):
         match metadata.get(namespace) if isinstance(metadata, dict) else None:
             case {"redactedData": str(data)} if not text:
-                return RedactedThinkingBlock(data), None if namespace == KEY else namespace
+                return msg.RedactedThinkingBlock(data), None if namespace == base.KEY else namespace
             case {"signature": str(signature)}:
-                return ThinkingBlock(text, signature), None if namespace == KEY else namespace
-    return ThinkingBlock(text), None
+                return msg.ThinkingBlock(text, signature), None if namespace == base.KEY else namespace
+    return msg.ThinkingBlock(text), None
 
 
-def _read_file(part: dict[str, Any], media_type: str, url: str) -> MediaBlock:
-    own, name = own_fields(part.get("providerMetadata")) or {}, part.get("filename")
-    kind = own.get("type") if own.get("type") in MEDIA_BLOCKS else media_kind(media_type)
-    source = ImageSource("url", url) if own.get("url") is True else _read_url(url, media_type)
-    return make_medium(str(kind), source, media_type, name)
+def _read_file(part: dict[str, Any], media_type: str, url: str) -> msg.MediaBlock:
+    own, name = base.own_fields(part.get("providerMetadata")) or {}, part.get("filename")
+    kind = own.get("type") if own.get("type") in base.MEDIA_BLOCKS else base.media_kind(media_type)
+    source = msg.ImageSource("url", url) if own.get("url") is True else _read_url(url, media_type)
+    return base.make_medium(str(kind), source, media_type, name)
 
 
-def _read_url(url: str, media_type: str) -> ImageSource:
+def _read_url(url: str, media_type: str) -> msg.ImageSource:
     head = f"data:{media_type};base64,"
     if url.startswith(head):
-        return ImageSource("base64", url[len(head) :])
+        return msg.ImageSource("base64", url[len(head) :])
     if url.startswith(_FILE_SCHEME):
-        return ImageSource("file_ref", unquote(url[len(_FILE_SCHEME) :]))
+        return msg.ImageSource("file_ref", unquote(url[len(_FILE_SCHEME) :]))
     match = _DATA_URL.fullmatch(url)
-    return ImageSource("url", url) if match is None else ImageSource("base64", match[2])
+    return msg.ImageSource("url", url) if match is None else msg.ImageSource("base64", match[2])
 
 
 # --- calls and results -----------------------------------------------------------------------------------------------
 
 
-def _read_call(part: dict[str, Any], reader: TranscriptReader) -> tuple[CallBlock, ToolResultBlock | None] | None:
+def _read_call(
+    part: dict[str, Any], reader: base.TranscriptReader
+) -> tuple[msg.CallBlock, msg.ToolResultBlock | None] | None:
     """Return a call and its result, if any; ``None`` if it is not a call, or one that the provider executed."""
     kind, wire_id, state = part.get("type"), part.get("toolCallId"), part.get("state")
     name = part.get("toolName") if kind == "dynamic-tool" else str(kind).removeprefix("tool-")
@@ -289,11 +255,11 @@ def _read_call(part: dict[str, Any], reader: TranscriptReader) -> tuple[CallBloc
     return block, _make_result(part, our_id, state)
 
 
-def _make_call(part: dict[str, Any], our_id: str, name: str, state: str) -> CallBlock:
+def _make_call(part: dict[str, Any], our_id: str, name: str, state: str) -> msg.CallBlock:
     value, raw = part.get("input"), part.get("rawInput")
-    stated_reason = (own_fields(part.get("callProviderMetadata")) or {}).get("invalid")
+    stated_reason = (base.own_fields(part.get("callProviderMetadata")) or {}).get("invalid")
     if type(value) is dict and state != "input-streaming" and not isinstance(stated_reason, str):
-        return ToolUseBlock(our_id, name, value)
+        return msg.ToolUseBlock(our_id, name, value)
     if isinstance(stated_reason, str) and isinstance(value, str):
         text = value
     elif isinstance(raw, str):
@@ -302,32 +268,32 @@ def _make_call(part: dict[str, Any], our_id: str, name: str, state: str) -> Call
         fallback = value if value is not None else raw
         text = "" if fallback is None else msgspec.json.encode(fallback).decode()
     if isinstance(stated_reason, str):
-        return InvalidToolUseBlock(our_id, name, text, stated_reason)
+        return msg.InvalidToolUseBlock(our_id, name, text, stated_reason)
     if state == "input-streaming":
-        return InvalidToolUseBlock(our_id, name, text, _INPUT_NOT_COMPLETE)
-    return InvalidToolUseBlock(our_id, name, text, part.get("errorText") or "its input is not a JSON object")
+        return msg.InvalidToolUseBlock(our_id, name, text, _INPUT_NOT_COMPLETE)
+    return msg.InvalidToolUseBlock(our_id, name, text, part.get("errorText") or "its input is not a JSON object")
 
 
-def _make_result(part: dict[str, Any], our_id: str, state: str) -> ToolResultBlock | None:
-    own = own_fields(part.get("resultProviderMetadata")) or {}
+def _make_result(part: dict[str, Any], our_id: str, state: str) -> msg.ToolResultBlock | None:
+    own = base.own_fields(part.get("resultProviderMetadata")) or {}
     match state:
         case "output-available":
             return _read_output(part.get("output"), our_id, in_parts=own.get("parts") is True)
         case "output-error":
             parts = own.get("parts")
             blocks = _read_blocks(parts) if isinstance(parts, list) else None
-            return ToolResultBlock(our_id, blocks or (TextBlock(part.get("errorText", "")),), is_error=True)
+            return msg.ToolResultBlock(our_id, blocks or (msg.TextBlock(part.get("errorText", "")),), is_error=True)
         case "output-denied":
             approval = part.get("approval")
             reason = approval.get("reason") if isinstance(approval, dict) else None
-            return ToolResultBlock(
-                our_id, (TextBlock(reason if isinstance(reason, str) else _DENIED_TEXT),), is_error=True
+            return msg.ToolResultBlock(
+                our_id, (msg.TextBlock(reason if isinstance(reason, str) else _DENIED_TEXT),), is_error=True
             )
         case _:
             return None
 
 
-def _read_orphan_result(parts: list[dict[str, Any]], reader: TranscriptReader) -> ToolResultBlock | None:
+def _read_orphan_result(parts: list[dict[str, Any]], reader: base.TranscriptReader) -> msg.ToolResultBlock | None:
     """Return a result without its call, as we write it."""
     data = parts[0].get("data") if [part.get("type") for part in parts] == [_ORPHAN_RESULT_TYPE] else None
     if not isinstance(data, dict) or not isinstance(data.get("errorText", ""), str):
@@ -336,13 +302,13 @@ def _read_orphan_result(parts: list[dict[str, Any]], reader: TranscriptReader) -
     if not isinstance(wire_id, str) or not isinstance(state, str):
         return None
     our_id = reader.result_id(wire_id)
-    answer = _make_result({**data, "resultProviderMetadata": {KEY: data}}, our_id, state)
+    answer = _make_result({**data, "resultProviderMetadata": {base.KEY: data}}, our_id, state)
     if answer is None or wire_id == our_id:
         return answer
     return answer.replace(provider_raw={"dialect": NAME, **get_notes(answer.provider_raw, NAME), "id": wire_id})
 
 
-def _default_orphan_result(answer: ToolResultBlock) -> dict[str, Any]:
+def _default_orphan_result(answer: msg.ToolResultBlock) -> dict[str, Any]:
     """Write a result without a call, or a second result, as a data part."""
     wire_id = get_notes(answer.provider_raw, NAME).get("id", answer.tool_use_id)
     output_fields, own = _default_output(answer)
@@ -352,83 +318,87 @@ def _default_orphan_result(answer: ToolResultBlock) -> dict[str, Any]:
     }
 
 
-def _read_output(output: Any, our_id: str, *, in_parts: bool) -> ToolResultBlock:
+def _read_output(output: Any, our_id: str, *, in_parts: bool) -> msg.ToolResultBlock:
     blocks = _read_blocks(output) if in_parts and isinstance(output, list) else None
     if blocks is not None:
-        return ToolResultBlock(our_id, blocks)
+        return msg.ToolResultBlock(our_id, blocks)
     if isinstance(output, str):
-        return ToolResultBlock(our_id, (TextBlock(output),))
+        return msg.ToolResultBlock(our_id, (msg.TextBlock(output),))
     text = msgspec.json.encode(output).decode()
-    return ToolResultBlock(our_id, (TextBlock(text),), provider_raw={"dialect": NAME, "form": "json"})
+    return msg.ToolResultBlock(our_id, (msg.TextBlock(text),), provider_raw={"dialect": NAME, "form": "json"})
 
 
-def _read_blocks(parts: list[Any]) -> tuple[ContentBlock, ...] | None:
+def _read_blocks(parts: list[Any]) -> tuple[msg.ContentBlock, ...] | None:
     """Return the blocks of a result that we wrote as parts."""
     if not all(isinstance(part, dict) for part in parts):
         return None
-    return tuple(_read_part(part, Role.USER) for part in parts)
+    return tuple(_read_part(part, msg.Role.USER) for part in parts)
 
 
-def _add_call_notes(block: ContentBlock, part: dict[str, Any], draft: _Draft) -> ContentBlock:
+def _add_call_notes(block: msg.ContentBlock, part: dict[str, Any], draft: _Draft) -> msg.ContentBlock:
     """Return the block; a call with the residue of its part."""
-    if not isinstance(block, CallBlock):
+    if not isinstance(block, msg.CallBlock):
         return block
     notes = {key: note for key, note in get_notes(block.provider_raw, NAME).items() if key != "dialect"}
-    order = own_fields(part.get("resultProviderMetadata")) or {}
+    order = base.own_fields(part.get("resultProviderMetadata")) or {}
     default = _default_call(block, draft.results.get(block.id), order.get("order"))
-    return block.replace(provider_raw=make_notes(NAME, default, part, **notes))
+    return block.replace(provider_raw=base.make_notes(NAME, default, part, **notes))
 
 
 # --- writing ---------------------------------------------------------------------------------------------------------
 
 
-def write_messages(messages: Iterable[Message]) -> Written:
+def write_messages(messages: Iterable[msg.Message]) -> Written:
     """Write messages as a list of UI messages and report losses."""
     drafts: list[_Draft] = []
     calls: dict[str, _Draft] = {}
     history = tuple(messages)
-    collector = LossCollector(NAME, history)
+    collector = base.LossCollector(NAME, history)
     for message in history:
         _draft_message(message, drafts, calls, collector)
     return Written([_write_draft(draft) for draft in drafts], tuple(collector.losses))
 
 
-def _draft_message(message: Message, drafts: list[_Draft], calls: dict[str, _Draft], collector: LossCollector) -> None:
-    if message.role not in KNOWN_ROLES:
+def _draft_message(
+    message: msg.Message, drafts: list[_Draft], calls: dict[str, _Draft], collector: base.LossCollector
+) -> None:
+    if message.role not in base.KNOWN_ROLES:
         collector.add_loss(message, "message", f"this format has no role {message.role}")
-    elif message.role is Role.TOOL:
+    elif message.role is msg.Role.TOOL:
         _draft_result(message, drafts, calls, collector)
     else:
         blocks = collector.supported_blocks(
-            message, message.content, lambda block: unsupported_reason(block, message.role, NAME)
+            message, message.content, lambda block: base.unsupported_reason(block, message.role, NAME)
         )
         supported = message.replace(content=blocks)
         if drafts and _continues_draft(supported, drafts[-1]):
             drafts[-1].steps.append(supported)
         else:
             drafts.append(_Draft([supported]))
-        calls.update((block.id, drafts[-1]) for block in blocks if isinstance(block, CallBlock))
+        calls.update((block.id, drafts[-1]) for block in blocks if isinstance(block, msg.CallBlock))
 
 
-def _continues_draft(message: Message, draft: _Draft) -> bool:
+def _continues_draft(message: msg.Message, draft: _Draft) -> bool:
     """Return whether a message was a later step of the current draft."""
-    message_wire_id = message_notes(message, NAME).get("part_of")
-    return message_wire_id is not None and bool(message.content) and get_wire_id(draft.steps[0]) == message_wire_id
+    message_wire_id = base.message_notes(message, NAME).get("part_of")
+    return message_wire_id is not None and bool(message.content) and base.get_wire_id(draft.steps[0]) == message_wire_id
 
 
-def _draft_result(message: Message, drafts: list[_Draft], calls: dict[str, _Draft], collector: LossCollector) -> None:
+def _draft_result(
+    message: msg.Message, drafts: list[_Draft], calls: dict[str, _Draft], collector: base.LossCollector
+) -> None:
     blocks = collector.supported_blocks(
-        message, message.content, lambda block: unsupported_reason(block, Role.TOOL, NAME)
+        message, message.content, lambda block: base.unsupported_reason(block, msg.Role.TOOL, NAME)
     )
     if not blocks:
         collector.add_loss(message, "message", "a tool message without a result")
     for position, block in enumerate(blocks):
-        assert isinstance(block, ToolResultBlock)
+        assert isinstance(block, msg.ToolResultBlock)
         if position:
             collector.add_loss(message, block.type, "a message has only one result in this format")
             continue
         content = collector.supported_blocks(
-            message, block.content, lambda inner: unsupported_reason(inner, Role.USER, NAME)
+            message, block.content, lambda inner: base.unsupported_reason(inner, msg.Role.USER, NAME)
         )
         answer = block.replace(content=content)
         draft = calls.get(block.tool_use_id)
@@ -440,23 +410,23 @@ def _draft_result(message: Message, drafts: list[_Draft], calls: dict[str, _Draf
         draft.results[block.tool_use_id] = (message.replace(content=(answer,)), answer)
 
 
-def _belongs_to_step(result: ToolResultBlock, step: Message) -> bool:
-    return any(isinstance(block, CallBlock) and block.id == result.tool_use_id for block in step.content)
+def _belongs_to_step(result: msg.ToolResultBlock, step: msg.Message) -> bool:
+    return any(isinstance(block, msg.CallBlock) and block.id == result.tool_use_id for block in step.content)
 
 
 def _write_draft(draft: _Draft) -> dict[str, Any]:
-    wire: dict[str, Any] = apply_notes(_default_message(draft), message_notes(draft.steps[0], NAME))
+    wire: dict[str, Any] = base.apply_notes(_default_message(draft), base.message_notes(draft.steps[0], NAME))
     return wire
 
 
 def _default_message(draft: _Draft) -> dict[str, Any]:
     """Write a wire message without its residue."""
     first = draft.steps[0]
-    extra = extra_fields(first, NAME)
-    if first.role is Role.TOOL:
-        answers = [_default_orphan_result(block) for block in first.content if isinstance(block, ToolResultBlock)]
-        metadata = {} if extra is None else {"metadata": {KEY: extra}}
-        return {"id": get_wire_id(first), "role": "assistant", **metadata, "parts": answers}
+    extra = base.extra_fields(first, NAME)
+    if first.role is msg.Role.TOOL:
+        answers = [_default_orphan_result(block) for block in first.content if isinstance(block, msg.ToolResultBlock)]
+        metadata = {} if extra is None else {"metadata": {base.KEY: extra}}
+        return {"id": base.get_wire_id(first), "role": "assistant", **metadata, "parts": answers}
     parts = [part for number, step in enumerate(draft.steps) for part in _default_step(step, number, draft)]
     steps = {
         str(number_of_step): step_extra
@@ -465,32 +435,32 @@ def _default_message(draft: _Draft) -> dict[str, Any]:
     }
     if steps:
         extra = {**(extra or {}), "steps": steps}
-    if not parts and first.role is not Role.ASSISTANT:
+    if not parts and first.role is not msg.Role.ASSISTANT:
         parts, extra = [{"type": "text", "text": ""}], {"empty": True, **(extra or {})}  # parts must not be empty
-    metadata = {} if extra is None else {"metadata": {KEY: extra}}
-    return {"id": get_wire_id(first), "role": str(first.role), **metadata, "parts": parts}
+    metadata = {} if extra is None else {"metadata": {base.KEY: extra}}
+    return {"id": base.get_wire_id(first), "role": str(first.role), **metadata, "parts": parts}
 
 
-def _step_extra_fields(step: Message) -> dict[str, Any] | None:
-    return extra_fields(step, NAME, has_id=False)
+def _step_extra_fields(step: msg.Message) -> dict[str, Any] | None:
+    return base.extra_fields(step, NAME, has_id=False)
 
 
-def _default_step(step: Message, number: int, draft: _Draft) -> Iterator[dict[str, Any]]:
-    start = message_notes(step, NAME).get("starts", _STEP if number else None)
+def _default_step(step: msg.Message, number: int, draft: _Draft) -> Iterator[dict[str, Any]]:
+    start = base.message_notes(step, NAME).get("starts", _STEP if number else None)
     if start is not None:
         yield start
-    calls = [block.id for block in step.content if isinstance(block, CallBlock) and block.id in draft.results]
+    calls = [block.id for block in step.content if isinstance(block, msg.CallBlock) and block.id in draft.results]
     answered_calls = [call for call in draft.results if call in calls]
     for block in step.content:
-        if isinstance(block, CallBlock):
+        if isinstance(block, msg.CallBlock):
             order = answered_calls.index(block.id) if block.id in answered_calls and answered_calls != calls else None
             notes = get_notes(block.provider_raw, NAME)
-            yield apply_notes(_default_call(block, draft.results.get(block.id), order), notes)
+            yield base.apply_notes(_default_call(block, draft.results.get(block.id), order), notes)
         else:
             yield _write_part(block)
 
 
-def _default_call(call: CallBlock, result: _Result | None, order: int | None) -> dict[str, Any]:
+def _default_call(call: msg.CallBlock, result: _Result | None, order: int | None) -> dict[str, Any]:
     """Write a call and its result, if any, as one part."""
     notes = get_notes(call.provider_raw, NAME)
     name_fields = (
@@ -500,16 +470,16 @@ def _default_call(call: CallBlock, result: _Result | None, order: int | None) ->
     )
     wire: dict[str, Any] = {**name_fields, "toolCallId": notes.get("id") or call.id}
     answer = None if result is None else result[1]
-    if isinstance(call, ToolUseBlock):
+    if isinstance(call, msg.ToolUseBlock):
         wire |= {"state": _result_state(answer, "input-available"), "input": call.input}
     else:
         key = "input" if answer is not None and not answer.is_error else "rawInput"
         wire |= {"state": _result_state(answer, "input-streaming"), key: call.input_text}
-        wire["callProviderMetadata"] = {KEY: {"invalid": call.reason}}
+        wire["callProviderMetadata"] = {base.KEY: {"invalid": call.reason}}
     return wire if result is None else {**wire, **_default_result(result, order)}
 
 
-def _result_state(answer: ToolResultBlock | None, default: str) -> str:
+def _result_state(answer: msg.ToolResultBlock | None, default: str) -> str:
     if answer is None:
         return default
     return "output-error" if answer.is_error else "output-available"
@@ -517,34 +487,34 @@ def _result_state(answer: ToolResultBlock | None, default: str) -> str:
 
 def _default_result(result: _Result, order: int | None) -> dict[str, Any]:
     message, answer = result
-    own = extra_fields(message, NAME, has_id=False) or {}
+    own = base.extra_fields(message, NAME, has_id=False) or {}
     if order is not None:
         own["order"] = order
     wire, output_own_fields = _default_output(answer)
     own |= output_own_fields
-    return {**wire, "resultProviderMetadata": {KEY: own}} if own else wire
+    return {**wire, "resultProviderMetadata": {base.KEY: own}} if own else wire
 
 
-def _default_output(answer: ToolResultBlock) -> tuple[dict[str, Any], dict[str, Any]]:
+def _default_output(answer: msg.ToolResultBlock) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return the output of a result, and the fields under our key."""
     wire: dict[str, Any] = {}
     own: dict[str, Any] = {}
     match answer.content:
-        case (TextBlock(text),) if not _has_notes(answer.content[0]):
+        case (msg.TextBlock(text),) if not _has_notes(answer.content[0]):
             wire["errorText" if answer.is_error else "output"] = _output_value(text, answer)
         case blocks if answer.is_error:
-            wire["errorText"] = "\n".join(block.text for block in blocks if isinstance(block, TextBlock))
+            wire["errorText"] = "\n".join(block.text for block in blocks if isinstance(block, msg.TextBlock))
             own["parts"] = [_write_part(block) for block in blocks]
         case blocks:
             wire["output"], own["parts"] = [_write_part(block) for block in blocks], True
     return wire, own
 
 
-def _has_notes(block: ContentBlock) -> bool:
+def _has_notes(block: msg.ContentBlock) -> bool:
     return bool(get_notes(getattr(block, "provider_raw", None), NAME))
 
 
-def _output_value(text: str, answer: ToolResultBlock) -> Any:
+def _output_value(text: str, answer: msg.ToolResultBlock) -> Any:
     """Return the output of a tool: text, or the value whose JSON was read as text."""
     if answer.is_error or get_notes(answer.provider_raw, NAME).get("form") != "json":
         return text
@@ -552,36 +522,36 @@ def _output_value(text: str, answer: ToolResultBlock) -> Any:
     return text if problem is not None else value.get("value")
 
 
-def _write_part(block: ContentBlock) -> Any:
-    return write_with_notes(block, NAME, lambda notes: _default_part(block, notes.get("form")))
+def _write_part(block: msg.ContentBlock) -> Any:
+    return base.write_with_notes(block, NAME, lambda notes: _default_part(block, notes.get("form")))
 
 
-def _default_part(block: ContentBlock, form: str | None) -> dict[str, Any]:
+def _default_part(block: msg.ContentBlock, form: str | None) -> dict[str, Any]:
     match block:
-        case TextBlock(text):
+        case msg.TextBlock(text):
             return {"type": "text", "text": text}
-        case ThinkingBlock(text, signature):
+        case msg.ThinkingBlock(text, signature):
             signature_field = {} if signature is None else _provider_metadata(block, form, "signature", signature)
             return {"type": "reasoning", "text": text, **signature_field}
-        case RedactedThinkingBlock(data):
+        case msg.RedactedThinkingBlock(data):
             return {"type": "reasoning", "text": "", **_provider_metadata(block, form, "redactedData", data)}
-        case OpaqueBlock(wire=wire):
+        case msg.OpaqueBlock(wire=wire):
             return wire
-        case _ if isinstance(block, MediaBlock):
+        case _ if isinstance(block, msg.MediaBlock):
             return _default_file(block)
         case _:
             raise AssertionError(f"{block.type} is not a part")
 
 
 def _provider_metadata(
-    block: ThinkingBlock | RedactedThinkingBlock, form: str | None, name: str, value: str
+    block: msg.ThinkingBlock | msg.RedactedThinkingBlock, form: str | None, name: str, value: str
 ) -> dict[str, Any]:
     """Return the signature in the SDK's field for Anthropic, if Anthropic signed it, else under our key."""
     is_anthropic = form == "anthropic" or bool(get_notes(block.provider_raw, "anthropic"))
-    return {"providerMetadata": {"anthropic" if is_anthropic else KEY: {name: value}}}
+    return {"providerMetadata": {"anthropic" if is_anthropic else base.KEY: {name: value}}}
 
 
-def _default_file(block: MediaBlock) -> dict[str, Any]:
+def _default_file(block: msg.MediaBlock) -> dict[str, Any]:
     source, media_type = block.source, block.media_type
     match source.kind:
         case "base64":
@@ -591,11 +561,11 @@ def _default_file(block: MediaBlock) -> dict[str, Any]:
         case _:
             url = _FILE_SCHEME + quote(source.data)
     own: dict[str, Any] = {}
-    if media_kind(media_type) != block.type:
+    if base.media_kind(media_type) != block.type:
         own["type"] = block.type
     if source.kind == "url" and url.startswith(("data:", _FILE_SCHEME)):
         own["url"] = True
     name = getattr(block, "name", None)
     name_field = {} if name is None else {"filename": name}
-    metadata = {"providerMetadata": {KEY: own}} if own else {}
+    metadata = {"providerMetadata": {base.KEY: own}} if own else {}
     return {"type": "file", "mediaType": media_type, **name_field, "url": url, **metadata}

@@ -16,30 +16,24 @@ import hashlib
 import json
 from typing import Any, Final
 
+from dragoman import message as msg
 from dragoman.errors import JsonError
 from dragoman.jsontext import OWN, read_json, text_or_none
-from dragoman.message import (
-    AudioBlock,
-    ContentBlock,
-    DocumentBlock,
-    ImageBlock,
-    ImageSource,
-    MediaBlock,
-    OpaqueBlock,
-    TextBlock,
-    VideoBlock,
-)
 from dragoman.transcripts.base import make_notes, write_with_notes
 from dragoman.transcripts.pydantic_ai.shapes import NAME, Wire
 
 _TO_URLSAFE: Final = str.maketrans("+/", "-_")
 _TO_STANDARD: Final = str.maketrans("-_", "+/")
-_BY_TYPE: Final[dict[str, type[MediaBlock]]] = {"image": ImageBlock, "audio": AudioBlock, "video": VideoBlock}
-_BY_KIND: Final[dict[str, type[MediaBlock]]] = {
-    "image-url": ImageBlock,
-    "audio-url": AudioBlock,
-    "video-url": VideoBlock,
-    "document-url": DocumentBlock,
+_BY_TYPE: Final[dict[str, type[msg.MediaBlock]]] = {
+    "image": msg.ImageBlock,
+    "audio": msg.AudioBlock,
+    "video": msg.VideoBlock,
+}
+_BY_KIND: Final[dict[str, type[msg.MediaBlock]]] = {
+    "image-url": msg.ImageBlock,
+    "audio-url": msg.AudioBlock,
+    "video-url": msg.VideoBlock,
+    "document-url": msg.DocumentBlock,
 }
 _KINDS: Final = {cls: kind for kind, cls in _BY_KIND.items()}
 _UNKNOWN_TYPES: Final = {  # for a URL without a known extension
@@ -57,20 +51,20 @@ _LISTED_KINDS: Final = (
 # --- reading ---------------------------------------------------------------------------------------------------------
 
 
-def read_item(item: str | Wire) -> ContentBlock:
+def read_item(item: str | Wire) -> msg.ContentBlock:
     """Return the item as a block with its residue, or as an opaque block if its kind is unknown."""
     if isinstance(item, str):
-        return TextBlock(item)
+        return msg.TextBlock(item)
     notes: dict[str, Any] = {}
     block = _match_item(item, notes)
     if block is None:
-        return OpaqueBlock(NAME, item)
+        return msg.OpaqueBlock(NAME, item)
     return block.replace(provider_raw=make_notes(NAME, _default_item(block, notes), item, **notes))
 
 
-def read_value(value: Any) -> TextBlock:
+def read_value(value: Any) -> msg.TextBlock:
     """Return a tool return that is neither text nor a file as JSON text, as the model receives it."""
-    block = TextBlock(json_text(value))
+    block = msg.TextBlock(json_text(value))
     notes = {"form": "json"}
     return block.replace(provider_raw=make_notes(NAME, _default_item(block, notes), value, **notes))
 
@@ -104,31 +98,31 @@ def file_digests(items: Any) -> list[str]:
     return sorted({file_digest(item) for item in listed_items if is_file(item, None)})
 
 
-def _match_item(item: Wire, notes: dict[str, Any]) -> TextBlock | MediaBlock | None:
+def _match_item(item: Wire, notes: dict[str, Any]) -> msg.TextBlock | msg.MediaBlock | None:
     match item:
         case {"kind": "text-content" | "structured-content" as kind, "content": str(text)}:
             notes["form"] = kind
-            return TextBlock(text)
+            return msg.TextBlock(text)
         case {"kind": "binary", "data": str(data), "media_type": str(media_type)}:
             if "+" in data or "/" in data:
                 notes["alphabet"] = "standard"
-            cls = _BY_TYPE.get(media_type.partition("/")[0], DocumentBlock)
-            return _with_identifier(cls(ImageSource("base64", data.translate(_TO_STANDARD)), media_type), item)
+            cls = _BY_TYPE.get(media_type.partition("/")[0], msg.DocumentBlock)
+            return _with_identifier(cls(msg.ImageSource("base64", data.translate(_TO_STANDARD)), media_type), item)
         case {"kind": str(kind), "url": str(url)} if kind in _BY_KIND:
             stated_type = text_or_none(item.get("media_type"))
             block = _BY_KIND[kind](
-                ImageSource("url", url), _UNKNOWN_TYPES[kind] if stated_type is None else stated_type
+                msg.ImageSource("url", url), _UNKNOWN_TYPES[kind] if stated_type is None else stated_type
             )
             return _with_identifier(block, item)
         case _:
             return None
 
 
-def _with_identifier(block: MediaBlock, item: Wire) -> MediaBlock:
+def _with_identifier(block: msg.MediaBlock, item: Wire) -> msg.MediaBlock:
     """Return the block; a document with a custom identifier as its name."""
     identifier = item.get("identifier")
     if (
-        isinstance(block, DocumentBlock)
+        isinstance(block, msg.DocumentBlock)
         and isinstance(identifier, str)
         and identifier not in ("", _default_identifier(block))
     ):
@@ -139,32 +133,32 @@ def _with_identifier(block: MediaBlock, item: Wire) -> MediaBlock:
 # --- writing ---------------------------------------------------------------------------------------------------------
 
 
-def changed_reason(block: ContentBlock) -> str | None:
+def changed_reason(block: msg.ContentBlock) -> str | None:
     """Return what reading back changes about a medium whose bytes are kept; ``None`` if nothing."""
-    if isinstance(block, DocumentBlock) and block.name == "":
+    if isinstance(block, msg.DocumentBlock) and block.name == "":
         return "an empty name is dropped; the document is kept"
-    if not isinstance(block, MediaBlock) or block.source.kind != "base64":
+    if not isinstance(block, msg.MediaBlock) or block.source.kind != "base64":
         return None
-    if type(block) is not _BY_TYPE.get(block.media_type.partition("/")[0], DocumentBlock):
+    if type(block) is not _BY_TYPE.get(block.media_type.partition("/")[0], msg.DocumentBlock):
         return "the media type determines the block type; the bytes are kept"
     if "-" in block.source.data or "_" in block.source.data:
         return "its base64 is read back in the standard alphabet; the bytes are kept"
     return None
 
 
-def write_item(block: ContentBlock) -> Any:
+def write_item(block: msg.ContentBlock) -> Any:
     """Write an item."""
-    if isinstance(block, OpaqueBlock):
+    if isinstance(block, msg.OpaqueBlock):
         return block.wire
     return write_with_notes(block, NAME, lambda notes: _default_item(block, notes))
 
 
-def _default_item(block: ContentBlock, notes: dict[str, Any]) -> Any:
+def _default_item(block: msg.ContentBlock, notes: dict[str, Any]) -> Any:
     """Write an item without its residue."""
     match block:
-        case TextBlock(text):
+        case msg.TextBlock(text):
             return _default_text(text, notes.get("form"))
-        case ImageBlock(source) | DocumentBlock(source) | AudioBlock(source) | VideoBlock(source):
+        case msg.ImageBlock(source) | msg.DocumentBlock(source) | msg.AudioBlock(source) | msg.VideoBlock(source):
             name = getattr(block, "name", None)
             name_field = {"identifier": name or _default_identifier(block)}
             if source.kind == "base64":
@@ -195,7 +189,7 @@ def _default_text(text: str, form: str | None) -> Any:
             return text
 
 
-def _default_identifier(block: MediaBlock) -> str:
+def _default_identifier(block: msg.MediaBlock) -> str:
     """Return the identifier that the package derives from a file."""
     data = block.source.data.encode()
     if block.source.kind == "base64":

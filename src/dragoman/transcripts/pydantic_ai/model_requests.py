@@ -19,28 +19,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime
 from typing import Any, Final
 
+from dragoman import message as msg
 from dragoman.errors import FormatError
 from dragoman.jsontext import expect_list, expect_object, text_or_none
-from dragoman.message import (
-    AudioBlock,
-    ContentBlock,
-    Message,
-    MessageStatus,
-    OpaqueBlock,
-    Role,
-    TextBlock,
-    ToolResultBlock,
-)
-from dragoman.transcripts.base import (
-    KEY,
-    TranscriptReader,
-    add_notes,
-    apply_notes,
-    make_notes,
-    message_notes,
-    unsupported_item_reason,
-    with_notes,
-)
+from dragoman.transcripts import base
+from dragoman.transcripts.pydantic_ai import shapes
 from dragoman.transcripts.pydantic_ai.items import (
     changed_reason,
     file_digests,
@@ -48,21 +31,6 @@ from dragoman.transcripts.pydantic_ai.items import (
     read_item,
     read_value,
     write_item,
-)
-from dragoman.transcripts.pydantic_ai.shapes import (
-    NAME,
-    Wire,
-    compaction_shape,
-    feedback_shape,
-    format_time,
-    instruction_delta_shape,
-    parse_time,
-    request_shape,
-    retry_shape,
-    return_shape,
-    speech_shape,
-    system_shape,
-    user_shape,
 )
 from dragoman.transcripts.pydantic_ai.write_context import (
     CallInfo,
@@ -100,56 +68,61 @@ _INSTRUCTIONS: Final = "instructions"  # key of extra fields of instructions
 class ReadState:
     """State while a history is read."""
 
-    def __init__(self, reader: TranscriptReader, created_at: datetime) -> None:
+    def __init__(self, reader: base.TranscriptReader, created_at: datetime) -> None:
         self.reader = reader
         self.created_at = created_at  # of items without a time
         self.instructions: str | None = None  # the latest ones
 
 
-def read_request(wire: Wire, where: str, state: ReadState) -> None:
+def read_request(wire: shapes.Wire, where: str, state: ReadState) -> None:
     """Read the messages of a request."""
     messages, previous_instructions = state.reader.messages, state.instructions
     start = len(messages)
     builder = _RequestReader(wire, where, state)
     instructions = text_or_none(wire.get("instructions"))
     if instructions is not None and instructions != previous_instructions:
-        builder.add_message(Role.SYSTEM, [TextBlock(instructions)], _INSTRUCTIONS, {"form": "instructions"})
+        builder.add_message(msg.Role.SYSTEM, [msg.TextBlock(instructions)], _INSTRUCTIONS, {"form": "instructions"})
     builder.read_parts(expect_list(wire.get("parts"), f"{where}.parts"), start)
     state.reader.path = where
     notes = {
         "sent": text_or_none(wire.get("timestamp")),
         "conversation": text_or_none(wire.get("conversation_id")) or "",
         "instructions": "again" if instructions is not None and instructions == previous_instructions else None,
-        "new": True if start and messages[start - 1].role is not Role.ASSISTANT else None,
+        "new": True if start and messages[start - 1].role is not msg.Role.ASSISTANT else None,
     }
     request_notes = {name: note for name, note in notes.items() if note is not None}
-    messages[start] = add_notes(messages[start], NAME, request=request_notes)
+    messages[start] = base.add_notes(messages[start], shapes.NAME, request=request_notes)
     context = WriteContext()
     context.instructions = previous_instructions
-    raw = make_notes(NAME, _default_request(messages[start:], context), wire) or {}
+    raw = base.make_notes(shapes.NAME, _default_request(messages[start:], context), wire) or {}
     wire_notes = {name: raw[name] for name in ("residue", "order") if name in raw}
-    messages[start] = add_notes(messages[start], NAME, request={**request_notes, **wire_notes})
+    messages[start] = base.add_notes(messages[start], shapes.NAME, request={**request_notes, **wire_notes})
     state.instructions = previous_instructions if instructions is None else instructions
 
 
 class _RequestReader:
     """Reads the messages of one request."""
 
-    def __init__(self, wire: Wire, where: str, state: ReadState) -> None:
+    def __init__(self, wire: shapes.Wire, where: str, state: ReadState) -> None:
         self._reader = state.reader
         self._where = where
-        self._sent_at = parse_time(wire.get("timestamp")) or state.created_at
+        self._sent_at = shapes.parse_time(wire.get("timestamp")) or state.created_at
         extras = read_own_extra(wire)
-        self._extras: Wire = extras if isinstance(extras, dict) else {}
+        self._extras: shapes.Wire = extras if isinstance(extras, dict) else {}
         self._first_metadata: dict[str, Any] = {"extra": read_extra(wire) or None}  # for the first message only
         self._shared_metadata = {
             "run_id": text_or_none(wire.get("run_id")),
-            "status": MessageStatus.CANCELLED if wire.get("state") == "interrupted" else None,
+            "status": msg.MessageStatus.CANCELLED if wire.get("state") == "interrupted" else None,
         }
-        self._pending_records: list[Wire] = []  # parts that belong to the next message
+        self._pending_records: list[shapes.Wire] = []  # parts that belong to the next message
 
     def add_message(
-        self, role: Role, blocks: Sequence[ContentBlock], place: str, notes: Wire, when: datetime | None = None
+        self,
+        role: msg.Role,
+        blocks: Sequence[msg.ContentBlock],
+        place: str,
+        notes: shapes.Wire,
+        when: datetime | None = None,
     ) -> None:
         """Add a message."""
         extra_and_count = self._extras.get(place)
@@ -167,13 +140,15 @@ class _RequestReader:
         message = self._reader.make_message(role, blocks, own_extra=extra, **metadata_fields)
         if extra is None or "created_at" not in extra:
             message = message.replace(created_at=when or self._sent_at)
-        raw = dict(message_notes(message, NAME))
+        raw = dict(base.message_notes(message, shapes.NAME))
         if "given" in raw:
             raw["given"] = {**raw["given"], "at": message.created_at.isoformat()}
         if self._pending_records:
             raw["before"], self._pending_records = self._pending_records, []
         all_notes = {**raw, **notes}
-        self._reader.messages.append(with_notes(message, {"dialect": NAME, **all_notes} if all_notes else None))
+        self._reader.messages.append(
+            base.with_notes(message, {"dialect": shapes.NAME, **all_notes} if all_notes else None)
+        )
 
     def read_parts(self, parts: list[Any], start: int) -> None:
         """Read all parts. ``start`` is the index of the first message of the request."""
@@ -181,9 +156,11 @@ class _RequestReader:
         while index < len(parts):
             index += self._read_message_at(parts, index)
         if len(self._reader.messages) == start:
-            self.add_message(Role.SYSTEM, (), _INSTRUCTIONS, {"form": "empty"})  # a request without messages
+            self.add_message(msg.Role.SYSTEM, (), _INSTRUCTIONS, {"form": "empty"})  # a request without messages
         elif self._pending_records:
-            self._reader.messages[-1] = add_notes(self._reader.messages[-1], NAME, after=self._pending_records)
+            self._reader.messages[-1] = base.add_notes(
+                self._reader.messages[-1], shapes.NAME, after=self._pending_records
+            )
 
     def _read_message_at(self, parts: list[Any], index: int) -> int:
         """Read the message that starts with a part; return its number of parts."""
@@ -191,15 +168,15 @@ class _RequestReader:
         if part["part_kind"] in _RECORD_PARTS:
             self._pending_records.append(part)
             return 1
-        when = parse_time(part.get("timestamp")) or self._sent_at
-        role, blocks, notes = _read_part(part, format_time(when), self._reader)
+        when = shapes.parse_time(part.get("timestamp")) or self._sent_at
+        role, blocks, notes = _read_part(part, shapes.format_time(when), self._reader)
         count = _part_count(self._extras.get(str(index)))
         for place in range(index + 1, min(index + count, len(parts))):
-            blocks = [*blocks, *_read_part(self._get_part(parts, place), format_time(when), self._reader)[1]]
+            blocks = [*blocks, *_read_part(self._get_part(parts, place), shapes.format_time(when), self._reader)[1]]
         self.add_message(role, blocks if count > 0 else (), str(index), notes, when)
         return max(count, 1)
 
-    def _get_part(self, parts: list[Any], index: int) -> Wire:
+    def _get_part(self, parts: list[Any], index: int) -> shapes.Wire:
         where = self._reader.path = f"{self._where}.parts[{index}]"
         part = expect_object(parts[index], where)
         if not isinstance(part.get("part_kind"), str):
@@ -212,66 +189,72 @@ def _part_count(extra: Any) -> int:
     return count if type(count) is int else 1
 
 
-def _read_part(part: Wire, when: str, reader: TranscriptReader) -> tuple[Role, list[ContentBlock], Wire]:
+def _read_part(
+    part: shapes.Wire, when: str, reader: base.TranscriptReader
+) -> tuple[msg.Role, list[msg.ContentBlock], shapes.Wire]:
     """Return the role of a part, its blocks, and notes for the message."""
     match part:
         case {"part_kind": "system-prompt", "content": str(text)}:
-            return Role.SYSTEM, [_add_text_notes(TextBlock(text), part, when)], {}
+            return msg.Role.SYSTEM, [_add_text_notes(msg.TextBlock(text), part, when)], {}
         case {"part_kind": "instruction-delta", "content": str(text)}:
-            return Role.SYSTEM, [_add_text_notes(TextBlock(text), part, when, form="instruction-delta")], {}
+            return msg.Role.SYSTEM, [_add_text_notes(msg.TextBlock(text), part, when, form="instruction-delta")], {}
         case {"part_kind": "user-prompt"}:
             return _read_prompt(part, when, reader)
         case {"part_kind": "tool-return"} | {"part_kind": "retry-prompt", "tool_name": str()}:
-            return Role.TOOL, [_read_result(part, when, reader)], {}
+            return msg.Role.TOOL, [_read_result(part, when, reader)], {}
         case {"part_kind": "retry-prompt" | "retry-feedback" as kind, "content": content}:
-            block = TextBlock(content) if isinstance(content, str) else read_value(content)
-            value_form = get_notes(block.provider_raw, NAME).get("form")
-            return Role.USER, [_add_text_notes(block, part, when, form=kind, of=value_form)], {}
+            block = msg.TextBlock(content) if isinstance(content, str) else read_value(content)
+            value_form = get_notes(block.provider_raw, shapes.NAME).get("form")
+            return msg.Role.USER, [_add_text_notes(block, part, when, form=kind, of=value_form)], {}
         case {"part_kind": "compaction", "content": str(text)}:
-            return Role.USER, [_add_text_notes(TextBlock(text), part, when, form="compaction")], {}
+            return msg.Role.USER, [_add_text_notes(msg.TextBlock(text), part, when, form="compaction")], {}
         case {"part_kind": "speech", "transcript": str(text)}:
-            return Role.USER, _read_speech(text, part, when), {}
+            return msg.Role.USER, _read_speech(text, part, when), {}
         case {"part_kind": "system-prompt"}:
             raise FormatError("a system prompt must be text", where=f"{reader.path}.content")
         case _:
-            return Role.USER, [OpaqueBlock(NAME, part)], {}
+            return msg.Role.USER, [msg.OpaqueBlock(shapes.NAME, part)], {}
 
 
-def _add_text_notes(block: TextBlock, part: Wire, when: str, **notes: str | None) -> TextBlock:
+def _add_text_notes(block: msg.TextBlock, part: shapes.Wire, when: str, **notes: str | None) -> msg.TextBlock:
     """Return a text that is a part of its own, with its residue."""
     set_notes = {name: note for name, note in notes.items() if note is not None}
-    default = _default_text_part(block.replace(provider_raw={"dialect": NAME, **set_notes}), when)
-    return block.replace(provider_raw=make_notes(NAME, default, part, **set_notes))
+    default = _default_text_part(block.replace(provider_raw={"dialect": shapes.NAME, **set_notes}), when)
+    return block.replace(provider_raw=base.make_notes(shapes.NAME, default, part, **set_notes))
 
 
-def _read_speech(text: str, part: Wire, when: str) -> list[ContentBlock]:
+def _read_speech(text: str, part: shapes.Wire, when: str) -> list[msg.ContentBlock]:
     """Return the transcript and, if present, the recording of speech."""
     audio = part.get("audio")
     block = read_item(audio) if isinstance(audio, dict) else None
-    if not isinstance(block, AudioBlock):
-        return [_add_text_notes(TextBlock(text), part, when, form="speech")]
-    transcript = _add_text_notes(TextBlock(text), {**part, "audio": None}, when, form="speech")
+    if not isinstance(block, msg.AudioBlock):
+        return [_add_text_notes(msg.TextBlock(text), part, when, form="speech")]
+    transcript = _add_text_notes(msg.TextBlock(text), {**part, "audio": None}, when, form="speech")
     return [
         transcript,
-        block.replace(provider_raw={"dialect": NAME, **get_notes(block.provider_raw, NAME), "of": "speech"}),
+        block.replace(
+            provider_raw={"dialect": shapes.NAME, **get_notes(block.provider_raw, shapes.NAME), "of": "speech"}
+        ),
     ]
 
 
-def _read_prompt(part: Wire, when: str, reader: TranscriptReader) -> tuple[Role, list[ContentBlock], Wire]:
+def _read_prompt(
+    part: shapes.Wire, when: str, reader: base.TranscriptReader
+) -> tuple[msg.Role, list[msg.ContentBlock], shapes.Wire]:
     content, where = part.get("content"), reader.path
-    blocks: list[ContentBlock] = []
+    blocks: list[msg.ContentBlock] = []
     if isinstance(content, str):
-        blocks = [TextBlock(content)]
+        blocks = [msg.TextBlock(content)]
     else:
         for index, item in enumerate(expect_list(content, f"{where}.content")):
             _read_prompt_item(item, f"{where}.content[{index}]", blocks)
     form = "list" if isinstance(content, list) and _is_plain_text(blocks) else None
     default = _default_prompt(blocks, when, form)
-    notes = make_notes(NAME, default, part, form=form) or {}
-    return Role.USER, blocks, {name: note for name, note in notes.items() if name != "dialect"}
+    notes = base.make_notes(shapes.NAME, default, part, form=form) or {}
+    return msg.Role.USER, blocks, {name: note for name, note in notes.items() if name != "dialect"}
 
 
-def _read_prompt_item(item: Any, where: str, blocks: list[ContentBlock]) -> None:
+def _read_prompt_item(item: Any, where: str, blocks: list[msg.ContentBlock]) -> None:
     """Add a block; a cache point is noted on the block before it."""
     if not isinstance(item, str):
         expect_object(item, where)
@@ -279,22 +262,24 @@ def _read_prompt_item(item: Any, where: str, blocks: list[ContentBlock]) -> None
         isinstance(item, dict)
         and item.get("kind") == "cache-point"
         and blocks
-        and not isinstance(blocks[-1], OpaqueBlock)
+        and not isinstance(blocks[-1], msg.OpaqueBlock)
     ):
         last: Any = blocks[-1]
-        notes = get_notes(last.provider_raw, NAME)
-        raw = {"dialect": NAME, **notes, "then": [*notes.get("then", []), item]}
+        notes = get_notes(last.provider_raw, shapes.NAME)
+        raw = {"dialect": shapes.NAME, **notes, "then": [*notes.get("then", []), item]}
         blocks[-1] = last.replace(provider_raw=raw)
     else:
         blocks.append(read_item(item))
 
 
-def _is_plain_text(blocks: Sequence[ContentBlock]) -> bool:
+def _is_plain_text(blocks: Sequence[msg.ContentBlock]) -> bool:
     """Return whether a prompt is written as text instead of a list."""
-    return len(blocks) == 1 and isinstance(blocks[0], TextBlock) and not get_notes(blocks[0].provider_raw, NAME)
+    return (
+        len(blocks) == 1 and isinstance(blocks[0], msg.TextBlock) and not get_notes(blocks[0].provider_raw, shapes.NAME)
+    )
 
 
-def _read_result(part: Wire, when: str, reader: TranscriptReader) -> ToolResultBlock:
+def _read_result(part: shapes.Wire, when: str, reader: base.TranscriptReader) -> msg.ToolResultBlock:
     """Return a tool return: text, a file, a list of them, or any JSON as text."""
     name, wire_id, content = part.get("tool_name"), part.get("tool_call_id"), part.get("content")
     if not isinstance(name, str):
@@ -302,7 +287,7 @@ def _read_result(part: Wire, when: str, reader: TranscriptReader) -> ToolResultB
     is_retry = part["part_kind"] == "retry-prompt"
     tool_use_id = reader.result_id(wire_id if isinstance(wire_id, str) else reader.path)
     blocks, form = _read_content(content, part.get("content_file_digests"))
-    result = ToolResultBlock(tool_use_id, blocks, is_retry or part.get("outcome") in _FAILURE_OUTCOMES)
+    result = msg.ToolResultBlock(tool_use_id, blocks, is_retry or part.get("outcome") in _FAILURE_OUTCOMES)
     all_notes = {
         "form": form,
         "kind": "retry-prompt" if is_retry else None,
@@ -311,15 +296,15 @@ def _read_result(part: Wire, when: str, reader: TranscriptReader) -> ToolResultB
     }
     notes = {name: note for name, note in all_notes.items() if note is not None}
     default = _default_result(result, when, notes, {})
-    return result.replace(provider_raw=make_notes(NAME, default, part, **notes))
+    return result.replace(provider_raw=base.make_notes(shapes.NAME, default, part, **notes))
 
 
-def _read_content(content: Any, digests: Any) -> tuple[tuple[ContentBlock, ...], str | None]:
+def _read_content(content: Any, digests: Any) -> tuple[tuple[msg.ContentBlock, ...], str | None]:
     """Return the blocks of a result, and the form of content that differs from the default."""
     if content is None:
         return (), "null"
     if isinstance(content, str):
-        return (TextBlock(content),), None
+        return (msg.TextBlock(content),), None
     if is_file(content, digests):
         return (read_item(content),), "single"
     if not isinstance(content, list) or not _is_item_list(content, digests):
@@ -327,7 +312,7 @@ def _read_content(content: Any, digests: Any) -> tuple[tuple[ContentBlock, ...],
     blocks = tuple(
         read_item(item) if isinstance(item, str) or is_file(item, digests) else read_value(item) for item in content
     )
-    return blocks, "list" if len(blocks) == 1 and isinstance(blocks[0], TextBlock) else None
+    return blocks, "list" if len(blocks) == 1 and isinstance(blocks[0], msg.TextBlock) else None
 
 
 def _is_item_list(content: list[Any], digests: Any) -> bool:
@@ -339,24 +324,24 @@ def _is_item_list(content: list[Any], digests: Any) -> bool:
 # --- writing ---------------------------------------------------------------------------------------------------------
 
 
-def write_request(messages: Sequence[Message], context: WriteContext) -> Wire:
+def write_request(messages: Sequence[msg.Message], context: WriteContext) -> shapes.Wire:
     """Write a request of consecutive messages."""
-    wire: Wire = apply_notes(_default_request(messages, context), _request_notes(messages) or {})
+    wire: shapes.Wire = base.apply_notes(_default_request(messages, context), _request_notes(messages) or {})
     return wire
 
 
-def _request_notes(messages: Sequence[Message]) -> Wire | None:
+def _request_notes(messages: Sequence[msg.Message]) -> shapes.Wire | None:
     """Return the notes about a request, which may not be on the first message if messages were inserted."""
-    candidates = (message_notes(message, NAME).get("request") for message in messages)
+    candidates = (base.message_notes(message, shapes.NAME).get("request") for message in messages)
     return next((notes for notes in candidates if notes is not None), None)
 
 
-def starts_request(message: Message) -> bool:
+def starts_request(message: msg.Message) -> bool:
     """Return whether a request started with this message without a response before it."""
-    return bool(message_notes(message, NAME).get("request", {}).get("new"))
+    return bool(base.message_notes(message, shapes.NAME).get("request", {}).get("new"))
 
 
-def _default_request(messages: Sequence[Message], context: WriteContext) -> Wire:
+def _default_request(messages: Sequence[msg.Message], context: WriteContext) -> shapes.Wire:
     """Write a request without its residue; of the notes, conversation and time are used."""
     first = messages[0]
     notes = _request_notes(messages)
@@ -364,45 +349,47 @@ def _default_request(messages: Sequence[Message], context: WriteContext) -> Wire
     statuses = {message.metadata.status for message in messages}
     fields = {
         "run_id": first.metadata.run_id if len(runs) == 1 else None,
-        "state": "interrupted" if statuses == {MessageStatus.CANCELLED} else "complete",
+        "state": "interrupted" if statuses == {msg.MessageStatus.CANCELLED} else "complete",
     }
     parts, extras = _parts_and_extras(messages, fields, context)
     extra = first.metadata.extra if _can_write_extra(first) else None
-    return request_shape(
+    return shapes.request_shape(
         parts,
-        timestamp=format_time(messages[-1].created_at) if notes is None else notes.get("sent"),
+        timestamp=shapes.format_time(messages[-1].created_at) if notes is None else notes.get("sent"),
         instructions=_default_instructions(messages, notes or {}, context),
         conversation_id=(first.session_id if notes is None else notes.get("conversation")) or None,
-        metadata=extra if not extras else {**(extra or {}), KEY: extras},
+        metadata=extra if not extras else {**(extra or {}), base.KEY: extras},
         **fields,
     )
 
 
-def _can_write_extra(first: Message) -> bool:
+def _can_write_extra(first: msg.Message) -> bool:
     """Return whether the application metadata of the first message can be the metadata of the request."""
-    return bool(first.metadata.extra) and KEY not in (first.metadata.extra or {})
+    return bool(first.metadata.extra) and base.KEY not in (first.metadata.extra or {})
 
 
-def _default_instructions(messages: Sequence[Message], notes: Wire, context: WriteContext) -> str | None:
+def _default_instructions(messages: Sequence[msg.Message], notes: shapes.Wire, context: WriteContext) -> str | None:
     instruction_messages = [message for message in messages if _is_instructions(message)]
     if instruction_messages:
         context.instructions = "\n\n".join(
-            block.text for block in instruction_messages[-1].content if isinstance(block, TextBlock)
+            block.text for block in instruction_messages[-1].content if isinstance(block, msg.TextBlock)
         )
         return context.instructions
     return context.instructions if notes.get("instructions") == "again" else None
 
 
-def _is_instructions(message: Message) -> bool:
-    return message.role is Role.SYSTEM and message_notes(message, NAME).get("form") == "instructions"
+def _is_instructions(message: msg.Message) -> bool:
+    return message.role is msg.Role.SYSTEM and base.message_notes(message, shapes.NAME).get("form") == "instructions"
 
 
-def _parts_and_extras(messages: Sequence[Message], fields: Wire, context: WriteContext) -> tuple[list[Wire], Wire]:
+def _parts_and_extras(
+    messages: Sequence[msg.Message], fields: shapes.Wire, context: WriteContext
+) -> tuple[list[shapes.Wire], shapes.Wire]:
     """Return the parts of a request, and the extra fields of its messages by the index of their first part."""
-    parts: list[Wire] = []
-    extras: Wire = {}
+    parts: list[shapes.Wire] = []
+    extras: shapes.Wire = {}
     for message in messages:
-        notes = message_notes(message, NAME)
+        notes = base.message_notes(message, shapes.NAME)
         parts.extend(notes.get("before", []))
         own_parts, place = _write_parts(message, context), str(len(parts))
         is_head = _is_instructions(message) or notes.get("form") == "empty"
@@ -415,7 +402,9 @@ def _parts_and_extras(messages: Sequence[Message], fields: Wire, context: WriteC
     return parts, extras
 
 
-def _message_extra(message: Message, fields: Wire, own_parts: list[Wire], *, is_first: bool) -> Wire:
+def _message_extra(
+    message: msg.Message, fields: shapes.Wire, own_parts: list[shapes.Wire], *, is_first: bool
+) -> shapes.Wire:
     expressed = [name for name in ("run_id", "status") if _is_expressed(name, message, fields)]
     if is_first and _can_write_extra(message):
         expressed.append("extra")
@@ -424,154 +413,156 @@ def _message_extra(message: Message, fields: Wire, own_parts: list[Wire], *, is_
         or {}
     )
     count = len(own_parts)
-    if message.role is Role.SYSTEM and not any(isinstance(block, TextBlock) for block in message.content):
+    if message.role is msg.Role.SYSTEM and not any(isinstance(block, msg.TextBlock) for block in message.content):
         count = 0  # written as an empty text
     return {**extra, _PART_COUNT: count} if own_parts and count != 1 else extra
 
 
-def _is_expressed(name: str, message: Message, fields: Wire) -> bool:
+def _is_expressed(name: str, message: msg.Message, fields: shapes.Wire) -> bool:
     if name == "run_id":
         return bool(message.metadata.run_id == fields["run_id"])
-    status = MessageStatus.CANCELLED if fields["state"] == "interrupted" else MessageStatus.COMPLETE
+    status = msg.MessageStatus.CANCELLED if fields["state"] == "interrupted" else msg.MessageStatus.COMPLETE
     return message.metadata.status is status
 
 
-def _write_parts(message: Message, context: WriteContext) -> list[Wire]:
+def _write_parts(message: msg.Message, context: WriteContext) -> list[shapes.Wire]:
     """Return the parts of a message; unsupported blocks are losses."""
-    when = format_time(message.created_at)
+    when = shapes.format_time(message.created_at)
     match message.role:
-        case Role.SYSTEM:
+        case msg.Role.SYSTEM:
             return list(_system_parts(message, when, context))
-        case Role.TOOL:
+        case msg.Role.TOOL:
             return list(_tool_parts(message, when, context))
         case _:
             return list(_user_parts(message, when, context))
 
 
-def _system_parts(message: Message, when: str, context: WriteContext) -> Iterator[Wire]:
+def _system_parts(message: msg.Message, when: str, context: WriteContext) -> Iterator[shapes.Wire]:
     texts = context.supported_blocks(message, message.content, _unsupported_instruction_reason)
-    form = message_notes(message, NAME).get("form")
+    form = base.message_notes(message, shapes.NAME).get("form")
     if form == "instructions":
         return
     for block in texts:
-        if isinstance(block, TextBlock):
-            yield apply_notes(_default_text_part(block, when), get_notes(block.provider_raw, NAME))
+        if isinstance(block, msg.TextBlock):
+            yield base.apply_notes(_default_text_part(block, when), get_notes(block.provider_raw, shapes.NAME))
     if not texts and form != "empty":
-        yield system_shape("", when)
+        yield shapes.system_shape("", when)
 
 
-def _unsupported_instruction_reason(block: ContentBlock) -> str | None:
-    return None if isinstance(block, TextBlock) else "a system prompt must be text"
+def _unsupported_instruction_reason(block: msg.ContentBlock) -> str | None:
+    return None if isinstance(block, msg.TextBlock) else "a system prompt must be text"
 
 
-def _unsupported_reason(block: ContentBlock) -> str | None:
-    return unsupported_item_reason(block, NAME)
+def _unsupported_reason(block: msg.ContentBlock) -> str | None:
+    return base.unsupported_item_reason(block, shapes.NAME)
 
 
-def _tool_parts(message: Message, when: str, context: WriteContext) -> Iterator[Wire]:
+def _tool_parts(message: msg.Message, when: str, context: WriteContext) -> Iterator[shapes.Wire]:
     for block in context.supported_blocks(message, message.content, lambda _: None):
-        if isinstance(block, ToolResultBlock):
+        if isinstance(block, msg.ToolResultBlock):
             supported = context.supported_blocks(message, block.content, _unsupported_reason)
             _add_change_losses(supported, message, context)
-            notes = get_notes(block.provider_raw, NAME)
-            yield apply_notes(_default_result(block.replace(content=supported), when, notes, context.calls), notes)
+            notes = get_notes(block.provider_raw, shapes.NAME)
+            yield base.apply_notes(_default_result(block.replace(content=supported), when, notes, context.calls), notes)
 
 
-def _user_parts(message: Message, when: str, context: WriteContext) -> Iterator[Wire]:
+def _user_parts(message: msg.Message, when: str, context: WriteContext) -> Iterator[shapes.Wire]:
     """Yield texts that were parts as parts, and the blocks between them as prompts."""
-    notes = message_notes(message, NAME)
-    prompt: list[ContentBlock] = []
+    notes = base.message_notes(message, shapes.NAME)
+    prompt: list[msg.ContentBlock] = []
     has_parts = False
     for part, block in _blocks_with_parts(message, when, context):
         if part is None:
             prompt.append(block)
             continue
         if prompt:
-            yield apply_notes(_default_prompt(prompt, when, notes.get("form")), notes)
+            yield base.apply_notes(_default_prompt(prompt, when, notes.get("form")), notes)
             prompt = []
         has_parts = True
         yield part
     if prompt or not has_parts:
-        yield apply_notes(_default_prompt(prompt, when, notes.get("form")), notes)
+        yield base.apply_notes(_default_prompt(prompt, when, notes.get("form")), notes)
 
 
 def _blocks_with_parts(
-    message: Message, when: str, context: WriteContext
-) -> Iterator[tuple[Wire | None, ContentBlock]]:
+    message: msg.Message, when: str, context: WriteContext
+) -> Iterator[tuple[shapes.Wire | None, msg.ContentBlock]]:
     """Yield each supported block, and its own part if it is one."""
     blocks = context.supported_blocks(message, message.content, _unsupported_reason)
     _add_change_losses(blocks, message, context)
-    open_speech: Wire | None = None
+    open_speech: shapes.Wire | None = None
     for block in blocks:
-        notes = get_notes(getattr(block, "provider_raw", None), NAME)
+        notes = get_notes(getattr(block, "provider_raw", None), shapes.NAME)
         match block:
-            case TextBlock() if notes.get("form") in _USER_TEXT_PARTS:
-                part: Wire = apply_notes(_default_text_part(block, when), notes)
+            case msg.TextBlock() if notes.get("form") in _USER_TEXT_PARTS:
+                part: shapes.Wire = base.apply_notes(_default_text_part(block, when), notes)
                 open_speech = part if notes["form"] == "speech" and part.get("audio") is None else None
                 yield part, block
-            case AudioBlock() if notes.get("of") == "speech" and open_speech is not None:
+            case msg.AudioBlock() if notes.get("of") == "speech" and open_speech is not None:
                 open_speech["audio"] = write_item(block)
                 open_speech = None
-            case OpaqueBlock(wire=wire) if "part_kind" in wire:
+            case msg.OpaqueBlock(wire=wire) if "part_kind" in wire:
                 yield wire, block
             case _:
                 yield None, block
 
 
-def _add_change_losses(blocks: Iterable[ContentBlock], message: Message, context: WriteContext) -> None:
+def _add_change_losses(blocks: Iterable[msg.ContentBlock], message: msg.Message, context: WriteContext) -> None:
     for block in blocks:
         reason = changed_reason(block)
         if reason is not None:
             context.add_loss(message, block.type, reason)
 
 
-def _default_text_part(block: TextBlock, when: str) -> Wire:
+def _default_text_part(block: msg.TextBlock, when: str) -> shapes.Wire:
     """Write a text that is a part of its own."""
-    notes = get_notes(block.provider_raw, NAME)
-    value_notes = {"dialect": NAME, "form": notes["of"]} if "of" in notes else None
+    notes = get_notes(block.provider_raw, shapes.NAME)
+    value_notes = {"dialect": shapes.NAME, "form": notes["of"]} if "of" in notes else None
     match notes.get("form"):
         case "instruction-delta":
-            return instruction_delta_shape(block.text)
+            return shapes.instruction_delta_shape(block.text)
         case "retry-feedback":
-            return feedback_shape(write_item(TextBlock(block.text, value_notes)), when)
+            return shapes.feedback_shape(write_item(msg.TextBlock(block.text, value_notes)), when)
         case "retry-prompt":
-            return retry_shape(write_item(TextBlock(block.text, value_notes)), when, None, None)
+            return shapes.retry_shape(write_item(msg.TextBlock(block.text, value_notes)), when, None, None)
         case "compaction":
-            return compaction_shape(block.text)
+            return shapes.compaction_shape(block.text)
         case "speech":
-            return speech_shape("user", block.text, None)
+            return shapes.speech_shape("user", block.text, None)
         case _:
-            return system_shape(block.text, when)
+            return shapes.system_shape(block.text, when)
 
 
-def _default_prompt(blocks: Sequence[ContentBlock], when: str, form: str | None) -> Wire:
+def _default_prompt(blocks: Sequence[msg.ContentBlock], when: str, form: str | None) -> shapes.Wire:
     """Write a prompt, as text if it is one text."""
     if form != "list" and _is_plain_text(blocks):
-        return user_shape(write_item(blocks[0]), when)
+        return shapes.user_shape(write_item(blocks[0]), when)
     items: list[Any] = []
     for block in blocks:
         items.append(write_item(block))
-        items.extend(get_notes(getattr(block, "provider_raw", None), NAME).get("then", []))
-    return user_shape(items, when)
+        items.extend(get_notes(getattr(block, "provider_raw", None), shapes.NAME).get("then", []))
+    return shapes.user_shape(items, when)
 
 
-def _default_result(result: ToolResultBlock, when: str, notes: Wire, calls: dict[str, CallInfo]) -> Wire:
+def _default_result(
+    result: msg.ToolResultBlock, when: str, notes: shapes.Wire, calls: dict[str, CallInfo]
+) -> shapes.Wire:
     """Write a result with the name and the id of its call, unless the notes contain others."""
     call = calls.get(result.tool_use_id, CallInfo(_NO_NAME, result.tool_use_id))
     name, call_id = notes.get("tool", call.name), notes.get("id", call.wire_id)
     content = _default_content([write_item(block) for block in result.content], result, notes.get("form"))
     if notes.get("kind") == "retry-prompt":
-        return retry_shape(content, when, name, call_id)
-    part = return_shape(content, when, name, call_id, "failed" if result.is_error else "success")
+        return shapes.retry_shape(content, when, name, call_id)
+    part = shapes.return_shape(content, when, name, call_id, "failed" if result.is_error else "success")
     if isinstance(content, dict | list):
         part["content_file_digests"] = file_digests(content)
     return part
 
 
-def _default_content(items: list[Any], result: ToolResultBlock, form: str | None) -> Any:
+def _default_content(items: list[Any], result: msg.ToolResultBlock, form: str | None) -> Any:
     if not items and form == "null":
         return None
-    is_single = len(items) == 1 and (form == "single" or isinstance(result.content[0], TextBlock))
+    is_single = len(items) == 1 and (form == "single" or isinstance(result.content[0], msg.TextBlock))
     return items[0] if is_single and form != "list" else items
 
 
