@@ -19,31 +19,18 @@ from typing import Literal
 
 import msgspec
 
+from dragoman import message as msg
 from dragoman.adapter import Adapter, message_budget
 from dragoman.catalog import AdapterCapabilities
 from dragoman.context_window import fit, with_summary
 from dragoman.errors import UnknownPriceError
 from dragoman.exchange import ToolDefinition
-from dragoman.message import (
-    AudioBlock,
-    CallBlock,
-    ContentBlock,
-    DocumentBlock,
-    ImageBlock,
-    MediaBlock,
-    Message,
-    Role,
-    TextBlock,
-    TokenUsage,
-    ToolResultBlock,
-    VideoBlock,
-)
 from dragoman.pricing import PriceTable, receipt
 from dragoman.tokens import make_estimate
 
 Policy = Literal["strict", "placeholder", "describe"]
 Outcome = Literal["kept", "projected", "left_out"]
-Describe = Callable[[MediaBlock], str]
+Describe = Callable[[msg.MediaBlock], str]
 
 
 class BlockPlan(msgspec.Struct, frozen=True):
@@ -60,7 +47,7 @@ class SwapPlan(msgspec.Struct, frozen=True, kw_only=True):
     """The result of a swap. It is possible if there are no blockers."""
 
     model: str
-    messages: tuple[Message, ...]  # the history for the model
+    messages: tuple[msg.Message, ...]  # the history for the model
     blocks: tuple[BlockPlan, ...]
     blockers: tuple[str, ...]  # for people: the problems and the alternatives
     estimated_input_tokens: int  # of the whole history
@@ -76,7 +63,7 @@ class SwapPlan(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def plan_swap(
-    history: Iterable[Message],
+    history: Iterable[msg.Message],
     adapter: Adapter,
     *,
     policy: Policy = "strict",
@@ -120,12 +107,12 @@ def plan_swap(
 
 
 def project_history(
-    history: Iterable[Message],
+    history: Iterable[msg.Message],
     capabilities: AdapterCapabilities,
     *,
     policy: Policy = "strict",
     describe: Describe | None = None,
-) -> tuple[Message, ...]:
+) -> tuple[msg.Message, ...]:
     """Return the history for a model. With ``strict``, unsupported media stay; another check rejects them."""
     if policy == "strict":
         return tuple(history)
@@ -143,27 +130,27 @@ class _Projection:
         self.plans: list[BlockPlan] = []
         self.unsupported: dict[str, int] = {}  # counts of unsupported media by type
 
-    def project_message(self, message: Message) -> Message:
+    def project_message(self, message: msg.Message) -> msg.Message:
         blocks = tuple(
             self._project_block(block, message.id, f"content[{at}]") for at, block in enumerate(message.content)
         )
         is_unchanged = all(old is new for old, new in zip(blocks, message.content, strict=True))
         return message if is_unchanged else msgspec.structs.replace(message, content=blocks)
 
-    def _project_block(self, block: ContentBlock, message_id: str, place: str) -> ContentBlock:
-        if isinstance(block, ToolResultBlock):
+    def _project_block(self, block: msg.ContentBlock, message_id: str, place: str) -> msg.ContentBlock:
+        if isinstance(block, msg.ToolResultBlock):
             self.plans.append(BlockPlan(message_id, place, block.type, "kept"))
             inner = tuple(
                 self._project_block(part, message_id, f"{place}.content[{at}]") for at, part in enumerate(block.content)
             )
             is_unchanged = all(old is new for old, new in zip(inner, block.content, strict=True))
             return block if is_unchanged else msgspec.structs.replace(block, content=inner)
-        if isinstance(block, MediaBlock) and not _supports_medium(self._capabilities, block):
+        if isinstance(block, msg.MediaBlock) and not _supports_medium(self._capabilities, block):
             return self._replace_medium(block, message_id, place)
         self.plans.append(BlockPlan(message_id, place, block.type, "kept"))
         return block
 
-    def _replace_medium(self, block: MediaBlock, message_id: str, place: str) -> ContentBlock:
+    def _replace_medium(self, block: msg.MediaBlock, message_id: str, place: str) -> msg.ContentBlock:
         self.unsupported[block.type] = self.unsupported.get(block.type, 0) + 1
         if self.policy == "strict":
             reason = f"this model does not support {block.type}"
@@ -175,19 +162,19 @@ class _Projection:
             else f"[{block.type} ({block.media_type})]"
         )
         self.plans.append(BlockPlan(message_id, place, block.type, "projected", f"as text: {text[:60]}"))
-        return TextBlock(text)
+        return msg.TextBlock(text)
 
 
-def _supports_medium(capabilities: AdapterCapabilities, block: MediaBlock) -> bool:
+def _supports_medium(capabilities: AdapterCapabilities, block: msg.MediaBlock) -> bool:
     match block:
-        case ImageBlock(media_type=media_type):
+        case msg.ImageBlock(media_type=media_type):
             accepted = capabilities.accepted_image_media_types
             return capabilities.supports_images and (not accepted or media_type in (*accepted, "image/*"))
-        case DocumentBlock():
+        case msg.DocumentBlock():
             return capabilities.supports_documents
-        case AudioBlock():
+        case msg.AudioBlock():
             return capabilities.supports_audio
-        case VideoBlock():
+        case msg.VideoBlock():
             return capabilities.supports_video
 
 
@@ -203,7 +190,7 @@ def _apply_losses(plan: BlockPlan, loss_reasons: dict[tuple[str, str], str]) -> 
 
 
 def _find_blockers(
-    history: tuple[Message, ...],
+    history: tuple[msg.Message, ...],
     tools: tuple[ToolDefinition, ...],
     adapter: Adapter,
     projection: _Projection,
@@ -219,11 +206,11 @@ def _find_blockers(
                 f"unchanged. There are {count}. Choose a model with {kind} support, or swap with policy 'placeholder' "
                 "or 'describe'.",
             )
-    has_calls = any(isinstance(b, CallBlock) for m in history for b in m.content)
+    has_calls = any(isinstance(b, msg.CallBlock) for m in history for b in m.content)
     if (has_calls or tools) and not capabilities.supports_tools:
         reason = "session uses tools, and this model calls none"
         yield "no_tool_support", f"Cannot swap to {name}: {reason}. Active model unchanged."
-    if any(m.role is Role.SYSTEM and m.content for m in history) and not capabilities.supports_system_prompt:
+    if any(m.role is msg.Role.SYSTEM and m.content for m in history) and not capabilities.supports_system_prompt:
         reason = "session has a system prompt, which this model does not support"
         yield "no_system_prompt_support", f"Cannot swap to {name}: {reason}. Active model unchanged."
     if sent_tokens > (limit := capabilities.max_context_tokens):
@@ -238,6 +225,6 @@ def _estimate_cost(prices: PriceTable | None, model: str, tokens: int, at: datet
     if prices is None or at is None:
         return None
     try:
-        return receipt(prices, model, TokenUsage(input_tokens=tokens, output_tokens=0), at).total_usd
+        return receipt(prices, model, msg.TokenUsage(input_tokens=tokens, output_tokens=0), at).total_usd
     except UnknownPriceError:
         return None

@@ -28,26 +28,12 @@ from typing import Any, Final
 
 import msgspec
 
+from dragoman import message as msg
 from dragoman.exchange import Options, ToolDefinition
-from dragoman.message import (
-    OMITTED_MESSAGES,
-    ContentBlock,
-    ImageBlock,
-    InvalidToolUseBlock,
-    MediaBlock,
-    Message,
-    ProviderRaw,
-    RedactedThinkingBlock,
-    Role,
-    TextBlock,
-    ThinkingBlock,
-    ToolResultBlock,
-    ToolUseBlock,
-)
 
 Counts = tuple[float, ...]
-Estimate = Callable[[Sequence[Message]], int]
-View = Callable[[Sequence[Message]], Sequence[Message]]
+Estimate = Callable[[Sequence[msg.Message]], int]
+View = Callable[[Sequence[msg.Message]], Sequence[msg.Message]]
 
 TEXT_COUNTS: Final = (
     "word",  # parts of words: camelCase and snake_case have several
@@ -188,37 +174,37 @@ class _Meter:
         text, thought, tool_text = map(_sum_counts, (self.texts, self.thoughts, self.tool_texts))
         return Measure(text, thought, tool_text, self.counts)
 
-    def add_message(self, message: Message) -> None:
+    def add_message(self, message: msg.Message) -> None:
         self.counts["message"] += 1
-        self.counts["system"] += message.role is Role.SYSTEM
+        self.counts["system"] += message.role is msg.Role.SYSTEM
         self.add_blocks(message.content)
 
-    def add_blocks(self, content: Iterable[ContentBlock]) -> None:
+    def add_blocks(self, content: Iterable[msg.ContentBlock]) -> None:
         for block in content:
             self._add_block(block)
 
-    def _add_block(self, block: ContentBlock) -> None:
+    def _add_block(self, block: msg.ContentBlock) -> None:
         self.counts["signature"] += _signature_length(getattr(block, "provider_raw", None))
         match block:
-            case TextBlock(text):
+            case msg.TextBlock(text):
                 self.texts.append(text)
-            case ThinkingBlock(text, signature):
+            case msg.ThinkingBlock(text, signature):
                 self.thoughts.append(text)
                 self.counts["signature"] += len(signature or "")
-            case RedactedThinkingBlock(data):
+            case msg.RedactedThinkingBlock(data):
                 self.counts["signature"] += len(data)
-            case ToolUseBlock(_, name, value):
+            case msg.ToolUseBlock(_, name, value):
                 self.counts["call"] += 1
                 self.texts += (name, msgspec.json.encode(value).decode())
-            case InvalidToolUseBlock(_, name, text):
+            case msg.InvalidToolUseBlock(_, name, text):
                 self.counts["call"] += 1
                 self.texts += (name, text)
-            case ToolResultBlock(_, content):
+            case msg.ToolResultBlock(_, content):
                 self.counts["result"] += 1
                 for inner in content:
                     self._add_block(inner)
-            case _ if isinstance(block, MediaBlock):
-                self._add_image(*(_image_size(block) if isinstance(block, ImageBlock) else _DEFAULT_SIZE))
+            case _ if isinstance(block, msg.MediaBlock):
+                self._add_image(*(_image_size(block) if isinstance(block, msg.ImageBlock) else _DEFAULT_SIZE))
 
     def _add_image(self, width: int, height: int) -> None:
         self.counts["image"] += 1
@@ -264,7 +250,7 @@ class _Meter:
                     self.counts["keyword"] += 1
 
 
-def _signature_length(raw: ProviderRaw | None) -> int:
+def _signature_length(raw: msg.ProviderRaw | None) -> int:
     """Return the length of the signature that Gemini adds to other blocks."""
     residue = raw.get("residue") if raw is not None else None
     added = residue.get("set") if isinstance(residue, dict) else None
@@ -288,7 +274,7 @@ class Measure(msgspec.Struct, frozen=True):
 
 
 def measure(
-    messages: Iterable[Message], tools: Iterable[ToolDefinition] = (), options: Options | None = None
+    messages: Iterable[msg.Message], tools: Iterable[ToolDefinition] = (), options: Options | None = None
 ) -> Measure:
     """Return the counts of a prompt."""
     meter = _Meter()
@@ -313,7 +299,7 @@ def _sum_counts(texts: list[str]) -> Counts:
 # --- images ----------------------------------------------------------------------------------------------------------
 
 
-def _image_size(block: ImageBlock) -> tuple[int, int]:
+def _image_size(block: msg.ImageBlock) -> tuple[int, int]:
     """Return width and height from the head of an image; a usual size if they are not there."""
     if block.source.kind != "base64":
         return _DEFAULT_SIZE
@@ -379,19 +365,19 @@ def family_of(model: str | None) -> Family:
 # --- estimates -------------------------------------------------------------------------------------------------------
 
 
-def estimate(messages: Iterable[Message], tools: Iterable[ToolDefinition] = (), model: str | None = None) -> int:
+def estimate(messages: Iterable[msg.Message], tools: Iterable[ToolDefinition] = (), model: str | None = None) -> int:
     """Return the tokens of a prompt; without a model, those of an average one."""
     return max(1, round(family_of(model).tokens(measure(messages, tools))))
 
 
-def estimate_content(content: Iterable[ContentBlock], model: str | None = None) -> int:
+def estimate_content(content: Iterable[msg.ContentBlock], model: str | None = None) -> int:
     """Return the tokens of the blocks of an answer, without a message around them."""
     meter = _Meter()
     meter.add_blocks(content)
     return round(family_of(model).tokens(meter.measure()))
 
 
-def estimate_with_history(messages: Sequence[Message], tools: Sequence[ToolDefinition], model: str) -> int:
+def estimate_with_history(messages: Sequence[msg.Message], tools: Sequence[ToolDefinition], model: str) -> int:
     """Return the tokens of a prompt, corrected by the last usage of the model that its messages report."""
     ratio = find_ratio(model, messages, tools) or 1.0
     return max(1, round(ratio * family_of(model).tokens(measure(messages, tools))))
@@ -399,7 +385,7 @@ def estimate_with_history(messages: Sequence[Message], tools: Sequence[ToolDefin
 
 def make_estimate(
     model: str,
-    history: Sequence[Message],
+    history: Sequence[msg.Message],
     tools: Iterable[ToolDefinition] = (),
     *,
     view: View = tuple,
@@ -412,14 +398,14 @@ def make_estimate(
     ratio = find_ratio(model, history, tools, view=view) or usual_ratio
     family = family_of(model)
 
-    def estimate_messages(messages: Sequence[Message]) -> int:
+    def estimate_messages(messages: Sequence[msg.Message]) -> int:
         return max(1, round(ratio * family.tokens(measure(messages))))
 
     return estimate_messages
 
 
 def find_ratio(
-    model: str, history: Sequence[Message], tools: Iterable[ToolDefinition] = (), *, view: View = tuple
+    model: str, history: Sequence[msg.Message], tools: Iterable[ToolDefinition] = (), *, view: View = tuple
 ) -> float | None:
     """Return the tokens that the provider counted for the last prompt of the model, by those that are estimated for it.
 
@@ -434,11 +420,11 @@ def find_ratio(
     return None
 
 
-def _prompt_count(message: Message, model: str) -> int:
+def _prompt_count(message: msg.Message, model: str) -> int:
     """Return the tokens of the prompt of an answer that this model gave, as its provider counted them."""
     usage, metadata = message.metadata.usage, message.metadata
-    if message.role is not Role.ASSISTANT or usage is None or usage.estimated or metadata.model != model:
+    if message.role is not msg.Role.ASSISTANT or usage is None or usage.estimated or metadata.model != model:
         return 0
-    if metadata.extra and OMITTED_MESSAGES in metadata.extra:  # its prompt is a part of the messages before it
+    if metadata.extra and msg.OMITTED_MESSAGES in metadata.extra:  # its prompt is a part of the messages before it
         return 0
     return usage.input_tokens + usage.cached_input_tokens + usage.cache_creation_input_tokens

@@ -14,19 +14,14 @@ from rich.text import Text
 
 from dragoman import pricing
 from dragoman.cli.options import (
+    CallFilters,
     GroupOption,
     JsonOption,
-    ModelFilter,
     Positive,
-    SessionFilter,
-    SinceFilter,
     StoreOption,
-    TeamFilter,
-    UntilFilter,
-    UserFilter,
+    UsageFilters,
     flag,
     open_store_at,
-    usage_filters,
 )
 from dragoman.cli.price import price_table
 from dragoman.cli.terminal import console, escape_line, format_cost, format_count, format_usd, print_json, print_table
@@ -39,12 +34,7 @@ from dragoman.store.types import PricedCall, TotalsBy, cost_or_none, total_usd
 async def cost(
     *,
     by: GroupOption = "model",
-    session: SessionFilter = None,
-    user: UserFilter = None,
-    team: TeamFilter = None,
-    model: ModelFilter = None,
-    since: SinceFilter = None,
-    until: UntilFilter = None,
+    filters: UsageFilters | None = None,
     days: Positive = 30,
     prices_version: str | None = None,
     store_url: StoreOption = None,
@@ -60,11 +50,9 @@ async def cost(
         Use the amounts that reprice has stored for this version of prices.
     """
     async with open_store_at(store_url) as store:
-        filters = await usage_filters(
-            store, session=session, user=user, team=team, model=model, since=since, until=until
-        )
+        query = await (filters or UsageFilters()).resolve(store)
         groups = {
-            group: await _read_totals(store, group, prices_version, filters) for group in dict.fromkeys((by, "day"))
+            group: await _read_totals(store, group, prices_version, query) for group in dict.fromkeys((by, "day"))
         }
     if json:
         day_totals = groups["day"]
@@ -84,9 +72,9 @@ async def cost(
     print_chart(out, groups["day"], days)
 
 
-async def _read_totals(store: Store, by: TotalsBy, version: str | None, filters: dict[str, Any]) -> list[Totals]:
+async def _read_totals(store: Store, by: TotalsBy, version: str | None, query: dict[str, Any]) -> list[Totals]:
     if version is None:
-        return await store.costs.totals(by, **filters)
+        return await store.costs.totals(by, **query)
     versions = await store.costs.versions()
     if version not in versions:
         version_list = ", ".join(versions) or "none"
@@ -94,7 +82,7 @@ async def _read_totals(store: Store, by: TotalsBy, version: str | None, filters:
             f"no amounts for prices version {version!r}; stored versions: {version_list}",
             remedy="Store them with dragoman reprice --keep",
         )
-    return await store.costs.totals(by, version=version, **filters)
+    return await store.costs.totals(by, version=version, **query)
 
 
 def _print_sum(out: Console, days: Sequence[Totals], version: str | None) -> None:
@@ -141,10 +129,7 @@ KeepOption = Annotated[
 async def reprice(
     *,
     prices: Path | None = None,
-    session: SessionFilter = None,
-    model: ModelFilter = None,
-    since: SinceFilter = None,
-    until: UntilFilter = None,
+    filters: CallFilters | None = None,
     keep: KeepOption = False,
     store_url: StoreOption = None,
     json: JsonOption = False,
@@ -161,8 +146,8 @@ async def reprice(
     amounts: list[tuple[str, int, Decimal]] = []
     versions: set[str] = set()
     async with open_store_at(store_url) as store:
-        filters = await usage_filters(store, session=session, model=model, since=since, until=until)
-        async for call in store.costs.calls(**filters):
+        query = await (filters or CallFilters()).resolve(store)
+        async for call in store.costs.calls(**query):
             versions.add(call.usage.pricing_version)
             difference = by_model.setdefault(call.model or "–", Difference(model=call.model or "–"))
             cost_usd = _reprice_call(table, call, difference)

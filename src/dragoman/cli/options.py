@@ -12,6 +12,7 @@ import re
 import sys
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
@@ -51,12 +52,6 @@ YesOption = Annotated[bool, flag("--yes", "-y", help="Do not ask for confirmatio
 Positive = Annotated[int, Parameter(validator=validators.Number(gte=1))]
 NonNegative = Annotated[int, Parameter(validator=validators.Number(gte=0))]
 SessionArgument = Annotated[str, Parameter(help="The session: its id, a unique prefix or suffix of the id, or last.")]
-SessionFilter = Annotated[str | None, Parameter(name="--session", help="Only this session.")]
-UserFilter = Annotated[str | None, Parameter(name="--user", help="Only usage of this user.")]
-TeamFilter = Annotated[str | None, Parameter(name="--team", help="Only usage of this team.")]
-ModelFilter = Annotated[str | None, Parameter(name="--model", help="Only this model.")]
-SinceFilter = Annotated[date | None, Parameter(name="--since", help="Only from this day on, in UTC.")]
-UntilFilter = Annotated[date | None, Parameter(name="--until", help="Only before this day.")]
 GroupOption = Annotated[TotalsBy, Parameter(name="--by", help="The grouping of the totals.")]
 ToolOption = Annotated[
     tuple[str, ...],
@@ -184,12 +179,28 @@ async def find_session_id(store: Store, name: str | None) -> str | None:
     return None if name is None else (await find_session(store, name)).id
 
 
-async def usage_filters(
-    store: Store, *, session: str | None, since: date | None, until: date | None, **fields: str | None
-) -> dict[str, Any]:
-    """Return the filters of a usage query."""
-    days = {name: day and day.isoformat() for name, day in (("since", since), ("until", until))}
-    return {"session": await find_session_id(store, session), **days, **fields}
+@Parameter(name="*")
+@dataclass(frozen=True, kw_only=True)
+class CallFilters:
+    """The options that select stored model calls."""
+
+    session: Annotated[str | None, Parameter(help="Only this session.")] = None
+    model: Annotated[str | None, Parameter(help="Only this model.")] = None
+    since: Annotated[date | None, Parameter(help="Only from this day on, in UTC.")] = None
+    until: Annotated[date | None, Parameter(help="Only before this day, in UTC.")] = None
+
+    async def resolve(self, store: Store) -> dict[str, Any]:
+        """Return the filters of a query, with the full id of the session."""
+        fields = {name: value.isoformat() if isinstance(value, date) else value for name, value in vars(self).items()}
+        return {**fields, "session": await find_session_id(store, self.session)}
+
+
+@dataclass(frozen=True, kw_only=True)
+class UsageFilters(CallFilters):
+    """The options that select usage, also by user and team."""
+
+    user: Annotated[str | None, Parameter(help="Only usage of this user.")] = None
+    team: Annotated[str | None, Parameter(help="Only usage of this team.")] = None
 
 
 def make_agent_config(

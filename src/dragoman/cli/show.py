@@ -11,6 +11,7 @@ from rich.padding import Padding
 from rich.text import Text
 
 import dragoman
+from dragoman import message as msg
 from dragoman.cli.options import (
     JsonOption,
     NonNegative,
@@ -33,25 +34,14 @@ from dragoman.cli.terminal import (
     print_json,
 )
 from dragoman.errors import InputError
-from dragoman.message import (
-    AudioBlock,
-    ContentBlock,
-    DocumentBlock,
-    ImageBlock,
-    InvalidToolUseBlock,
-    MessageStatus,
-    OpaqueBlock,
-    RedactedThinkingBlock,
-    Role,
-    TextBlock,
-    ThinkingBlock,
-    ToolResultBlock,
-    ToolUseBlock,
-    VideoBlock,
-)
 from dragoman.store import Row, Session, Store
 
-_COLOURS: Final = {Role.USER: "green", Role.ASSISTANT: "blue", Role.SYSTEM: "yellow", Role.TOOL: "magenta"}
+_COLOURS: Final = {
+    msg.Role.USER: "green",
+    msg.Role.ASSISTANT: "blue",
+    msg.Role.SYSTEM: "yellow",
+    msg.Role.TOOL: "magenta",
+}
 _RESULT_LINES: Final = 8
 _THINKING_LINES: Final = 6
 _INPUT_CHARACTERS: Final = 300
@@ -158,42 +148,42 @@ class _Page:
 
     # --- blocks ------------------------------------------------------------------------------------------------------
 
-    def _blocks(self, content: Sequence[ContentBlock]) -> Iterator[Text | Padding]:
+    def _blocks(self, content: Sequence[msg.ContentBlock]) -> Iterator[Text | Padding]:
         for block in content:
             match block:
-                case TextBlock():
+                case msg.TextBlock():
                     yield Text(escape_controls(block.text).strip("\n"))
-                case ThinkingBlock():
+                case msg.ThinkingBlock():
                     yield self._fold(block.text, _THINKING_LINES, "dim italic") if block.text else _note("thinking")
-                case RedactedThinkingBlock():
+                case msg.RedactedThinkingBlock():
                     yield _note("thinking, encrypted by the provider")
-                case ToolUseBlock():
+                case msg.ToolUseBlock():
                     self._names[block.id] = block.name
                     yield (
                         Text("→ ", "bold magenta")
                         .append(escape_line(block.name), "bold")
                         .append(self._input_text(block))
                     )
-                case InvalidToolUseBlock():
+                case msg.InvalidToolUseBlock():
                     self._names[block.id] = block.name
                     yield Text(f"→ {escape_line(block.name)} was not called: {escape_line(block.reason)}", "red")
                     yield self._fold(block.input_text, _RESULT_LINES, "dim")
-                case ToolResultBlock():
+                case msg.ToolResultBlock():
                     yield from self._result_lines(block)
                 case _:
                     yield _note(_block_summary(block))
 
-    def _input_text(self, block: ToolUseBlock) -> str:
+    def _input_text(self, block: msg.ToolUseBlock) -> str:
         text = ", ".join(f"{name}={msgspec.json.encode(value).decode()}" for name, value in block.input.items())
         if len(text) > _INPUT_CHARACTERS and not self._is_full:
             text = f"{text[:_INPUT_CHARACTERS]}… {format_count(len(text) - _INPUT_CHARACTERS, 'more character')}"
         return escape_controls(f"({text})")
 
-    def _result_lines(self, block: ToolResultBlock) -> Iterator[Text | Padding]:
+    def _result_lines(self, block: msg.ToolResultBlock) -> Iterator[Text | Padding]:
         name, sign = self._names.get(block.tool_use_id, block.tool_use_id), "✗" if block.is_error else "←"
         yield Text(f"{sign} ", "bold red" if block.is_error else "bold magenta").append(escape_line(name), "bold")
         for inner in block.content:
-            if isinstance(inner, TextBlock):
+            if isinstance(inner, msg.TextBlock):
                 yield self._fold(inner.text, _RESULT_LINES, "red" if block.is_error else "dim")
             else:
                 yield from self._blocks([inner])
@@ -221,7 +211,7 @@ def _heading(row: Row, *, is_another_day: bool) -> Text:
         prompt = usage.input_tokens + usage.cached_input_tokens + usage.cache_creation_input_tokens
         about += [f"{prompt:,}→{usage.output_tokens:,} tokens", format_usd(usage.amount_usd)]
     heading.append("".join(f" · {escape_line(part)}" for part in about if part), "dim")
-    if metadata.status is not MessageStatus.COMPLETE:
+    if metadata.status is not msg.MessageStatus.COMPLETE:
         heading.append(f" · {metadata.status.value}", "bold red")
     return heading
 
@@ -230,12 +220,12 @@ def _note(text: str) -> Text:
     return Text(f"[{escape_line(text)}]", "dim italic")
 
 
-def _block_summary(block: ContentBlock) -> str:
+def _block_summary(block: msg.ContentBlock) -> str:
     match block:
-        case ImageBlock() | AudioBlock() | VideoBlock() | DocumentBlock():
-            name = f"{block.name}, " if isinstance(block, DocumentBlock) and block.name else ""
+        case msg.ImageBlock() | msg.AudioBlock() | msg.VideoBlock() | msg.DocumentBlock():
+            name = f"{block.name}, " if isinstance(block, msg.DocumentBlock) and block.name else ""
             return f"{block.type}: {name}{block.media_type}, {_source_text(block.source)}"
-        case OpaqueBlock():
+        case msg.OpaqueBlock():
             return f"{block.dialect}: {block.wire.get('type', 'native block')}"
         case _:
             return f"{block.type}: from a newer version"

@@ -8,18 +8,12 @@ from rich.text import Text
 from dragoman.cli.options import (
     GroupOption,
     JsonOption,
-    ModelFilter,
     Positive,
-    SessionFilter,
-    SinceFilter,
     StoreOption,
-    TeamFilter,
-    UntilFilter,
-    UserFilter,
+    UsageFilters,
     mask_password,
     open_store_at,
     resolve_store_url,
-    usage_filters,
 )
 from dragoman.cli.terminal import console, escape_line, format_count, format_size, print_json, print_table
 from dragoman.cli.totals import print_chart, totals_json, totals_table
@@ -29,12 +23,7 @@ from dragoman.store import SizeReport
 async def stats(
     *,
     by: GroupOption = "model",
-    session: SessionFilter = None,
-    user: UserFilter = None,
-    team: TeamFilter = None,
-    model: ModelFilter = None,
-    since: SinceFilter = None,
-    until: UntilFilter = None,
+    filters: UsageFilters | None = None,
     days: Positive = 14,
     store_url: StoreOption = None,
     json: JsonOption = False,
@@ -48,10 +37,8 @@ async def stats(
     """
     async with open_store_at(store_url) as store:
         sizes = await store.sizes()
-        filters = await usage_filters(
-            store, session=session, user=user, team=team, model=model, since=since, until=until
-        )
-        totals_by = {group: await store.costs.totals(group, **filters) for group in dict.fromkeys((by, "day"))}
+        query = await (filters or UsageFilters()).resolve(store)
+        totals_by = {group: await store.costs.totals(group, **query) for group in dict.fromkeys((by, "day"))}
         durability = store.durability
     where = mask_password(resolve_store_url(store_url))
     if json:

@@ -14,6 +14,7 @@ from typing import Any, Final
 
 import msgspec
 
+from dragoman import message as msg
 from dragoman.envelope.content_parts import block_from
 from dragoman.envelope.normalization import SCHEMA, Envelope
 from dragoman.envelope.writer import UNKNOWN_TIME, CallHistory, format_time, write_envelope
@@ -21,35 +22,24 @@ from dragoman.errors import JsonError
 from dragoman.ids import TOOL_ID, derive_ulid
 from dragoman.json_diff import diff
 from dragoman.jsontext import read_json
-from dragoman.message import (
-    ContentBlock,
-    InvalidToolUseBlock,
-    Message,
-    MessageMetadata,
-    MessageStatus,
-    Role,
-    TextBlock,
-    ToolResultBlock,
-    ToolUseBlock,
-)
 
 Hints = dict[str, Any]
 
-_STATUS: Final = {"delta": MessageStatus.PARTIAL, "error": MessageStatus.ERROR}
+_STATUS: Final = {"delta": msg.MessageStatus.PARTIAL, "error": msg.MessageStatus.ERROR}
 _ROLES: Final = {
-    "user": Role.USER,
-    "assistant": Role.ASSISTANT,
-    "system": Role.SYSTEM,
-    "developer": Role.SYSTEM,
-    "model": Role.ASSISTANT,
-    "tool": Role.USER,  # a tool message without a call is input for the model
+    "user": msg.Role.USER,
+    "assistant": msg.Role.ASSISTANT,
+    "system": msg.Role.SYSTEM,
+    "developer": msg.Role.SYSTEM,
+    "model": msg.Role.ASSISTANT,
+    "tool": msg.Role.USER,  # a tool message without a call is input for the model
 }
 _QUESTION_TYPES: Final = ("input_required", "approval_required")
 _CAPTION: Final = re.compile(r"AI ACTION \(Turn \d+\): ")
 _TIME: Final = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d")
 
 
-def message_from_envelope(envelope: Envelope, history: CallHistory) -> Message:
+def message_from_envelope(envelope: Envelope, history: CallHistory) -> msg.Message:
     """Return the message of a normalized envelope, with the remaining fields in its metadata."""
     hints: Hints = {}
     message = read_bare_message(envelope, blocks_from(envelope, history, hints), history, hints)
@@ -60,16 +50,16 @@ def message_from_envelope(envelope: Envelope, history: CallHistory) -> Message:
 
 
 def read_bare_message(
-    envelope: Envelope, blocks: tuple[ContentBlock, ...], history: CallHistory, hints: Hints
-) -> Message:
+    envelope: Envelope, blocks: tuple[msg.ContentBlock, ...], history: CallHistory, hints: Hints
+) -> msg.Message:
     """Return a message of these blocks with the fields of an envelope, without the stored fields."""
-    return Message(
+    return msg.Message(
         id=str(history.count).zfill(26),  # a placeholder until the store assigns an id
         session_id="",
         role=_read_role(envelope, blocks),
         content=blocks,
-        metadata=MessageMetadata(
-            status=_STATUS.get(envelope["type"], MessageStatus.COMPLETE),
+        metadata=msg.MessageMetadata(
+            status=_STATUS.get(envelope["type"], msg.MessageStatus.COMPLETE),
             message_id=envelope.get("id"),
             parent_tool_use_id=_result_call_id(blocks),
         ),
@@ -77,13 +67,13 @@ def read_bare_message(
     )
 
 
-def with_stored_fields(message: Message, stored: Sequence[Hints | None]) -> Message:
+def with_stored_fields(message: msg.Message, stored: Sequence[Hints | None]) -> msg.Message:
     """Return the message with the fields that restore its envelopes."""
     extra = {**(message.metadata.extra or {}), SCHEMA: list(stored)}
     return message.replace(metadata=message.metadata.replace(extra=extra))
 
 
-def blocks_from(envelope: Envelope, history: CallHistory, hints: Hints) -> tuple[ContentBlock, ...]:
+def blocks_from(envelope: Envelope, history: CallHistory, hints: Hints) -> tuple[msg.ContentBlock, ...]:
     """Return the blocks of an envelope. ``hints`` receives the shape of the content."""
     match envelope["type"], envelope["payload"]:
         case "tool_call", {"tool_name": str(name)} if name:
@@ -93,14 +83,14 @@ def blocks_from(envelope: Envelope, history: CallHistory, hints: Hints) -> tuple
             return (_read_result(envelope, history, hints),)
         case "error", {"tool_name": str(name), "input_text": str(text)}:
             tool_id = _find_call_id(envelope) or history.derive_call_id(name)
-            return (InvalidToolUseBlock(tool_id, name, text, _error_text(envelope["content"])),)
+            return (msg.InvalidToolUseBlock(tool_id, name, text, _error_text(envelope["content"])),)
         case _:
             return _read_content(envelope["content"], hints)
 
 
-def _read_content(content: Any, hints: Hints) -> tuple[ContentBlock, ...]:
+def _read_content(content: Any, hints: Hints) -> tuple[msg.ContentBlock, ...]:
     if isinstance(content, str):
-        return (TextBlock(content),) if content else ()
+        return (msg.TextBlock(content),) if content else ()
     pairs = [block_from(part) for part in (content if isinstance(content, list) else [content])]
     hints["form"] = "list" if isinstance(content, list) else "object"
     shapes = [shape for _, shape in pairs]
@@ -120,7 +110,7 @@ def _error_text(content: Any) -> str:
 # --- calls and results -----------------------------------------------------------------------------------------------
 
 
-def _read_call(envelope: Envelope, name: str, history: CallHistory) -> ToolUseBlock | InvalidToolUseBlock:
+def _read_call(envelope: Envelope, name: str, history: CallHistory) -> msg.ToolUseBlock | msg.InvalidToolUseBlock:
     tool_id = _find_call_id(envelope) or history.derive_call_id(name)
     raw = envelope["payload"].get("parameters")
     parameters = {} if raw is None or raw == [] else raw
@@ -128,23 +118,23 @@ def _read_call(envelope: Envelope, name: str, history: CallHistory) -> ToolUseBl
         try:
             parameters = read_json(raw)
         except JsonError:
-            return InvalidToolUseBlock(tool_id, name, raw, "the parameters are not JSON")
+            return msg.InvalidToolUseBlock(tool_id, name, raw, "the parameters are not JSON")
     if isinstance(parameters, dict):
-        return ToolUseBlock(tool_id, name, parameters)
+        return msg.ToolUseBlock(tool_id, name, parameters)
     text = raw if isinstance(raw, str) else msgspec.json.encode(raw).decode()
-    return InvalidToolUseBlock(tool_id, name, text, "the parameters are not an object")
+    return msg.InvalidToolUseBlock(tool_id, name, text, "the parameters are not an object")
 
 
-def _read_result(envelope: Envelope, history: CallHistory, hints: Hints) -> ToolResultBlock:
+def _read_result(envelope: Envelope, history: CallHistory, hints: Hints) -> msg.ToolResultBlock:
     payload = envelope["payload"]
     name = payload.get("tool_name")
     tool_id = _find_call_id(envelope) or history.open_call(name) or history.derive_call_id(f"{name} answers nothing")
     words = _read_content(envelope["content"], hints)
     if not words and envelope["content"] == "" and (text := _payload_text(payload)):
-        words = (TextBlock(text),)
+        words = (msg.TextBlock(text),)
     success = payload.get("success")
     is_error = not success if isinstance(success, bool) else bool(payload.get("error"))
-    return ToolResultBlock(tool_id, words, is_error)
+    return msg.ToolResultBlock(tool_id, words, is_error)
 
 
 def _payload_text(payload: dict[str, Any]) -> str:
@@ -161,9 +151,9 @@ def _find_call_id(envelope: Envelope) -> str | None:
     return None
 
 
-def _result_call_id(blocks: tuple[ContentBlock, ...]) -> str | None:
+def _result_call_id(blocks: tuple[msg.ContentBlock, ...]) -> str | None:
     match blocks:
-        case (ToolResultBlock() as result,):
+        case (msg.ToolResultBlock() as result,):
             return result.tool_use_id
     return None
 
@@ -171,16 +161,16 @@ def _result_call_id(blocks: tuple[ContentBlock, ...]) -> str | None:
 # --- roles and times -------------------------------------------------------------------------------------------------
 
 
-def _read_role(envelope: Envelope, blocks: tuple[ContentBlock, ...]) -> Role:
+def _read_role(envelope: Envelope, blocks: tuple[msg.ContentBlock, ...]) -> msg.Role:
     match blocks:
-        case (*_, ToolUseBlock() | InvalidToolUseBlock()) if envelope["type"] != "multimodal_part":
-            return Role.ASSISTANT
-        case (ToolResultBlock(),):
-            return Role.TOOL
+        case (*_, msg.ToolUseBlock() | msg.InvalidToolUseBlock()) if envelope["type"] != "multimodal_part":
+            return msg.Role.ASSISTANT
+        case (msg.ToolResultBlock(),):
+            return msg.Role.TOOL
     word = envelope["role"]
     if word == "tool" and envelope["type"] in _QUESTION_TYPES:  # the agent asks, whatever the role
-        return Role.ASSISTANT
-    return _ROLES.get(word) or Role.unknown(word)
+        return msg.Role.ASSISTANT
+    return _ROLES.get(word) or msg.Role.unknown(word)
 
 
 def _read_time(text: str | None, hints: Hints) -> datetime:

@@ -11,27 +11,18 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import Any, Final
 
+from dragoman import message as msg
 from dragoman.envelope.content_parts import part_from
 from dragoman.envelope.normalization import SCHEMA, VERSION, Envelope, default_role
 from dragoman.envelope.tool_loop import to_title
 from dragoman.ids import derive_ulid
-from dragoman.message import (
-    ContentBlock,
-    InvalidToolUseBlock,
-    Message,
-    MessageStatus,
-    Role,
-    TextBlock,
-    ToolResultBlock,
-    ToolUseBlock,
-)
 
 UNKNOWN_TIME: Final = datetime(1970, 1, 1, tzinfo=UTC)
-_ALONE: Final = (ToolUseBlock, InvalidToolUseBlock, ToolResultBlock)
-_CALLS: Final = (ToolUseBlock, InvalidToolUseBlock)
-_TYPE_BY_STATUS: Final = {MessageStatus.PARTIAL: "delta", MessageStatus.ERROR: "error"}
+_ALONE: Final = (msg.ToolUseBlock, msg.InvalidToolUseBlock, msg.ToolResultBlock)
+_CALLS: Final = (msg.ToolUseBlock, msg.InvalidToolUseBlock)
+_TYPE_BY_STATUS: Final = {msg.MessageStatus.PARTIAL: "delta", msg.MessageStatus.ERROR: "error"}
 
-Parts = tuple[tuple[ContentBlock, ...], ...]
+Parts = tuple[tuple[msg.ContentBlock, ...], ...]
 
 
 class CallHistory:
@@ -43,17 +34,17 @@ class CallHistory:
         self.names: dict[str, str] = {}  # tool names by call id
         self._open: dict[str, str] = {}  # the same for calls without a result
 
-    def add(self, message: Message) -> None:
+    def add(self, message: msg.Message) -> None:
         """Add one message."""
         self.count += 1
-        if message.role is Role.USER:
+        if message.role is msg.Role.USER:
             self.turn = 0
-        elif message.role is Role.ASSISTANT:
+        elif message.role is msg.Role.ASSISTANT:
             self.turn += 1
         for block in message.content:
             if isinstance(block, _CALLS):
                 self.names[block.id] = self._open[block.id] = block.name
-            elif isinstance(block, ToolResultBlock):
+            elif isinstance(block, msg.ToolResultBlock):
                 self._open.pop(block.tool_use_id, None)
 
     def open_call(self, name: Any) -> str | None:
@@ -66,9 +57,9 @@ class CallHistory:
         return "tu_" + derive_ulid(0, SCHEMA, str(self.count), name)
 
 
-def parts_of(message: Message) -> Parts:
+def parts_of(message: msg.Message) -> Parts:
     """Group the blocks of a message by envelope."""
-    parts: list[list[ContentBlock]] = []
+    parts: list[list[msg.ContentBlock]] = []
     for block in message.content:
         if parts and not isinstance(block, _ALONE) and not isinstance(parts[-1][-1], _ALONE):
             parts[-1].append(block)
@@ -80,25 +71,27 @@ def parts_of(message: Message) -> Parts:
 # --- messages of ours ------------------------------------------------------------------------------------------------
 
 
-def write_envelopes(message: Message, history: CallHistory) -> list[Envelope]:
+def write_envelopes(message: msg.Message, history: CallHistory) -> list[Envelope]:
     """Return the envelopes of a message that was never one."""
     parts = parts_of(message)
     return [_write_part(message, part, number, history) for number, part in enumerate(parts)]
 
 
-def _write_part(message: Message, part: tuple[ContentBlock, ...], number: int, history: CallHistory) -> Envelope:
+def _write_part(
+    message: msg.Message, part: tuple[msg.ContentBlock, ...], number: int, history: CallHistory
+) -> Envelope:
     envelope = _write_base(message, part)
     match part:
-        case (ToolUseBlock() as call,):
+        case (msg.ToolUseBlock() as call,):
             turn = history.turn + 1
             envelope["content"] = f"AI ACTION (Turn {turn}): Executing {to_title(call.name)}"
             envelope["payload"]["turn"] = turn
             envelope["metadata"]["tool_call_id"] = call.id
-        case (InvalidToolUseBlock() as call,):
+        case (msg.InvalidToolUseBlock() as call,):
             envelope["type"], envelope["content"] = "error", call.reason
             envelope["payload"] = {"tool_name": call.name, "input_text": call.input_text}
             envelope["metadata"]["tool_call_id"] = call.id
-        case (ToolResultBlock() as result,):
+        case (msg.ToolResultBlock() as result,):
             name = history.names.get(result.tool_use_id)
             name_field = {} if name is None else {"tool_name": name}
             envelope["payload"] = {**name_field, **envelope["payload"], "turn": max(history.turn, 1)}
@@ -114,14 +107,14 @@ def _write_part(message: Message, part: tuple[ContentBlock, ...], number: int, h
 # --- messages that were envelopes ------------------------------------------------------------------------------------
 
 
-def write_envelope(message: Message, hints: dict[str, Any]) -> Envelope:
+def write_envelope(message: msg.Message, hints: dict[str, Any]) -> Envelope:
     """Return the envelope of a message, in the shape of the hints."""
     blocks, form, shapes = message.content, hints.get("form"), hints.get("shapes")
     match blocks:
-        case (*words, (ToolUseBlock() | InvalidToolUseBlock()) as call) if form is None:
+        case (*words, (msg.ToolUseBlock() | msg.InvalidToolUseBlock()) as call) if form is None:
             envelope = _write_base(message, (call,))
             envelope["content"] = _content(tuple(words), None, shapes)
-        case (ToolResultBlock() as result,):
+        case (msg.ToolResultBlock() as result,):
             envelope = _write_base(message, blocks)
             envelope["content"] = _content(result.content, form, shapes)
         case _:
@@ -139,12 +132,12 @@ def write_envelope(message: Message, hints: dict[str, Any]) -> Envelope:
 # --- parts of both ---------------------------------------------------------------------------------------------------
 
 
-def _write_base(message: Message, part: tuple[ContentBlock, ...]) -> Envelope:
+def _write_base(message: msg.Message, part: tuple[msg.ContentBlock, ...]) -> Envelope:
     kind, payload = _type_and_payload(message, part)
     match part:
-        case (ToolResultBlock() as result,):
+        case (msg.ToolResultBlock() as result,):
             content = _content(result.content, None, None)
-        case (ToolUseBlock(),) | (InvalidToolUseBlock(),):
+        case (msg.ToolUseBlock(),) | (msg.InvalidToolUseBlock(),):
             content = ""
         case _:
             content = _content(part, None, None)
@@ -159,27 +152,27 @@ def _write_base(message: Message, part: tuple[ContentBlock, ...]) -> Envelope:
     }
 
 
-def _type_and_payload(message: Message, part: tuple[ContentBlock, ...]) -> tuple[str, dict[str, Any]]:
+def _type_and_payload(message: msg.Message, part: tuple[msg.ContentBlock, ...]) -> tuple[str, dict[str, Any]]:
     match part:
-        case (ToolUseBlock() as call,):
+        case (msg.ToolUseBlock() as call,):
             return "tool_call", {"tool_name": call.name, "parameters": call.input}
-        case (InvalidToolUseBlock() as call,):
+        case (msg.InvalidToolUseBlock() as call,):
             return "tool_call", {"tool_name": call.name, "parameters": call.input_text}
-        case (ToolResultBlock() as result,):
+        case (msg.ToolResultBlock() as result,):
             return "tool_result", {"success": not result.is_error}
-        case () | (TextBlock(),):
+        case () | (msg.TextBlock(),):
             return _TYPE_BY_STATUS.get(message.metadata.status, "text"), {}
         case _:
             return "multimodal_part", {}
 
 
-def _content(blocks: tuple[ContentBlock, ...], form: str | None, shapes: list[str | None] | None) -> Any:
+def _content(blocks: tuple[msg.ContentBlock, ...], form: str | None, shapes: list[str | None] | None) -> Any:
     """Return text if the blocks are one plain text, else a list of parts."""
     match blocks:
         case () if form is None:
             return ""
-        case (TextBlock() as text_block,) if (
-            form is None and text_block == TextBlock(text_block.text) and text_block.provider_raw is None
+        case (msg.TextBlock() as text_block,) if (
+            form is None and text_block == msg.TextBlock(text_block.text) and text_block.provider_raw is None
         ):
             return text_block.text
     if shapes is None or len(shapes) != len(blocks):

@@ -56,8 +56,6 @@ def extract_secrets(letter: Letter, ids: Collection[str] | None = None) -> tuple
     ``ids`` are the sensitive inputs of the request that the letter answers; ``None`` if unknown.
     """
     secrets: dict[str, Any] = {}
-    if not _may_hold_secrets(letter):
-        return letter, secrets
 
     def extract(name: str, value: Any) -> Any:
         if get_reference(value) is not None:
@@ -91,13 +89,6 @@ def get_reference(value: Any) -> str | None:
         name: str = value[REFERENCE]
         return name
     return None
-
-
-def _may_hold_secrets(letter: Letter) -> bool:
-    """Whether ``_map_secrets`` can find a secret."""
-    return isinstance(letter, NeedsInputLetter) or (
-        isinstance(letter, TaskResultLetter) and bool(letter.payload.result.inputs)
-    )
 
 
 def _map_secrets(letter: Letter, ids: Collection[str] | None, change: Callable[[str, Any], Any]) -> Letter:

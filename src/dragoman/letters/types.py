@@ -240,6 +240,11 @@ class Letter(Value, frozen=True, kw_only=True, tag_field="type"):
         """The tasks that must succeed before delivery."""
         return tuple(self.context.get("depends_on", ())) if self.context else ()
 
+    @property
+    def may_hold_secrets(self) -> bool:
+        """Whether it requests inputs or contains inputs. No other letter has secrets."""
+        return self.type == "needs_input" or (self.type == "task_result" and bool(self.payload.result.inputs))
+
     def _get_context(self, name: str) -> str | None:
         return self.context.get(name) if self.context else None
 

@@ -49,7 +49,7 @@ def to_stored(
 
     ``text`` is the output of ``write_letter``, if the caller has it.
     """
-    public_letter, secrets = extract_secrets(letter, ids)
+    public_letter, secrets = extract_secrets(letter, ids) if letter.may_hold_secrets else (letter, {})
     content_hash = _hash_content(public_letter)
     secret_hash = encryptor.keyed_hash(json.dumps([content_hash.hex(), secrets], sort_keys=True)) if secrets else ""
     letter_id = letter.message_id or secret_hash or derive_id(public_letter)

@@ -13,21 +13,8 @@ from collections.abc import Iterator, Sequence
 from html import escape
 from typing import Any, Final
 
+from dragoman import message as msg
 from dragoman.humanize import escape_controls
-from dragoman.message import (
-    AudioBlock,
-    ContentBlock,
-    ImageBlock,
-    ImageSource,
-    InvalidToolUseBlock,
-    Message,
-    Role,
-    TextBlock,
-    ThinkingBlock,
-    ToolResultBlock,
-    ToolUseBlock,
-    VideoBlock,
-)
 from dragoman.renderers.metadata import About, format_json, message_facts, placeholder, results_by_call
 
 _POLICY: Final = "default-src 'none'; style-src 'unsafe-inline'; img-src data:; media-src data:"
@@ -38,7 +25,7 @@ _SOUNDS: Final = re.compile(r"(audio|video)/[a-z0-9.+-]{1,40}")
 _FORMULA: Final = re.compile(
     r"\$\$[^$`]+\$\$|\$(?![\s$])[^$`\n]*?[^\s$`\\]\$(?!\d)|\\\([^`]{1,2000}?\\\)|\\\[[^`]{1,2000}?\\\]"
 )
-_ROLES: Final = {role.value for role in (Role.USER, Role.ASSISTANT, Role.SYSTEM, Role.TOOL)}
+_ROLES: Final = {role.value for role in (msg.Role.USER, msg.Role.ASSISTANT, msg.Role.SYSTEM, msg.Role.TOOL)}
 _LONG_LINES: Final = 14
 _LONG_CHARACTERS: Final = 1_600
 
@@ -59,7 +46,7 @@ def write_foot() -> str:
     return "</body>\n</html>\n"
 
 
-def write_conversation(messages: Sequence[Message], about: About) -> str:
+def write_conversation(messages: Sequence[msg.Message], about: About) -> str:
     """Return a conversation with its heading."""
     answers, rendered = results_by_call(messages), set[int]()
     facts = "".join(f"<span>{_text(fact)}</span>" for fact in about.facts)
@@ -71,7 +58,7 @@ def write_conversation(messages: Sequence[Message], about: About) -> str:
     return "\n".join([*lines, "</main>\n"])
 
 
-def _message(message: Message, answers: dict[str, ToolResultBlock], rendered: set[int]) -> str:
+def _message(message: msg.Message, answers: dict[str, msg.ToolResultBlock], rendered: set[int]) -> str:
     role = message.role.value
     facts = "".join(f"<span>{_text(fact)}</span>" for fact in message_facts(message))
     head = f'<div class="who"><b>{_text(role)}</b><span class="facts">{facts}</span></div>'
@@ -83,30 +70,32 @@ def _message(message: Message, answers: dict[str, ToolResultBlock], rendered: se
 
 
 def _blocks(
-    content: Sequence[ContentBlock], role: Role, answers: dict[str, ToolResultBlock], rendered: set[int]
+    content: Sequence[msg.ContentBlock], role: msg.Role, answers: dict[str, msg.ToolResultBlock], rendered: set[int]
 ) -> Iterator[str]:
     for block in content:
         if id(block) in rendered:
             continue
         match block:
-            case TextBlock() if role is Role.SYSTEM and _is_long(block.text):
+            case msg.TextBlock() if role is msg.Role.SYSTEM and _is_long(block.text):
                 yield _fold("instructions", f'<div class="words">{_render_markdown(block.text)}</div>', block.text)
-            case TextBlock():
+            case msg.TextBlock():
                 yield f'<div class="words">{_render_markdown(block.text)}</div>'
-            case ThinkingBlock() if block.text:
+            case msg.ThinkingBlock() if block.text:
                 yield _fold(
                     "thinking", f'<div class="words">{_render_markdown(block.text)}</div>', block.text, "thinking"
                 )
-            case ToolUseBlock() | InvalidToolUseBlock():
+            case msg.ToolUseBlock() | msg.InvalidToolUseBlock():
                 yield _call(block, answers.get(block.id), rendered)
-            case ToolResultBlock():
+            case msg.ToolResultBlock():
                 yield f'<div class="call">{_result(block)}</div>'
             case _:
                 yield _medium(block)
 
 
-def _call(block: ToolUseBlock | InvalidToolUseBlock, answer: ToolResultBlock | None, rendered: set[int]) -> str:
-    if isinstance(block, ToolUseBlock):
+def _call(
+    block: msg.ToolUseBlock | msg.InvalidToolUseBlock, answer: msg.ToolResultBlock | None, rendered: set[int]
+) -> str:
+    if isinstance(block, msg.ToolUseBlock):
         markup = f'<div class="name">→ {_text(block.name)}</div>'
         input_text = format_json(block.input) if block.input else ""
     else:
@@ -119,9 +108,11 @@ def _call(block: ToolUseBlock | InvalidToolUseBlock, answer: ToolResultBlock | N
     return f'<div class="call">{markup}</div>'
 
 
-def _result(block: ToolResultBlock) -> str:
+def _result(block: msg.ToolResultBlock) -> str:
     name = '<div class="name failed">✗ failed</div>' if block.is_error else '<div class="name">← result</div>'
-    parts = [_lines(part.text, "result") if isinstance(part, TextBlock) else _medium(part) for part in block.content]
+    parts = [
+        _lines(part.text, "result") if isinstance(part, msg.TextBlock) else _medium(part) for part in block.content
+    ]
     return name + ("".join(parts) or _aside("nothing"))
 
 
@@ -146,22 +137,22 @@ def _is_long(text: str) -> bool:
 # --- pictures and sounds ---------------------------------------------------------------------------------------------
 
 
-def _medium(block: ContentBlock) -> str:
+def _medium(block: msg.ContentBlock) -> str:
     match block:
-        case ImageBlock() if _is_inline(block.source) and block.media_type in _PICTURES:
+        case msg.ImageBlock() if _is_inline(block.source) and block.media_type in _PICTURES:
             return f'<img alt="{_text(placeholder(block))}" src="data:{block.media_type};base64,{_data(block.source)}">'
-        case AudioBlock() | VideoBlock() if _is_inline(block.source) and _SOUNDS.fullmatch(block.media_type):
-            kind = "audio" if isinstance(block, AudioBlock) else "video"
+        case msg.AudioBlock() | msg.VideoBlock() if _is_inline(block.source) and _SOUNDS.fullmatch(block.media_type):
+            kind = "audio" if isinstance(block, msg.AudioBlock) else "video"
             return f'<{kind} controls src="data:{block.media_type};base64,{_data(block.source)}"></{kind}>'
         case _:
             return _aside(placeholder(block))
 
 
-def _is_inline(source: ImageSource) -> bool:
+def _is_inline(source: msg.ImageSource) -> bool:
     return source.kind == "base64" and _BASE64.fullmatch(source.data) is not None
 
 
-def _data(source: ImageSource) -> str:
+def _data(source: msg.ImageSource) -> str:
     return "".join(source.data.split())
 
 

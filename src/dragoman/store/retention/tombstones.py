@@ -10,19 +10,9 @@ from typing import Final
 
 import msgspec
 
+from dragoman import message as msg
 from dragoman import value
 from dragoman.errors import DragomanError
-from dragoman.message import (
-    ContentBlock,
-    InvalidToolUseBlock,
-    Message,
-    MessageMetadata,
-    MessageStatus,
-    Role,
-    TextBlock,
-    ToolResultBlock,
-    ToolUseBlock,
-)
 from dragoman.store.message_reader import MessageRow
 from dragoman.store.message_rows import Columns, columns_from, message_from
 from dragoman.store.operation import Steps, from_micros
@@ -74,10 +64,10 @@ def tombstone(row: MessageRow) -> Columns:
         content = tuple(_block_tombstone(block) for block in message.content if isinstance(block, _CALL_BLOCKS))
         metadata = _anonymous_metadata(message.metadata)
     except DragomanError:  # an unreadable message
-        message = Message(row.columns.id, key[0], Role.SYSTEM, (), MessageMetadata(), from_micros(0))
-        content, metadata = (), MessageMetadata(extra={"erased": True})
+        message = msg.Message(row.columns.id, key[0], msg.Role.SYSTEM, (), msg.MessageMetadata(), from_micros(0))
+        content, metadata = (), msg.MessageMetadata(extra={"erased": True})
     result = message.replace(
-        content=content or (TextBlock(ERASED_TEXT),), metadata=metadata, unknown_fields=value.UNSET
+        content=content or (msg.TextBlock(ERASED_TEXT),), metadata=metadata, unknown_fields=value.UNSET
     )
     columns = columns_from(result)
     origin = {} if result.session_id == key[0] else {"session_id": result.session_id}
@@ -88,31 +78,31 @@ def tombstone(row: MessageRow) -> Columns:
     )
 
 
-_CALL_BLOCKS: Final = (ToolUseBlock, InvalidToolUseBlock, ToolResultBlock)
+_CALL_BLOCKS: Final = (msg.ToolUseBlock, msg.InvalidToolUseBlock, msg.ToolResultBlock)
 
 
-def _block_tombstone(block: ContentBlock) -> ContentBlock:
+def _block_tombstone(block: msg.ContentBlock) -> msg.ContentBlock:
     """Return a block with its ids and without its content."""
     match block:
-        case ToolUseBlock():
-            return ToolUseBlock(block.id, block.name, {})
-        case InvalidToolUseBlock():
-            return InvalidToolUseBlock(block.id, block.name, "", ERASED_TEXT)
-        case ToolResultBlock():
-            return ToolResultBlock(block.tool_use_id, (TextBlock(ERASED_TEXT),), block.is_error)
+        case msg.ToolUseBlock():
+            return msg.ToolUseBlock(block.id, block.name, {})
+        case msg.InvalidToolUseBlock():
+            return msg.InvalidToolUseBlock(block.id, block.name, "", ERASED_TEXT)
+        case msg.ToolResultBlock():
+            return msg.ToolResultBlock(block.tool_use_id, (msg.TextBlock(ERASED_TEXT),), block.is_error)
         case _:
-            return TextBlock(ERASED_TEXT)
+            return msg.TextBlock(ERASED_TEXT)
 
 
-def _anonymous_metadata(metadata: MessageMetadata) -> MessageMetadata:
-    is_partial = metadata.status is MessageStatus.PARTIAL
-    return MessageMetadata(
+def _anonymous_metadata(metadata: msg.MessageMetadata) -> msg.MessageMetadata:
+    is_partial = metadata.status is msg.MessageStatus.PARTIAL
+    return msg.MessageMetadata(
         model=metadata.model,
         provider=metadata.provider,
         routing=metadata.routing.replace(reason=ERASED_TEXT) if metadata.routing is not None else None,
         usage=metadata.usage,
         parent_tool_use_id=metadata.parent_tool_use_id,
-        status=MessageStatus.CANCELLED if is_partial else metadata.status,  # it will never end
+        status=msg.MessageStatus.CANCELLED if is_partial else metadata.status,  # it will never end
         team_id=metadata.team_id,
         extra={"erased": True},
     )
