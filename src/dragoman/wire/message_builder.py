@@ -30,7 +30,7 @@ from dragoman.value import unvalidated
 from dragoman.wire.residue import get_notes
 
 UNKNOWN_TIME: Final = datetime(1970, 1, 1, tzinfo=UTC)  # wires have no time of a message
-_ASSISTANT: Final = Role.ASSISTANT
+_ASSISTANT, _TOOL = Role.ASSISTANT, Role.TOOL
 _CALLS: Final = (ToolUseBlock, InvalidToolUseBlock)
 _REASONING: Final = (ThinkingBlock, RedactedThinkingBlock)
 _COMPLETE: Final = MessageStatus.COMPLETE
@@ -72,7 +72,7 @@ class MessageBuilder:
 
     def add_result(self, result: ToolResultBlock) -> None:
         """Add a message with one valid tool result."""
-        self.add_message(Role.TOOL, (result,), _result_metadata(result.tool_use_id))
+        self.add_message(_TOOL, (result,), _result_metadata(result.tool_use_id))
 
     def call_id(self, provider_id: str) -> str:
         """Return our id for a call. A provider id that occurs again names another call."""

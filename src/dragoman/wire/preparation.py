@@ -73,13 +73,11 @@ def is_plain_history(messages: Iterable[Message], dialect: str) -> bool:
         content, role, raw = message.content, message.role, message.metadata.provider_raw
         if not content or (raw is not None and _is_noted(raw, dialect)):
             return False
-        if len(content) == 1 and type(content[0]) is TextBlock and role is not _TOOL:  # most messages
-            if open_ids or not _is_plain_text(content[0], dialect):
-                return False
-        elif role is _TOOL:
-            if not _are_plain_results(content, open_ids, dialect):
-                return False
-        elif open_ids or not _are_plain_blocks(content, role, open_ids, dialect):
+        if role is _TOOL:
+            is_plain = _are_plain_results(content, open_ids, dialect)
+        else:
+            is_plain = not open_ids and _are_plain_blocks(content, role, open_ids, dialect)
+        if not is_plain:
             return False
     return not open_ids
 
@@ -105,14 +103,14 @@ def _are_plain_blocks(content: Iterable[ContentBlock], role: Role, open_ids: Ope
 def _are_plain_results(content: Iterable[ContentBlock], open_ids: OpenIds, dialect: str) -> bool:
     """Whether blocks are plain results of these calls; removes their ids from ``open_ids``."""
     for block in content:
-        if type(block) is not ToolResultBlock or block.tool_use_id not in open_ids:
+        if type(block) is not ToolResultBlock or block.cache_hint is not None:
             return False
-        if block.cache_hint is not None or _find_id(block.provider_raw, dialect) != open_ids[block.tool_use_id]:
+        own_id = _find_id(block.provider_raw, dialect)
+        if own_id is None or open_ids.pop(block.tool_use_id, None) != own_id:
             return False
         for part in block.content:
             if type(part) is not TextBlock or not _is_plain_text(part, dialect):
                 return False
-        del open_ids[block.tool_use_id]
     return True
 
 
@@ -126,18 +124,21 @@ def _is_plain_text(block: TextBlock, dialect: str) -> bool:
 
 def _find_id(raw: ProviderRaw | None, dialect: str) -> str | None:
     """Return the id that this dialect has noted, empty if it has no notes; ``None`` if there are other notes."""
-    if raw is None or raw.get("dialect") != dialect:
-        return None if _is_noted(raw, dialect) else ""
-    own_id = raw.get("id")
-    return own_id if len(raw) == 2 and type(own_id) is str and own_id else None
-
-
-def _is_noted(raw: ProviderRaw | None, dialect: str) -> bool:
-    """Whether this dialect has notes, or another one has notes about fields that only it has."""
     if raw is None:
-        return False
-    if raw.get("dialect") == dialect:
-        return True
+        return ""
+    origin, own_id = raw.get("dialect"), raw.get("id")
+    has_only_id = len(raw) == 2 and origin is not None and type(own_id) is str
+    if origin == dialect:
+        return own_id if has_only_id and own_id else None
+    return "" if has_only_id or not _has_fields(raw) else None
+
+
+def _is_noted(raw: ProviderRaw, dialect: str) -> bool:
+    """Whether this dialect has notes, or another one has notes about fields that only it has."""
+    return raw.get("dialect") == dialect or _has_fields(raw)
+
+
+def _has_fields(raw: ProviderRaw) -> bool:
     for note in raw.values():  # noqa: SIM110  a generator takes twice as long
         if type(note) is dict:
             return True

@@ -13,6 +13,7 @@ if leaving it out does not change the answer and as a loss otherwise.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from operator import attrgetter
 from typing import Any, Final, Literal
 
 import msgspec
@@ -93,7 +94,13 @@ def report_shared_fields(request: Request, dialect: str, support: Support, *, is
         if name not in support.request:
             yield _report(name, dialect, support)
     for tool in request.tools:
-        yield from _tool_losses(tool, dialect, support)
+        if isinstance(tool, ToolDefinition) and (
+            tool.strict is not None
+            or tool.cache_hint is not None
+            or tool.defer_loading is not None
+            or tool.grammar is not None
+        ):
+            yield from _tool_losses(tool, dialect, support)
     for message in request.messages if not is_plain else ():
         for block in message.content:
             kind = type(block)
@@ -126,8 +133,28 @@ def _drop_tool_fields(tool: ToolDefinition | OpaqueTool, support: Support) -> To
     return tool.replace(**changes) if changes else tool
 
 
+_get_shared: Final = attrgetter(
+    "n",
+    "logprobs",
+    "top_logprobs",
+    "verbosity",
+    "store",
+    "metadata",
+    "safety_identifier",
+    "prompt_cache_key",
+    "cache_hint",
+    "modalities",
+    "tool_choice",
+    "reasoning",
+    "response_format",
+)
+_NOT_SET: Final = _get_shared(Options())
+
+
 def collect_shared_options(options: Options) -> dict[str, Any]:
     """Return the options that only some APIs have, by name, where they ask for more than every API does anyway."""
+    if _get_shared(options) == _NOT_SET:  # most requests
+        return {}
     choice, reasoning, response_format = options.tool_choice, options.reasoning, options.response_format
     values = {
         "n": options.n if options.n != 1 else None,
@@ -147,11 +174,7 @@ def collect_shared_options(options: Options) -> dict[str, Any]:
     return {name: value for name, value in values.items() if value is not None and value != ()}
 
 
-def _tool_losses(tool: ToolDefinition | OpaqueTool, dialect: str, support: Support) -> Iterator[Loss]:
-    if not isinstance(tool, ToolDefinition):
-        return
-    if tool.strict is None and tool.cache_hint is None and tool.defer_loading is None and tool.grammar is None:
-        return
+def _tool_losses(tool: ToolDefinition, dialect: str, support: Support) -> Iterator[Loss]:
     for name, is_set in (
         ("tool.strict", tool.strict),
         ("tool.cache_hint", tool.cache_hint is not None),

@@ -86,8 +86,11 @@ def write_tools(
     """
     wires: list[dict[str, Any]] = []
     for tool in tools:
-        wire = write_tool(tool, dialect, losses, default, server_tool)
-        if isinstance(tool, OpaqueTool) and tool.dialect != dialect and _is_in(wire, wires):
+        if isinstance(tool, ToolDefinition):
+            wires.append(_write_definition(tool, dialect, default))
+            continue
+        wire = write_opaque_tool(tool, dialect, losses, server_tool)
+        if tool.dialect != dialect and _is_in(wire, wires):
             losses.append(Loss("", "", "tool", dialect, f"the request has a {tool.kind} tool already"))
         elif wire is not None:
             wires.append(wire)
@@ -111,10 +114,15 @@ def write_tool(
     """Return the tool on the wire."""
     if isinstance(tool, OpaqueTool):
         return write_opaque_tool(tool, dialect, losses, server_tool)
-    wire, notes = default(tool), get_notes(tool.provider_raw, dialect)
-    if "residue" in notes:
-        wire = apply_diff(wire, notes["residue"])
-    return wire
+    return _write_definition(tool, dialect, default)
+
+
+def _write_definition(tool: ToolDefinition, dialect: str, default: ToolWriter) -> dict[str, Any]:
+    wire, raw = default(tool), tool.provider_raw
+    if raw is None:
+        return wire
+    notes = get_notes(raw, dialect)
+    return apply_diff(wire, notes["residue"]) if "residue" in notes else wire
 
 
 def write_opaque_tool(

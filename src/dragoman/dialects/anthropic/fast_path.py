@@ -126,31 +126,36 @@ def write_messages(messages: Iterable[Message]) -> list[dict[str, Any]]:
             if results is None:
                 results = []
                 wire.append({"role": "user", "content": results})
-            results.extend([_write_plain_result(block) for block in message.content])  # type: ignore[arg-type]
+            for block in message.content:
+                results.append(_write_plain_result(block))  # type: ignore[arg-type]
         else:
             results = None
-            blocks = [
-                {"type": "text", "text": block.text}
-                if type(block) is TextBlock
-                else {
-                    "type": "tool_use",
-                    "id": _call_id(block.provider_raw, block.id),  # type: ignore[union-attr]
-                    "name": block.name,  # type: ignore[union-attr]
-                    "input": block.input,  # type: ignore[union-attr]
-                }
-                for block in message.content
-            ]
+            blocks: list[dict[str, Any]] = []
+            for block in message.content:
+                if type(block) is TextBlock:
+                    blocks.append({"type": "text", "text": block.text})
+                else:
+                    blocks.append(
+                        {
+                            "type": "tool_use",
+                            "id": _call_id(block.provider_raw, block.id),  # type: ignore[union-attr]
+                            "name": block.name,  # type: ignore[union-attr]
+                            "input": block.input,  # type: ignore[union-attr]
+                        }
+                    )
             wire.append({"role": message.role._value_, "content": blocks})
     return wire
 
 
 def _write_plain_result(result: ToolResultBlock) -> dict[str, Any]:
-    wire = {
-        "type": "tool_result",
-        "tool_use_id": _call_id(result.provider_raw, result.tool_use_id),
-        "content": [{"type": "text", "text": part.text} for part in result.content],  # type: ignore[union-attr]
-    }
-    return {**wire, "is_error": True} if result.is_error else wire
+    parts: list[dict[str, Any]] = []
+    for part in result.content:
+        parts.append({"type": "text", "text": part.text})  # type: ignore[union-attr]
+    provider_id = _call_id(result.provider_raw, result.tool_use_id)
+    wire: dict[str, Any] = {"type": "tool_result", "tool_use_id": provider_id, "content": parts}
+    if result.is_error:
+        wire["is_error"] = True
+    return wire
 
 
 def _write_block(block: ContentBlock) -> dict[str, Any] | None:
@@ -179,9 +184,9 @@ def _is_foreign(raw: ProviderRaw | None) -> bool:
 
 def _call_id(raw: ProviderRaw | None, tool_use_id: str) -> str | None:
     """Return the id of the call on this wire, if the notes contain nothing else."""
-    if _is_foreign(raw):
+    if raw is None or raw.get("dialect") != NAME:
         return format_default_id(tool_use_id)
-    return raw.get("id") if raw is not None and len(raw) == 2 else None
+    return raw.get("id") if len(raw) == 2 else None
 
 
 def _write_result(result: ToolResultBlock, provider_id: str) -> dict[str, Any] | None:

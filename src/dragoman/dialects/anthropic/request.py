@@ -99,7 +99,8 @@ def write_request(request: Request, quirks: Quirks = (), model: Model | None = N
     system, messages = _split_system(request.messages)
     wire = {key: options[key] for key in ("model",) if key in options}
     wire["messages"] = fast_path.write_messages(messages) if is_plain else _write_messages(messages, losses)
-    if not notes and _needs_missing_thinking(wire["messages"]) and options.get("thinking", {}).get("type") == "enabled":
+    thinks = not notes and options.get("thinking", {}).get("type") == "enabled"
+    if thinks and _needs_missing_thinking(wire["messages"]):
         del options["thinking"]
         losses.append(Loss("", "", "reasoning", NAME, "an answer of another model cannot be continued with reasoning"))
     if system:
@@ -309,9 +310,13 @@ def _default_tool(tool: ToolDefinition) -> dict[str, Any]:
     if tool.description:
         wire["description"] = tool.description
     wire["input_schema"] = tool.input_schema
-    flags = {"strict": tool.strict, "defer_loading": tool.defer_loading}
-    wire.update((key, value) for key, value in flags.items() if value is not None)
-    return {**wire, **write_cache_hint(tool.cache_hint)}
+    if tool.strict is not None:
+        wire["strict"] = tool.strict
+    if tool.defer_loading is not None:
+        wire["defer_loading"] = tool.defer_loading
+    if tool.cache_hint is not None:
+        wire.update(write_cache_hint(tool.cache_hint))
+    return wire
 
 
 def _read_options(body: dict[str, Any]) -> Options:

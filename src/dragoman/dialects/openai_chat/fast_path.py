@@ -28,7 +28,7 @@ from dragoman.wire.message_builder import MessageBuilder, tool_id_for
 from dragoman.wire.residue import diff, fingerprint
 from dragoman.wire.tool_definitions import MAX_BRACKETS, is_valid_schema
 
-_ASSISTANT, _TOOL = Role.ASSISTANT, Role.TOOL
+_ASSISTANT, _TOOL, _EXECUTE = Role.ASSISTANT, Role.TOOL, SideEffects.EXECUTE
 _text: Final = unvalidated(TextBlock)
 _tool_use: Final = unvalidated(ToolUseBlock)
 _tool_result: Final = unvalidated(ToolResultBlock)
@@ -45,6 +45,7 @@ _TYPES: Final = {
     "top_p": (int, float),
     "stream": (bool,),
 }
+_MAX_SHALLOW: Final = 2 * MAX_BRACKETS  # a shorter text is not nested too deep
 _SEPARATE_KEYS: Final = ("messages", "tools")
 
 
@@ -92,14 +93,17 @@ def _read_calls(wire: dict[str, Any], content: Any, builder: MessageBuilder) -> 
         if not content.isascii():
             validate_text(content, "$")
         blocks.append(_text(content))
-    fields = [_read_call(call) for call in calls]
-    if None in fields:
-        return False
-    for provider_id, name, value in fields:  # type: ignore[misc]  # ids are drawn after the last check
+    fields = []
+    for call in calls:
+        parts = _read_call(call)
+        if parts is None:
+            return False
+        fields.append(parts)
+    for provider_id, name, value in fields:  # ids are drawn after the last check
         call_id = builder.call_id(provider_id)
         raw = {"dialect": NAME, "id": provider_id} if provider_id != call_id else None
         blocks.append(_tool_use(call_id, name, value, raw))
-    builder.add_message(Role.ASSISTANT, tuple(blocks))
+    builder.add_message(_ASSISTANT, tuple(blocks))
     return True
 
 
@@ -112,9 +116,11 @@ def _read_call(wire: Any) -> tuple[str, str, dict[str, Any]] | None:
         return None
     if kind != "function" or type(wire) is not dict or len(wire) != 3 or len(function) != 2:
         return None
-    if not type(provider_id) is type(name) is type(arguments) is str or not (provider_id + name).isascii():
+    if not type(provider_id) is type(name) is type(arguments) is str:
         return None
-    if len(arguments) > 2 * MAX_BRACKETS and arguments.count("{") + arguments.count("[") > MAX_BRACKETS:
+    if not provider_id.isascii() or not name.isascii():
+        return None
+    if len(arguments) > _MAX_SHALLOW and arguments.count("{") + arguments.count("[") > MAX_BRACKETS:
         return None
     try:
         value = _decode(arguments)
@@ -176,9 +182,9 @@ def read_tool(wire: Any) -> ToolDefinition | None:
     name, description, schema = function.get("name"), function.get("description"), function.get("parameters")
     if type(name) is not str or type(description) is not str or not description or type(schema) is not dict:
         return None
-    if not (name + description).isascii():
+    if not name.isascii() or not description.isascii():
         validate_text(name + description, "$")
-    return _tool(name, description, schema, SideEffects.EXECUTE) if is_valid_schema(schema) else None
+    return _tool(name, description, schema, _EXECUTE) if is_valid_schema(schema) else None
 
 
 def read_options(body: dict[str, Any]) -> tuple[Options, dict[str, str]] | None:

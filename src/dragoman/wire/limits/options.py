@@ -280,8 +280,9 @@ def _fit_sampling(
         if value is not None and name not in changes and not bounds[0] <= value <= bounds[1]:
             changes[name] = _clamp(value, bounds)
             report.adjust(name, f"{value} becomes {changes[name]}: the API accepts {_span(bounds)}")
-    both = (changes.get(name, getattr(options, name)) for name in ("temperature", "top_p"))
-    if limits.one_of_temperature_top_p and all(value is not None for value in both):
+    if limits.one_of_temperature_top_p and all(
+        changes.get(name, getattr(options, name)) is not None for name in ("temperature", "top_p")
+    ):
         _drop(changes, "top_p", True, "this model accepts temperature or top_p, not both", report)
 
 

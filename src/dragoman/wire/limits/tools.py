@@ -21,34 +21,26 @@ Tools = tuple[ToolDefinition | OpaqueTool, ...]
 
 def fit_tools(tools: Tools, limits: Limits, report: Report) -> Tools:
     """Return the tools that the target accepts."""
-    if limits.needs_schema_type:
-        tools = _add_types(tools, report)
-    if not any(isinstance(tool, ToolDefinition) and tool.strict for tool in tools):
-        return tools
-    fitted: list[ToolDefinition | OpaqueTool] = []
-    strict_count = 0
-    for tool in tools:
-        if isinstance(tool, ToolDefinition) and tool.strict:
+    needs_type, strict_count = limits.needs_schema_type, 0
+    fitted: dict[int, ToolDefinition] = {}  # the tools that change, by their place
+    for index, tool in enumerate(tools):
+        if not isinstance(tool, ToolDefinition):
+            continue
+        if needs_type and "type" not in tool.input_schema:
+            fitted[index] = tool = _add_type(tool, report)  # noqa: PLW2901
+        if tool.strict:
             reason = _rejection_of(tool, strict_count, limits)
-            if reason is not None:
-                report.adjust("tool.strict", f"{tool.name} is not strict: {reason}")
-                tool = msgspec.structs.replace(tool, strict=False)  # noqa: PLW2901
-            else:
+            if reason is None:
                 strict_count += 1
-        fitted.append(tool)
-    return tuple(fitted)
+                continue
+            report.adjust("tool.strict", f"{tool.name} is not strict: {reason}")
+            fitted[index] = msgspec.structs.replace(tool, strict=False)
+    return tuple(fitted.get(index, tool) for index, tool in enumerate(tools)) if fitted else tools
 
 
-def _add_types(tools: Tools, report: Report) -> Tools:
-    if all(isinstance(tool, OpaqueTool) or "type" in tool.input_schema for tool in tools):
-        return tools
-    fitted: list[ToolDefinition | OpaqueTool] = []
-    for tool in tools:
-        if isinstance(tool, ToolDefinition) and "type" not in tool.input_schema:
-            report.adjust("tool.input_schema", f"{tool.name} takes an object: the API requires a type")
-            tool = msgspec.structs.replace(tool, input_schema={"type": "object", **tool.input_schema})  # noqa: PLW2901
-        fitted.append(tool)
-    return tuple(fitted)
+def _add_type(tool: ToolDefinition, report: Report) -> ToolDefinition:
+    report.adjust("tool.input_schema", f"{tool.name} takes an object: the API requires a type")
+    return msgspec.structs.replace(tool, input_schema={"type": "object", **tool.input_schema})
 
 
 def _rejection_of(tool: ToolDefinition, strict_count: int, limits: Limits) -> str | None:
