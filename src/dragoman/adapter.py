@@ -168,7 +168,7 @@ class Adapter:
             routing=context.routing,
             usage=context.usage,
             status=status or (MessageStatus.COMPLETE if reply.fault is None else MessageStatus.ERROR),
-            provider_raw=_message_notes(reply),
+            provider_raw=message_notes(reply),
             alternatives=tuple([_set_alternative_ids(each, context) for each in reply.alternatives]),
             **metadata_fields,
         )
@@ -319,7 +319,7 @@ def _set_alternative_ids(alternative: Alternative, context: RequestContext) -> A
     return alternative.replace(content=tuple(_set_block_id(block, context) for block in alternative.content))
 
 
-def _message_notes(reply: Reply) -> ProviderRaw | None:
+def message_notes(reply: Reply) -> ProviderRaw | None:
     """Return the notes of a reply in the form of its message.
 
     Fields around the message of a reply are not allowed in a request, so their notes are separate.

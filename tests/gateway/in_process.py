@@ -11,7 +11,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import AsyncIterator, Callable, Iterable
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
@@ -72,7 +72,10 @@ class OpenGateway:
 
 @contextlib.asynccontextmanager
 async def open_gateway(
-    folder: Path, answer: Callable[[ReceivedRequest], Answer], names: Iterable[str] = tuple(CLIENTS)
+    folder: Path,
+    answer: Callable[[ReceivedRequest], Answer],
+    names: Iterable[str] = tuple(CLIENTS),
+    record: Literal["off", "durable"] = "off",
 ) -> AsyncIterator[OpenGateway]:
     """A gateway whose providers of these dialects all answer with ``answer``."""
     async with contextlib.AsyncExitStack() as stack:
@@ -88,5 +91,5 @@ async def open_gateway(
         loaded = settings.load(environment={}, file=file, keyring=lambda _: None)
         store = await stack.enter_async_context(open_store("memory:"))
         agent = await stack.enter_async_context(Agent(store, settings=loaded))
-        gateway = make_gateway(agent.services, "off")
+        gateway = make_gateway(agent.services, record)
         yield OpenGateway(gateway, upstream)

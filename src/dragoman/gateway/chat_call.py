@@ -25,16 +25,18 @@ from dragoman.client.call import NetworkError
 from dragoman.client.retry import resolve_retry_date, retry_delay_s, retry_hint
 from dragoman.errors import InputError, SettingsError
 from dragoman.exchange import ErrorClass, Fault, Loss, Reply, Request, Written
-from dragoman.gateway import fast_path
+from dragoman.gateway import fast_path, record_fast_path
 from dragoman.gateway import headers as header_rules
 from dragoman.gateway.client_request import ClientRequest, with_fields
 from dragoman.gateway.error_shapes import error_response, request_id_header
+from dragoman.gateway.fast_path import PlainRequest
 from dragoman.gateway.hooks import CallEnd, CallStart
 from dragoman.gateway.identity import echo_request, end_fields, reply_identity
 from dragoman.gateway.model_names import Resolution
 from dragoman.gateway.recorder import Recorder, Transcript, count_usage, read_transcript
 from dragoman.gateway.response_objects import append_items
 from dragoman.gateway.response_state import ResponseState, keep_locally, stored_response
+from dragoman.gateway.session_chain import session_key
 from dragoman.gateway.sparse_responses import ResponseCompleter
 from dragoman.gateway.streams import LOCAL_FAULTS, MEDIA_TYPES, FinalResponse, NativeStream, ping, stream_framing
 from dragoman.gateway.tool_forms import ToolForms
@@ -52,7 +54,7 @@ from dragoman.gateway.upstream import Target, UpstreamRequest, UpstreamResponse,
 from dragoman.message import Usage
 from dragoman.offload import run_off_loop
 from dragoman.shield import run_to_completion
-from dragoman.store.gateway_calls import StoredObject
+from dragoman.store.gateway_calls import PlainSession, StoredObject
 
 if TYPE_CHECKING:
     from dragoman.gateway.gateway import Gateway
@@ -89,8 +91,8 @@ class Exchange(msgspec.Struct, frozen=True, kw_only=True):
     """A finished call, for the recorder."""
 
     client_request: ClientRequest
-    canonical: Request | None  # none if the body cannot be read
-    transcript: Transcript | None  # of the same
+    canonical: Request | None = None  # none if the body cannot be read
+    transcript: Transcript | None = None  # of the same
     target: Target
     reply: Reply
     reason: str  # why this model was chosen
@@ -119,6 +121,8 @@ class ChatCall:
         self._client_request = client_request
         self._resolution = resolution
         self._canonical: Request | None = None
+        self._plain: PlainRequest | None = None
+        self._is_plain_read = False
         self._transcript: Transcript | None = None
         self._attempts = 0
         self._call_start: CallStart | None = None  # none: no hook has accepted the call, or its end was reported
@@ -212,7 +216,7 @@ class ChatCall:
 
     async def _translate_request(self, target: Target) -> Written:
         request, templates = self._client_request, self._gateway.templates
-        plain = fast_path.read_plain(request)
+        plain = self._read_plain()
         if plain is not None and (known := templates.write(plain, target, stream=request.stream)) is not None:
             return known
         canonical = await self._restore_answers(await self.canonical(), target.provider.dialect)
@@ -221,6 +225,12 @@ class ChatCall:
         if plain is not None:
             templates.learn(plain, target, translated, stream=request.stream)
         return translated
+
+    def _read_plain(self) -> PlainRequest | None:
+        """Return the request as the fast paths read it; none if it is not plain."""
+        if not self._is_plain_read:
+            self._plain, self._is_plain_read = fast_path.read_plain(self._client_request), True
+        return self._plain
 
     async def _restore_answers(self, canonical: Request, dialect: str) -> Request:
         """Return the request with the reasoning and the signatures that its caller cannot repeat."""
@@ -512,13 +522,10 @@ class ChatCall:
         *,
         is_cancelled: bool,
     ) -> None:
-        canonical = await self._canonical_or_none()
         latency_s = self._services.client.clock() - self._start_s
         stored = stored_response(self._state, response, self._services.clock())
         exchange = Exchange(
             client_request=self._client_request,
-            canonical=canonical,
-            transcript=self._read_transcript(canonical) if canonical is not None and reply.content else None,
             target=target,
             reply=reply,
             reason=self._resolution.reason,
@@ -529,13 +536,43 @@ class ChatCall:
             stored_response=stored,
             new_session_id=self._new_session_id,
         )
-        active_calls = self._gateway.active_calls
-        row = await run_to_completion(recorder.record(exchange, active_calls))  # also if the caller disconnects now
+        session = self._make_plain_session(exchange)
+        if session is None:
+            record = recorder.record(await self._with_transcript(exchange), self._gateway.active_calls)
+        else:
+            record = recorder.record_plain(session, exchange, self._gateway.active_calls)
+        row = await run_to_completion(record)  # also if the caller disconnects now
         self._session_id = row.session_id if row is not None else None
         state = self._state
         if stored is not None and state is not None and state.conversation_id is not None:
             items = [*state.input, *stored.body.get("output", ())]
             await append_items(self._gateway, self._client_request.request, state.conversation_id, items)
+
+    def _make_plain_session(self, exchange: Exchange) -> PlainSession | None:
+        """Return the rows of a question and its answer; none if the general path has to record them."""
+        plain = self._read_plain() if self._may_be_plain(exchange) else None
+        question = self._gateway.record_templates.find(plain) if plain is not None else None
+        return None if question is None else record_fast_path.make_session(self._services, exchange, question)
+
+    def _may_be_plain(self, exchange: Exchange) -> bool:
+        request = self._client_request.request
+        return (
+            self._state is None
+            and not exchange.is_cancelled
+            and self._new_session_id is None
+            and request.caller.recording == "on"
+            and session_key(request.headers) is None
+        )
+
+    async def _with_transcript(self, exchange: Exchange) -> Exchange:
+        """Return a call with its request as the general path reads it."""
+        canonical = await self._canonical_or_none()
+        if canonical is None or not exchange.reply.content:
+            return exchange
+        if (plain := self._read_plain()) is not None:
+            self._gateway.record_templates.learn(plain, canonical)
+        transcript = self._read_transcript(canonical)
+        return msgspec.structs.replace(exchange, canonical=canonical, transcript=transcript)
 
     async def _canonical_or_none(self) -> Request | None:
         try:

@@ -26,6 +26,7 @@ from dragoman.gateway.fast_path import RequestTemplates
 from dragoman.gateway.hooks import Hooks, load_hook
 from dragoman.gateway.model_lists import OLLAMA_VERSION, describe_prices, json_response, list_models, show_model
 from dragoman.gateway.model_names import ModelNames
+from dragoman.gateway.record_fast_path import RecordTemplates
 from dragoman.gateway.recorder import Recorder
 from dragoman.gateway.response_state import resolve_state
 from dragoman.gateway.token_counts import count_tokens
@@ -85,6 +86,7 @@ class Gateway:
         }
         self.active_calls = 0
         self.templates = RequestTemplates()
+        self.record_templates = RecordTemplates()
         self.without_counter: set[str] = set()  # providers that do not answer their counting endpoint
 
     def reload_models(self) -> None:

@@ -16,7 +16,7 @@ import functools
 import hashlib
 import logging
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
@@ -33,6 +33,7 @@ from dragoman.message import (
     ContentBlock,
     InvalidToolUseBlock,
     Message,
+    MessageMetadata,
     MessageStatus,
     Role,
     RoutingDecisionRecord,
@@ -44,7 +45,7 @@ from dragoman.message import (
     ToolUseBlock,
 )
 from dragoman.store import Session
-from dragoman.store.gateway_calls import GatewayCall, GatewayRow, NewPlace, TranscriptPlace
+from dragoman.store.gateway_calls import GatewayCall, GatewayRow, NewPlace, PlainSession, TranscriptPlace
 from dragoman.turn.services import AgentServices
 from dragoman.value import unvalidated
 
@@ -100,10 +101,20 @@ class Recorder:
         """
         if exchange.canonical is None or exchange.transcript is None or not exchange.reply.content:
             return None
+        record = functools.partial(self._record, exchange, exchange.canonical, exchange.transcript)
+        return await self._run(record, exchange, active_calls)
+
+    async def record_plain(self, session: PlainSession, exchange: Exchange, active_calls: int = 0) -> GatewayRow | None:
+        """Do the same for a call whose rows are known."""
+        return await self._run(functools.partial(self._store.gateway.record_plain, session), exchange, active_calls)
+
+    async def _run(
+        self, record: Callable[[float], Awaitable[GatewayRow]], exchange: Exchange, active_calls: int
+    ) -> GatewayRow | None:
         self._count += 1
         gather_s = _GATHER_S if active_calls > self._count else 0.0
         try:
-            return await self._record(exchange, exchange.canonical, exchange.transcript, gather_s)
+            return await record(gather_s)
         except DragomanError as error:
             request_id = exchange.client_request.request.request_id
             _log.error("a call was not recorded: %s", error, extra={"request_id": request_id})
@@ -192,9 +203,8 @@ class Recorder:
 
     def _new_session(self, exchange: Exchange, transcript: Transcript) -> Session:
         now, caller = self._store.clock(), exchange.client_request.request.caller
-        details = {"dialect": exchange.client_request.reply_dialect}
-        if (agent := exchange.client_request.request.headers.get("user-agent")) is not None:
-            details["client"] = agent[:200]
+        request = exchange.client_request
+        details = client_details(request.reply_dialect, request.request.headers.get("user-agent"))
         if transcript.key is not None:
             details["session"] = transcript.key.session
             if transcript.key.worker:
@@ -237,7 +247,7 @@ class Recorder:
         services, target, reply = self._services, exchange.target, exchange.reply
         counts = count_usage(canonical, reply, is_cut=exchange.is_cancelled or reply.fault is not None)
         usage = services.price_usage(target.model, counts, exchange.started_at, exchange.latency_ms)
-        routing = _describe_choice(exchange.reason, exchange.client_request.model, target.model.id)
+        routing = describe_choice(exchange.reason, exchange.client_request.model, target.model.id)
         context = RequestContext(
             session_id=session_id,
             message_id=self._store.new_id(),
@@ -249,12 +259,23 @@ class Recorder:
         message = Adapter(target.provider, target.model, ToolIds()).make_message(reply, context, status)
         if not exchange.losses:
             return message
-        extra = {"gateway": {"losses": list(exchange.losses)}}
-        return msgspec.structs.replace(message, metadata=msgspec.structs.replace(message.metadata, extra=extra))
+        return msgspec.structs.replace(message, metadata=with_losses(message.metadata, exchange.losses))
+
+
+def client_details(dialect: str, agent: str | None) -> dict[str, str]:
+    """Return what a session tells about the client that started it."""
+    return {"dialect": dialect} if agent is None else {"dialect": dialect, "client": agent[:200]}
+
+
+def with_losses(metadata: MessageMetadata, losses: Sequence[str]) -> MessageMetadata:
+    """Return the metadata of an answer with the losses of the translation."""
+    if not losses:
+        return metadata
+    return msgspec.structs.replace(metadata, extra={"gateway": {"losses": list(losses)}})
 
 
 @functools.lru_cache(maxsize=256)
-def _describe_choice(reason: str, name: str, model_id: str) -> RoutingDecisionRecord:
+def describe_choice(reason: str, name: str, model_id: str) -> RoutingDecisionRecord:
     """Return the record of why a name of a caller was resolved to a model."""
     mode = RoutingMode.RULE if reason in ("route", "pattern") else RoutingMode.OVERRIDE
     rule_name = name if mode is RoutingMode.RULE else None
@@ -381,6 +402,11 @@ def _title(messages: Sequence[Message]) -> str | None:
         for message in messages
         if message.role is Role.USER
     ]
+    return title_from(texts)
+
+
+def title_from(texts: Sequence[Sequence[str]]) -> str | None:
+    """Return the title of a session by the texts of its questions."""
     questions = [[text for text in parts if not ("</" in text and _CONTEXT.fullmatch(text))] for parts in texts]
-    parts = next((parts for parts in (*questions, *texts) if parts), [])
+    parts = next((parts for parts in (*questions, *texts) if parts), ())
     return " ".join(" ".join(parts).split())[:_MAX_TITLE] or None

@@ -105,10 +105,16 @@ def chain_hashes(seed: bytes, messages: Iterable[Message]) -> list[bytes]:
 def extend_chain(previous: bytes, role: Role, content: Iterable[ContentBlock]) -> bytes:
     """Return the hash of a conversation with one more message."""
     match content:
-        case (TextBlock(text=text),):  # most messages: the same bytes without an encoder
-            summary = b'["%b","%b"]' % (role._value_.encode(), _hash_text(text).encode())
+        case (TextBlock(text=text),):  # most messages
+            return extend_with_text(previous, role, text)
         case _:
             summary = _encode((role._value_, *_summarize(content)))
+    return hashlib.sha256(previous + summary).digest()
+
+
+def extend_with_text(previous: bytes, role: Role, text: str) -> bytes:
+    """Return the hash of a conversation with one more text: the same bytes without an encoder."""
+    summary = b'["%b","%b"]' % (role._value_.encode(), _hash_text(text).encode())
     return hashlib.sha256(previous + summary).digest()
 
 

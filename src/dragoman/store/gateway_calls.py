@@ -11,25 +11,39 @@ place that a call continues, the call is a fork. Invariant: an object is found b
 
 from __future__ import annotations
 
+import functools
+import itertools
 from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
 
 import msgspec
 
-from dragoman.message import Message
+from dragoman.message import Message, MessageMetadata
 from dragoman.store import message_writer, sessions
-from dragoman.store.message_writer import Draft, MessageRange, SessionEnd, quick_if_small
+from dragoman.store.message_rows import Columns
+from dragoman.store.message_writer import (
+    USAGE_INSERT,
+    Draft,
+    MessageRange,
+    SessionEnd,
+    message_values,
+    messages_insert_sql,
+    quick_if_small,
+    usage_columns,
+)
 from dragoman.store.operation import (
     Facet,
     Steps,
     from_micros,
     in_clause_chunks,
     operation,
+    quick,
     to_micros,
     values_clause,
 )
-from dragoman.store.types import Session
+from dragoman.store.sessions import existing_session, session_insert
+from dragoman.store.types import SESSION_VERSION, Session
 
 
 class TranscriptPlace(msgspec.Struct, frozen=True, kw_only=True):
@@ -74,6 +88,21 @@ class GatewayCall(msgspec.Struct, frozen=True, kw_only=True):
     stored_object: StoredObject | None = None
 
 
+class PlainSession(msgspec.Struct, frozen=True, kw_only=True):
+    """A call to store as a new session of texts: its rows, without the general steps that find them."""
+
+    id: str
+    title: str | None
+    user_id: str | None
+    team_id: str | None
+    metadata_json: str
+    created_at: datetime
+    messages: tuple[Columns, ...]  # the last one is the answer
+    answer: MessageMetadata  # with its usage
+    hash: bytes  # of the transcript with the answer
+    system_hash: bytes | None
+
+
 class GatewayRow(msgspec.Struct, frozen=True):
     """Where a call was stored."""
 
@@ -101,6 +130,14 @@ class GatewayStore(Facet):
         if places.end is not None:
             store._acknowledge(row.session_id, places.end, call.messages[-1].id)
         return row
+
+    async def record_plain(self, session: PlainSession, gather_s: float = 0.0) -> GatewayRow:
+        """Do the same as ``record`` for a new session of texts."""
+        store, last_seq, last_id = self._store, len(session.messages), session.messages[-1].id
+        await store._write(quick(_insert_plain(session), gather_s))
+        store.mark.note_session(session.id, last_seq)
+        store._acknowledge(session.id, (last_seq, last_id), last_id)
+        return GatewayRow(session.id, last_seq, False)
 
     async def find_object(self, owner: str, object_id: str) -> StoredObject | None:
         """Return a stored response or conversation of an owner."""
@@ -159,17 +196,36 @@ def _record(call: GatewayCall, drafts: Sequence[Draft], now: datetime) -> Steps[
         )
         for place in {place.hash: place for place in call.places}.values()
     ]
-    yield (
-        "INSERT INTO gateway_transcripts (hash, session_id, seq, system_hash, calls_json)"
-        f" VALUES {values_clause(5, len(rows))}"
-        " ON CONFLICT (hash) DO UPDATE SET session_id = excluded.session_id, seq = excluded.seq,"
-        " system_hash = excluded.system_hash, calls_json = excluded.calls_json",
-        tuple(value for row in rows for value in row),
-    )
+    yield _places_sql(len(rows)), tuple(value for row in rows for value in row)
     if call.stored_object is not None:
         item = msgspec.structs.replace(call.stored_object, session_id=session_id, seq=last_seq)
         yield from _save_object(call.owner, item)
     return GatewayRow(session_id, last_seq, is_fork), places
+
+
+@functools.cache
+def _places_sql(rows: int) -> str:
+    return (
+        "INSERT INTO gateway_transcripts (hash, session_id, seq, system_hash, calls_json)"
+        f" VALUES {values_clause(5, rows)}"
+        " ON CONFLICT (hash) DO UPDATE SET session_id = excluded.session_id, seq = excluded.seq,"
+        " system_hash = excluded.system_hash, calls_json = excluded.calls_json"
+    )
+
+
+@operation
+def _insert_plain(session: PlainSession) -> Steps[None]:
+    """Fast path of ``_record``: a new session of texts, without blobs, tool calls and attachments."""
+    last_seq, at = len(session.messages), to_micros(session.created_at)
+    last_id = session.messages[-1].id
+    owner = (session.user_id, session.team_id)
+    columns = (session.id, session.title, "", None, None, *owner, session.metadata_json, None, 0, last_seq, at, at)
+    if not (yield session_insert((*columns, SESSION_VERSION), last_id)):
+        raise existing_session(session.id)
+    rows = [message_values(session.id, seq, message) for seq, message in enumerate(session.messages, 1)]
+    yield messages_insert_sql(last_seq), tuple(itertools.chain.from_iterable(rows))
+    yield USAGE_INSERT, usage_columns(session.id, last_seq, session.created_at, session.answer)
+    yield _places_sql(1), (session.hash, session.id, last_seq, session.system_hash, None)
 
 
 def _open_session(call: GatewayCall) -> Steps[tuple[str, bool, SessionEnd | None]]:

@@ -18,6 +18,7 @@ from dragoman.errors import ConflictError, FormatError, InputError, StoreError
 from dragoman.message import (
     InvalidToolUseBlock,
     Message,
+    MessageMetadata,
     MessageStatus,
     Role,
     ToolResultBlock,
@@ -49,6 +50,7 @@ USAGE_COLUMNS: Final = (
     "session_id, seq, day, model, provider, user_id, team_id, input_tokens, output_tokens, cached_input_tokens,"
     " cache_creation_input_tokens, reasoning_tokens, cost_usd, unpriced"
 )
+USAGE_INSERT: Final = f"INSERT INTO usage ({USAGE_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
 KEY_COLUMNS: Final = "session_id, key, fingerprint, first_seq, last_seq, created_at, hash"
 MOVE_END: Final = f"UPDATE sessions SET last_seq = ?, last_message_id = ?, {TOUCH}, is_behind = 1 WHERE id = ?"
 _PARTIAL_COLUMNS: Final = (  # of a message that is replaced
@@ -185,14 +187,15 @@ def insert_messages(session_id: str, first: int, drafts: Sequence[Draft], end: S
     """Insert messages at their seqs. The session has this end already."""
     for chunk in insert_chunks(list(enumerate(drafts, first))):
         rows = [message_values(session_id, seq, draft.columns) for seq, draft in chunk]
-        yield _insert_sql(len(rows)), tuple(itertools.chain.from_iterable(rows))
+        yield messages_insert_sql(len(rows)), tuple(itertools.chain.from_iterable(rows))
         for seq, draft in chunk:
             yield from _insert_related_rows(session_id, seq, draft)
     return MessageRange(list(range(first, first + len(drafts))), end)
 
 
 @functools.cache
-def _insert_sql(rows: int) -> str:
+def messages_insert_sql(rows: int) -> str:
+    """Return the statement that inserts so many messages."""
     return f"INSERT INTO messages ({MESSAGE_COLUMNS}) VALUES {values_clause(12, rows)}"
 
 
@@ -370,20 +373,22 @@ def _insert_blob_ref(session_id: str, seq: int, sha256: str, gone_at: int | None
 
 def usage_insert(session_id: str, seq: int, message: Message) -> Statement:
     """Insert the usage of a message."""
-    return (
-        f"INSERT INTO usage ({USAGE_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-        usage_values(session_id, seq, message),
-    )
+    return USAGE_INSERT, usage_values(session_id, seq, message)
 
 
 def usage_values(session_id: str, seq: int, message: Message) -> tuple[Any, ...]:
     """The columns of a message that has a usage."""
-    metadata, usage = message.metadata, message.metadata.usage
+    return usage_columns(session_id, seq, message.created_at, message.metadata)
+
+
+def usage_columns(session_id: str, seq: int, created_at: datetime, metadata: MessageMetadata) -> tuple[Any, ...]:
+    """The columns of the usage in the metadata of a message."""
+    usage = metadata.usage
     assert usage is not None
     return (
         session_id,
         seq,
-        message.created_at.date().isoformat(),
+        created_at.date().isoformat(),
         optional_column_text(metadata.model),
         optional_column_text(metadata.provider),
         optional_column_text(metadata.user_id),

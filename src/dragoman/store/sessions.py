@@ -24,7 +24,7 @@ from dragoman.errors import (
     UnknownSessionError,
 )
 from dragoman.jsontext import validate_json
-from dragoman.store.operation import FOR_UPDATE, Steps, from_micros, operation, to_micros
+from dragoman.store.operation import FOR_UPDATE, Statement, Steps, from_micros, operation, to_micros
 from dragoman.store.row_hash import json_hash
 from dragoman.store.types import Owners, Session
 
@@ -120,15 +120,26 @@ def create_session(session: Session, last_message_id: str = "") -> Steps[Session
         to_micros(session.updated_at),
         session.schema_version,
     )
-    is_behind = session.last_seq > session.parent_seq
-    rows = yield (
+    rows = yield session_insert(row, last_message_id)
+    if not rows:
+        raise existing_session(session.id)
+    return session
+
+
+def session_insert(row: Sequence[Any], last_message_id: str) -> Statement:
+    """Insert the columns of a session, without its hash; returns no row if its id exists."""
+    parent_seq, last_seq, updated_at = row[9], row[10], row[12]
+    is_behind = last_seq > parent_seq
+    return (
         f"INSERT INTO sessions ({_SESSION_COLUMNS}, last_message_id, indexed_seq, listed_at, is_behind)"
         " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (id) DO NOTHING RETURNING id",
-        (*row, _session_hash(row), last_message_id, session.parent_seq, list_bucket(row[12]), int(is_behind)),
+        (*row, _session_hash(row), last_message_id, parent_seq, list_bucket(updated_at), int(is_behind)),
     )
-    if not rows:
-        raise ConflictError("the session exists already", where=f"session {session.id}", code="session_exists")
-    return session
+
+
+def existing_session(session_id: str) -> ConflictError:
+    """Return the error about a new session whose id exists."""
+    return ConflictError("the session exists already", where=f"session {session_id}", code="session_exists")
 
 
 def _json_column(value: dict[str, Any] | None) -> str | None:

@@ -14,6 +14,9 @@ from dragoman.message import Message, Usage
 LOCAL_USER: Final = "local"  # the user of this machine, who owns sessions without a user
 
 
+SESSION_VERSION: Final = 1  # of the columns of a session
+
+
 class Session(msgspec.Struct, frozen=True, kw_only=True):
     """A stored conversation."""
 
@@ -30,7 +33,7 @@ class Session(msgspec.Struct, frozen=True, kw_only=True):
     last_seq: int = 0  # seq of its newest message; 0 if it has none
     created_at: datetime
     updated_at: datetime  # time of the last change
-    schema_version: int = 1
+    schema_version: int = SESSION_VERSION
 
 
 class Owners(msgspec.Struct, frozen=True):

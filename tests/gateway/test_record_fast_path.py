@@ -1,0 +1,177 @@
+"""A question and its answer in plain texts are recorded on a fast path; the rows are those of the general path."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from dragoman.gateway import record_fast_path
+from dragoman.ids import UlidSource
+from dragoman.store.operation import Steps, operation
+from tests.gateway.in_process import OpenGateway, open_gateway
+from tests.gateway.test_translation_fast_path import (
+    PATHS,
+    REPLIES,
+    REPLY_CHANGES,
+    REQUESTS,
+    Case,
+    cases,
+    change_reply,
+    change_texts,
+    user,
+)
+from tests.servers.faulty_server import Answer, ReceivedRequest, make_answer
+
+TABLES = {
+    "sessions": "id",
+    "messages": "session_id, seq",
+    "usage": "session_id, seq",
+    "gateway_transcripts": "hash",
+    "tool_calls": "session_id, id",
+    "blob_refs": "session_id, seq",
+}
+NOW = datetime(2026, 1, 2, 3, 4, 5, 678, tzinfo=UTC)
+Rows = dict[str, list[tuple[Any, ...]]]
+
+
+@operation
+def read_tables() -> Steps[Rows]:
+    rows: Rows = {}
+    for table, order in TABLES.items():
+        rows[table] = yield f"SELECT * FROM {table} ORDER BY {order}", ()
+    return rows
+
+
+def fix_time_and_ids(gateway: OpenGateway, monkeypatch: pytest.MonkeyPatch) -> None:
+    services = gateway.gateway.services
+    monkeypatch.setattr(services.store, "clock", lambda: NOW)
+    monkeypatch.setattr(services.store, "_ids", UlidSource(lambda: 1, lambda: 0))
+    monkeypatch.setattr(services, "clock", lambda: NOW)
+    monkeypatch.setattr(services.client, "clock", lambda: 0.0)
+
+
+class Recorded(msgspec.Struct):
+    rows: Rows
+    statuses: list[int]
+    plain: int  # calls that the fast path recorded
+
+
+async def record(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, dialect: str, bodies: list[bytes], answer: Answer, **headers: str
+) -> Recorded:
+    """Send requests, and return all rows."""
+    folder.mkdir()
+
+    def respond(_: ReceivedRequest) -> Answer:
+        return answer
+
+    sessions: list[Any] = []
+    with monkeypatch.context() as patch:
+        make_session = record_fast_path.make_session
+        patch.setattr(
+            record_fast_path, "make_session", lambda *args: sessions.append(make_session(*args)) or sessions[-1]
+        )
+        async with open_gateway(folder, respond, PATHS, "durable") as gateway:
+            fix_time_and_ids(gateway, patch)
+            statuses = [(await gateway.post(dialect, "m", body, **headers)).status for body in bodies]
+            store = gateway.gateway.services.store
+            rows = await store._read(read_tables())
+            assert (await store.verify()).is_sound
+    return Recorded(rows, statuses, sum(session is not None for session in sessions))
+
+
+async def compare(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, dialect: str, bodies: list[bytes], answer: Answer, **headers: str
+) -> Recorded:
+    """Record the same calls on both paths, and compare every column of every row."""
+    fast = await record(folder / "fast", monkeypatch, dialect, bodies, answer, **headers)
+    monkeypatch.setattr(record_fast_path, "make_session", lambda *_: None)
+    general = await record(folder / "general", monkeypatch, dialect, bodies, answer, **headers)
+    assert general.plain == 0
+    assert (fast.statuses, fast.rows) == (general.statuses, general.rows)
+    return fast
+
+
+def make_body(provider: str, fields: dict[str, Any]) -> bytes:
+    return msgspec.json.encode({"model": f"{provider}:m", "max_tokens": 64, **fields})
+
+
+def reply_of(provider: str, **changes: Any) -> Answer:
+    return make_answer(msgspec.json.encode(change_reply(provider, changes)))
+
+
+@pytest.mark.parametrize("provider", PATHS)
+@pytest.mark.parametrize("case", cases(REQUESTS))
+async def test_a_request_is_recorded_as_on_the_general_path(
+    tmp_path: Path, case: Case, provider: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dialect, fields, is_plain = case
+    bodies = [make_body(provider, change_texts(fields)), make_body(provider, fields)]
+    recorded = await compare(tmp_path, monkeypatch, dialect, bodies, reply_of(provider))
+    roles = [message["role"] for message in fields["messages"] if message["role"] != "system"]
+    assert recorded.plain == (1 if is_plain and roles == ["user"] else 0)
+
+
+@pytest.mark.parametrize("dialect", PATHS)
+@pytest.mark.parametrize("system", [True, False])
+async def test_a_system_prompt_is_recorded_as_on_the_general_path(
+    tmp_path: Path, dialect: str, system: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fields: dict[str, Any] = {"messages": user("Wie heißt du?\n<b>x</b>")}
+    if system and dialect == "anthropic":
+        fields["system"] = "Be brief.\nAnd kind."
+    elif system:
+        fields["messages"].insert(0, {"role": "system", "content": "Be brief.\nAnd kind."})
+    bodies = [make_body(dialect, change_texts(fields)), make_body(dialect, fields)]
+    recorded = await compare(tmp_path, monkeypatch, dialect, bodies, reply_of(dialect))
+    assert recorded.plain == 1
+    assert len(recorded.rows["messages"]) == (6 if system else 4)
+
+
+@pytest.mark.parametrize("dialect", PATHS)
+@pytest.mark.parametrize("case", cases(REPLY_CHANGES))
+async def test_a_reply_is_recorded_as_on_the_general_path(
+    tmp_path: Path, case: Case, dialect: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    provider, changes, _ = case
+    bodies = [make_body(provider, {"messages": user(text)}) for text in ("Hi", "Hello")]
+    await compare(tmp_path, monkeypatch, dialect, bodies, reply_of(provider, **changes))
+
+
+async def test_a_long_answer_takes_the_general_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    bodies = [make_body("openai_chat", {"messages": user(text)}) for text in ("Hi", "Hello")]
+    long = await compare(tmp_path, monkeypatch, "openai_chat", bodies, reply_of("openai_chat", text="word " * 5_000))
+    assert long.plain == 0
+
+
+async def test_without_usage_the_general_path_estimates_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    bodies = [make_body("openai_chat", {"messages": user(text)}) for text in ("Hi", "Hello")]
+    reply = {name: value for name, value in REPLIES["openai_chat"].items() if name != "usage"}
+    answer = make_answer(msgspec.json.encode(reply))
+    assert (await compare(tmp_path, monkeypatch, "openai_chat", bodies, answer)).plain == 0
+
+
+async def test_a_session_that_a_client_names_takes_the_general_path(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bodies = [make_body("openai_chat", {"messages": user(text)}) for text in ("Hi", "Hello")]
+    headers = {"x-session-id": "s1"}
+    recorded = await compare(tmp_path, monkeypatch, "openai_chat", bodies, reply_of("openai_chat"), **headers)
+    assert recorded.plain == 0
+
+
+async def test_the_next_call_continues_a_session_of_the_fast_path(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = user("Hello")
+    bodies = [make_body("openai_chat", {"messages": messages}) for messages in (user("Hi"), first)]
+    answered = [*first, {"role": "assistant", "content": "Yes."}, *user("And?")]
+    bodies.append(make_body("openai_chat", {"messages": answered}))
+    recorded = await compare(tmp_path, monkeypatch, "openai_chat", bodies, reply_of("openai_chat"))
+    assert recorded.plain == 1
+    assert len(recorded.rows["sessions"]) == 2
+    assert len(recorded.rows["messages"]) == 6
