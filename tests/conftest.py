@@ -9,6 +9,7 @@ import contextlib
 import functools
 import gc
 import importlib
+import math
 import os
 import signal
 import tempfile
@@ -110,8 +111,8 @@ def _is_selected(item: pytest.Item) -> bool:
     """Whether the default run contains a test: the hash of its id decides."""
     if IS_FULL:
         return True
-    mark = item.get_closest_marker("sampled")
-    return mark is None or zlib.crc32(item.nodeid.encode()) % mark.args[0] == 0
+    one_of = math.prod(mark.args[0] for mark in item.iter_markers("sampled"))
+    return zlib.crc32(item.nodeid.encode()) % one_of == 0
 
 
 @pytest.fixture(scope="session")

@@ -10,10 +10,12 @@ from typing import Any
 
 
 class LazyModule:
-    """Imports a module when one of its attributes is read."""
+    """Imports a module when one of its public attributes is read. pytest reads private ones of everything it collects."""
 
     def __init__(self, name: str) -> None:
         self._name = name
 
     def __getattr__(self, attribute: str) -> Any:
+        if attribute.startswith("_"):
+            raise AttributeError(attribute)
         return getattr(importlib.import_module(self._name), attribute)

@@ -29,7 +29,7 @@ from dragoman.message import Message, MessageMetadata, Role, TextBlock
 from dragoman.transcripts import get_format
 from dragoman.wire.frames import make_splitter
 from tests import recorded
-from tests.conftest import CORPUS
+from tests.conftest import CORPUS, scale
 from tests.entries.examples import EVERY
 from tests.fuzz import constructed
 from tests.letters.examples import EXAMPLES
@@ -42,7 +42,7 @@ FRAMING: Final = {  # every other one has server-sent events
     "ollama_generate": "ndjson",
 }
 NOON: Final = datetime(2026, 5, 8, 12, tzinfo=UTC)
-COUNT: Final = int(os.environ.get("DRAGOMAN_FUZZ_COUNT", "40"))  # inputs of each subject
+COUNT: Final = int(os.environ.get("DRAGOMAN_FUZZ_COUNT", scale(15, 40)))  # inputs of each subject
 IS_LONG: Final = COUNT > 100
 _MOST_OF_EACH: Final = 40
 _LONGEST: Final = 12_000  # characters: a longer input costs more than it finds

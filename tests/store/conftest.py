@@ -81,7 +81,11 @@ def engine_names() -> set[str]:
     return {path.stem for path in Path(folder).glob("*.py") if "Store(Store)" in path.read_text()}
 
 
-@pytest.fixture(params=PLACES)
+# A store in memory is SQLite without a file: the default run has every test on files, and a sample of them in memory.
+_PLACE_PARAMETERS = [pytest.param(name, marks=pytest.mark.sampled(4) if name == "memory" else ()) for name in PLACES]
+
+
+@pytest.fixture(params=_PLACE_PARAMETERS)
 def place(request: pytest.FixtureRequest) -> Place:
     """A fresh place, of every engine."""
     return PLACES[request.param](request)

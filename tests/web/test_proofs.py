@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from tests.conftest import scale
 from tests.web.conftest import Visitor
 from tests.web.site import Site
 from tests.web.test_insight import choose
 from tests.web.test_organise import act, begin
 
-LOOKS = (("light", 1280), ("dark", 1280), ("dark", 390))
+LOOKS = (("light", 1280), ("dark", 1280), ("dark", 390))[
+    :: scale(2, 1)
+]  # the default run has both schemes and both widths
 
 
 async def run_axe(visitor: Visitor, where: str) -> list[str]:

@@ -6,6 +6,7 @@ every exception becomes an error response here, and every response has the same 
 
 from __future__ import annotations
 
+import functools
 import logging
 import re
 import secrets
@@ -217,7 +218,12 @@ _PARAMETER: Final = re.compile(r"\{[A-Za-z_]+\}")  # one that is a text without 
 
 
 def _has_direct_route(endpoint: Endpoint) -> bool:
-    example = _PARAMETER.sub("a", endpoint.path)
+    return _is_direct(endpoint.path)
+
+
+@functools.cache
+def _is_direct(path: str) -> bool:
+    example = _PARAMETER.sub("a", path)
     return "{" not in example and not gateway_endpoints.has_path(example)
 
 
