@@ -198,6 +198,8 @@ def _options(name: str) -> Iterable[str]:
     yield "| argument | meaning |"
     yield "|---|---|"
     for argument in command.assemble_argument_collection(parse_docstring=True):
+        if argument.children:  # a group of options; its options follow
+            continue
         help_text = " ".join((argument.parameter.help or "").split()).replace("|", "\\|")
         default = argument.field_info.default
         if argument.show_default and default not in (None, (), False):

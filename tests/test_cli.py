@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+from cyclopts import App
+
 import dragoman
+from dragoman import formats
+from dragoman.cli.parser import app
 from dragoman.cli.tour import example_conversation
 from tests import cli_runner
 
@@ -42,6 +48,27 @@ def test_help_lists_every_command_and_what_it_does() -> None:
         assert command in done.stdout
         assert run(command, "--help").returncode == 0
     assert run_program("--version").stdout.strip() == dragoman.__version__
+
+
+def test_the_help_of_convert_names_every_format() -> None:
+    text = run("convert", "--help").stdout
+    assert [name for name in formats.writable() if not re.search(rf"\b{name}\b", text)] == []
+
+
+def commands(of: App = app, before: tuple[str, ...] = ()) -> list[tuple[str, ...]]:
+    """Every command, those of a family with its name before theirs."""
+    paths = []
+    for name in (name for name in of if not name.startswith("-")):
+        path = (*before, name)
+        paths += commands(of[name], path) or [path]
+    return paths
+
+
+@pytest.mark.parametrize("command", commands(), ids=" ".join)
+def test_help_names_every_argument_and_shows_no_default_that_means_nothing(command: tuple[str, ...]) -> None:
+    text = run(*command, "--help").stdout
+    assert re.search(r"\[ARGS|\[default: (\(\)|False|None)\]", text) is None
+    assert re.search(r"^│ \*? *[A-Z]+ --", text, flags=re.MULTILINE) is None  # an argument is not an option as well
 
 
 def test_the_tour_shows_the_format_at_work() -> None:

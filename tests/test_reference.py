@@ -26,7 +26,9 @@ def reference() -> ModuleType:
     return module
 
 
-@pytest.mark.parametrize("page", ["api.md", "event-types.md", "events.md", "fidelity.md", "format.md", "rules.md"])
+@pytest.mark.parametrize(
+    "page", ["api.md", "cli.md", "event-types.md", "events.md", "fidelity.md", "format.md", "rules.md"]
+)
 def test_the_page_is_up_to_date(reference: ModuleType, page: str) -> None:
     text = (ROOT / "docs" / page).read_text("utf-8")
     assert reference.fill(text) == text, "run: python scripts/reference.py"

@@ -235,9 +235,9 @@ class UnknownParts:
 FAST_PATH_ERRORS: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
 
-def decode_lenient(cls: type[AnyValue], data: bytes, unknown_parts: UnknownParts, where: str = "$") -> AnyValue:
+def decode_lenient(cls: type[AnyValue], data: bytes, unknown_parts: UnknownParts) -> AnyValue:
     """Decode strict JSON field by field and keep unknown parts."""
-    result: AnyValue = _read(cls, data, where, unknown_parts)
+    result: AnyValue = _read(cls, data, "$", unknown_parts)
     return result
 
 

@@ -51,6 +51,7 @@ _TITLE = 60
 
 async def ask(
     question: str | None = None,
+    /,
     *,
     session: str | None = None,
     go_on: Annotated[bool, flag("--continue", "-c")] = False,
@@ -77,24 +78,23 @@ async def ask(
     question
         The question. An @model prefix selects the model. Piped input is appended.
     session
-        Continue this session. Default: a new session.
+        Continue this session: its id, a unique prefix or suffix of the id, or last. Default: a new session.
     go_on
         Continue the session that was changed last.
     model
-        The model that answers: an id or an alias.
+        The model that answers: an id or an alias. Default: the routing policy chooses.
     image
         An image for the question; repeatable.
     system
-        The system prompt.
+        The system prompt. Default: none.
     workspace
         The working folder of the tools. Default: the current folder.
     yes
         Approve all tool calls. Without it, the command prompts on a terminal, and otherwise declines.
     schema
-        A file with a JSON Schema for the answer. The answer is printed when it is complete. If it does not fit, the
-        model corrects it once; if it still does not fit, the exit code is 1.
+        A file with a JSON Schema for the answer. The model may correct itself once; then the exit code is 1.
     max_tokens
-        The maximum number of tokens of the answer.
+        The maximum number of tokens of the answer. Default: the limit of the model.
     verbose
         Print the session, the model, the cost and log messages on standard error.
     """

@@ -26,6 +26,7 @@ from dragoman.errors import InputError
 
 async def chat(
     session: str | None = None,
+    /,
     *,
     model: str | None = None,
     system: str | None = None,
@@ -42,11 +43,11 @@ async def chat(
     Parameters
     ----------
     session
-        The session to continue. Default: a new session.
+        Continue this session: its id, a unique prefix or suffix of the id, or last. Default: a new session.
     model
-        The model of the session: an id or an alias.
+        The model of the session: an id or an alias. Default: the routing policy chooses.
     system
-        The system prompt.
+        The system prompt. Default: none.
     workspace
         The working folder of the tools. Default: the current folder.
     """

@@ -60,6 +60,7 @@ class _Report(msgspec.Struct):
 
 def check_file(
     file: Annotated[Path, Parameter(allow_leading_hyphen=True)],
+    /,
     *,
     repair_to: Annotated[Path | None, Parameter(name="--repair-to")] = None,
     source_format: FromOption = None,
@@ -114,8 +115,7 @@ def repair_file(
     target
         The file to write, in the same format. Without it and without --in-place, the command only reports.
     in_place
-        Replace the file, and keep its layout, key order and ids. The original is kept as FILE.bak; content that repair
-        removes is written to FILE.set-aside.jsonl.
+        Replace the file. The original becomes FILE.bak, removed content is written to FILE.set-aside.jsonl.
     """
     if in_place and (target is not None or str(file) == "-"):
         raise InputError("--in-place needs exactly one file", remedy="Remove --in-place or OUT")

@@ -11,6 +11,7 @@ from dragoman.cli.terminal import console
 
 def completion(
     shell: Literal["bash", "zsh", "fish"],
+    /,
     *,
     install: Annotated[bool, Parameter(negative=(), show_default=False)] = False,
 ) -> None:

@@ -25,14 +25,14 @@ from dragoman.formats.registry import resolve_name
 
 FromOption = Annotated[
     str | None,
-    Parameter(name="--from", help="The input format. Default: detected."),
+    Parameter(name="--from", help="The input format. Default: detected from the content."),
 ]
 MaxLineOption = Annotated[
     int,
     Parameter(
         name="--max-line-mb",
         validator=validators.Number(gte=1),
-        help="The maximum size of a line, or of a document that is not in lines.",
+        help="The maximum size of a line, or of a document that is not in lines, in MB.",
     ),
 ]
 _SUFFIXES: Final = (".jsonl", ".ndjson", ".json", ".jsonl.gz", ".ndjson.gz", ".json.gz")
@@ -190,12 +190,12 @@ def _convert_file(source: Path, target: Path, options: _ConvertOptions) -> _File
 
 
 @contextlib.contextmanager
-def document_or_lines(out: IO[bytes], target: Path, to: str, *, is_list: bool = False) -> Iterator[Any]:
+def document_or_lines(out: IO[bytes], target: Path, to: str) -> Iterator[Any]:
     """Return the output stream of a target: JSON Lines, or one document if the file name ends in .json."""
     if to in formats.PAGES or not target.name.removesuffix(".gz").endswith(".json"):
         yield out
         return
-    document = DocumentStream(out, is_list=is_list or to == formats.CANONICAL)
+    document = DocumentStream(out, is_list=to == formats.CANONICAL)
     yield document
     document.close()
 

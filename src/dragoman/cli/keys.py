@@ -19,12 +19,21 @@ from dragoman.server.auth.api_keys import load_peppers, new_key
 from dragoman.server.auth.scopes import SCOPES, is_scope
 from dragoman.store import ApiKey
 
+_Scopes = Annotated[
+    tuple[str, ...],
+    Parameter(
+        show_default=False,
+        help="A scope of the key: chat, tools, history:write, mail, admin, agent:ID to act as that agent, record:off or"
+        " record:redacted; repeatable. Without tools, runs of this key cannot use the tools of the server."
+        " Default: chat.",
+    ),
+]
 KeysFile = Annotated[
     str | None,
     Parameter(
         name="--keys-file",
         env_var="DRAGOMAN_SERVE_KEYS_FILE",
-        help="The file of the pepper for key hashes. Default: a file beside the store.",
+        help="The file with the pepper, the secret in the hashes of keys. Default: a file beside the store.",
     ),
 ]
 _PSEUDONYM: Final = re.compile(r"[A-Za-z0-9_.:-]{1,128}")
@@ -35,7 +44,7 @@ async def create(
     user: str | None = None,
     team: str | None = None,
     name: str | None = None,
-    scope: Annotated[tuple[str, ...], Parameter(show_default=False)] = ("chat",),
+    scope: _Scopes = ("chat",),
     expires: Annotated[timedelta | None, Parameter(allow_leading_hyphen=True)] = None,
     keys_file: KeysFile = None,
     store_url: StoreOption = None,
@@ -51,9 +60,6 @@ async def create(
         The team of the key, as a pseudonym.
     name
         A name that identifies the key in the list.
-    scope
-        A scope of the key: chat, tools, history:write, mail, admin, agent:ID to act as that agent, record:off or
-        record:redacted; repeatable. Default: chat. Without tools, runs of this key cannot use the tools of the server.
     expires
         How long the key is valid: 90d, 12w, 1y. Default: until it is revoked.
     """
@@ -125,13 +131,13 @@ async def list_keys(
         print_line(out, _line(key, now))
 
 
-async def revoke(key: str, *, store_url: StoreOption = None, json: JsonOption = False) -> None:
+async def revoke(key: str, /, *, store_url: StoreOption = None, json: JsonOption = False) -> None:
     """Revoke an API key. Servers reject it within one second.
 
     Parameters
     ----------
     key
-        The id of the key, as the list prints it, or the whole key.
+        The id of the key, as keys list prints it, or the whole key.
     """
     public_id = key.split("_")[2] if key.startswith("ak_") and key.count("_") >= 4 else key
     async with open_store_at(store_url) as store:

@@ -28,7 +28,7 @@ class _LetterReport(msgspec.Struct, frozen=True, kw_only=True):
     letter_id: str | None = None
 
 
-def validate(file: Annotated[Path, Parameter(allow_leading_hyphen=True)], *, json: JsonOption = False) -> int:
+def validate(file: Annotated[Path, Parameter(allow_leading_hyphen=True)], /, *, json: JsonOption = False) -> int:
     """Validate a file of letters, and print each error with its path.
 
     Parameters

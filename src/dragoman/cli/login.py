@@ -10,7 +10,7 @@ from dragoman.cli.terminal import console
 from dragoman.errors import InputError
 
 
-def login(provider: str) -> None:
+def login(provider: str, /) -> None:
     """Store the API key of a provider in the system keyring. The key is read from a prompt or a pipe.
 
     Parameters
@@ -26,7 +26,7 @@ def login(provider: str) -> None:
     console().print(f"The API key for {row.title} is stored in the keyring.", markup=False)
 
 
-def logout(provider: str) -> None:
+def logout(provider: str, /) -> None:
     """Delete the API key of a provider from the system keyring.
 
     Parameters

@@ -16,7 +16,7 @@ from cyclopts import Parameter
 from rich.console import Console
 from rich.text import Text
 
-from dragoman.cli.options import JsonOption, Positive, StoreOption, open_store_at
+from dragoman.cli.options import JsonOption, Positive, StoreOption, flag, open_store_at
 from dragoman.cli.terminal import console, escape_line, format_age, print_json, print_line
 from dragoman.errors import JsonError
 from dragoman.letters import Letter, find_warnings, write_letter
@@ -36,6 +36,7 @@ _STYLES = {"ready": "bold", "done": "dim", "dead": "red", "held": "yellow", "beh
 
 async def send(
     file: Annotated[Path, Parameter(allow_leading_hyphen=True)],
+    /,
     *,
     team: TeamOption = None,
     store_url: StoreOption = None,
@@ -83,9 +84,9 @@ async def inbox(
     Parameters
     ----------
     recipient
-        The recipient. Default: all mailboxes with their counts.
+        The agent whose letters to list. Default: the counts of all mailboxes.
     task
-        The letters of this task instead of a mailbox.
+        List the letters of this task instead of a mailbox.
     limit
         The maximum number of letters.
     """
@@ -116,16 +117,14 @@ async def watch(
     *,
     team: TeamOption = None,
     store_url: StoreOption = None,
-    json: JsonOption = False,
+    json: Annotated[bool, flag("--json", help="Print one JSON document per line, for programs.")] = False,
 ) -> None:
-    """Print the letters of a mailbox as they arrive, until Ctrl-C. Letters are not leased.
+    """Print the letters of a mailbox as they arrive, until Ctrl-C. The letters stay in the mailbox.
 
     Parameters
     ----------
     recipient
-        The recipient.
-    json
-        Print one JSON document per line.
+        The agent whose letters to print.
     """
     out = console()
     async with open_store_at(store_url) as store:
@@ -185,7 +184,7 @@ async def resend(
     Parameters
     ----------
     dead_id
-        The id of the dead letter.
+        The id of the dead letter, as mail dead prints it.
     """
     async with open_store_at(store_url) as store:
         receipt = await _open_mail(store, team).resend(dead_id)

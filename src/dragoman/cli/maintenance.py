@@ -65,7 +65,7 @@ async def verify(
         bool,
         flag(
             "--accept-loss",
-            help="Accept missing messages at the end of sessions, and reset the mark to the stored messages.",
+            help="Accept that messages at the end of sessions are missing, as after restoring an older copy.",
         ),
     ] = False,
     store_url: StoreOption = None,
@@ -334,7 +334,7 @@ async def erase(
     *,
     user: str,
     attachments: AttachmentsOption = None,
-    delete_copies: Annotated[bool, Parameter(negative="")] = False,
+    delete_copies: Annotated[bool, flag("--delete-copies")] = False,
     yes: YesOption = False,
     store_url: StoreOption = None,
     json: JsonOption = False,

@@ -50,6 +50,7 @@ _WIDE_COLUMNS: Final = 110  # columns; wide enough for words
 
 def models(
     part: str | None = None,
+    /,
     *,
     provider: str | None = None,
     can: Annotated[tuple[Skill, ...], Parameter(negative=(), show_default=False)] = (),

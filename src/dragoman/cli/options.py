@@ -52,7 +52,7 @@ YesOption = Annotated[bool, flag("--yes", "-y", help="Do not ask for confirmatio
 Positive = Annotated[int, Parameter(validator=validators.Number(gte=1))]
 NonNegative = Annotated[int, Parameter(validator=validators.Number(gte=0))]
 SessionArgument = Annotated[str, Parameter(help="The session: its id, a unique prefix or suffix of the id, or last.")]
-GroupOption = Annotated[TotalsBy, Parameter(name="--by", help="The grouping of the totals.")]
+GroupOption = Annotated[TotalsBy, Parameter(name="--by", help="Group the totals by this.")]
 ToolOption = Annotated[
     tuple[str, ...],
     Parameter(

@@ -33,15 +33,23 @@ def _add(
     help_text: str,
     *,
     group: Group | None = None,
+    arguments: str = "",
     examples: str,
     codes: str = "",
     parent: App = app,
 ) -> None:
-    """Register a command by the name of its function, without importing it."""
+    """Register a command by the name of its function, without importing it.
+
+    ``arguments`` are the arguments in its usage line, if one of them is optional.
+    """
     lines = [f"  {line.strip()}" for line in examples.strip().splitlines()]
     codes = codes or "0: success. 2: the command failed."
     epilogue = "\n".join(["Examples:", *lines, "", f"Exit codes: {codes}"])
-    parent.command(f"dragoman.cli.{target}", name=name, help=help_text, group=group, help_epilogue=epilogue)
+    path = " ".join((*(() if parent is app else parent.name), name))
+    usage = f"Usage: dragoman {path} [OPTIONS] {arguments}" if arguments else None
+    parent.command(
+        f"dragoman.cli.{target}", name=name, help=help_text, group=group, usage=usage, help_epilogue=epilogue
+    )
 
 
 def _add_group(name: str, help_text: str, group: Group) -> App:
@@ -86,6 +94,7 @@ _add(
     "Repair conversations that violate a rule, and report each change.\n\n"
     "Text is never changed. Valid conversations stay byte for byte the same.",
     group=_FORMAT,
+    arguments="FILE [OUT]",
     examples="""
         dragoman repair history.jsonl
         dragoman repair history.jsonl repaired.jsonl
@@ -97,8 +106,10 @@ _add(
     "convert",
     "convert:convert",
     "Convert conversations to another format.\n\n"
-    "Formats: canonical, envelopes, entries, the dialect of every provider, the messages of frameworks; output also as"
-    " markdown and html. The command counts everything that the target format cannot represent.",
+    "Formats: canonical, envelopes, entries; dialects of providers: anthropic, bedrock_converse, bedrock_invoke,"
+    " cohere, cohere_v1, gemini, gemini_interactions, ollama, ollama_generate, openai_chat, openai_responses; messages"
+    " of frameworks: ag_ui, langchain, open_telemetry, pydantic_ai, vercel; only as output: markdown, html."
+    " The command counts everything that the target format cannot represent.",
     group=_FORMAT,
     examples="""
         dragoman convert requests.jsonl messages.jsonl
@@ -140,6 +151,7 @@ _add(
     "You can call a model if its provider has an API key or runs on this machine. Only --ready connects to local"
     " servers, such as Ollama, to check that they run.",
     group=_MODELS,
+    arguments="[PART]",
     examples="""
         dragoman models
         dragoman models sonnet --can images --min-context 500000
@@ -153,6 +165,7 @@ _add(
     "Without an API key, the embedded model answers. /model swaps the model during a conversation and first shows what"
     " it will receive; /help lists all commands.",
     group=_MODELS,
+    arguments="[SESSION]",
     examples="""
         dragoman chat
         dragoman chat last
@@ -165,6 +178,7 @@ _add(
     "Ask a model and print its answer as it arrives, for pipes and scripts.\n\n"
     "Without an API key, the embedded model answers. The conversation is stored; --continue continues it.",
     group=_MODELS,
+    arguments="[QUESTION]",
     examples="""
         dragoman ask 'What is a dragoman?'
         git diff | dragoman ask --model sonnet 'Review this change'
@@ -291,6 +305,7 @@ _add(
     "Find messages that contain all words, best matches first.\n\n"
     "Works in any language. The last word may be a prefix; words in double quotes are a phrase.",
     group=_STORE,
+    arguments="WORD [WORD...]",
     examples="""
         dragoman search token bucket
         dragoman search '"rate limit" redis' --role assistant --since 2026-11-01
@@ -316,6 +331,7 @@ _add(
     "Messages are exported exactly as stored, and the last line has a hash of the preceding lines. With a format, the"
     " result is that of convert, and everything that the format cannot represent is counted.",
     group=_STORE,
+    arguments="[SESSION]",
     examples="""
         dragoman export last > chat.jsonl
         dragoman export --all --to chats.jsonl.gz
@@ -407,8 +423,10 @@ _add(
 _add(
     "verify",
     "maintenance:verify",
-    "Verify stored rows and large objects against their hashes.\n\nNothing is changed.",
+    "Verify stored rows and large objects against their hashes.\n\n"
+    "Only --accept-loss changes something: the mark beside a SQLite file, which detects missing messages.",
     group=_STORE,
+    arguments="[SESSION]",
     examples="""
         dragoman verify
         dragoman verify last
@@ -424,6 +442,7 @@ _add(
     " and counted for the user of the session. Each repair emits the event usage.repaired with the old values; these"
     " events are never deleted.",
     group=_STORE,
+    arguments="[SESSION]",
     examples="""
         dragoman repair-usage
         dragoman repair-usage --write
@@ -503,8 +522,9 @@ _add(
 _add(
     "inbox",
     "mail:inbox",
-    "List the mailboxes of a store, or the newest letters of one mailbox. Letters are not leased.",
+    "List the mailboxes of a store, or the newest letters of one mailbox. The letters stay in the mailbox.",
     parent=_mail,
+    arguments="[RECIPIENT]",
     examples="""
         dragoman mail inbox
         dragoman mail inbox ARCH
@@ -514,7 +534,7 @@ _add(
 _add(
     "watch",
     "mail:watch",
-    "Print the letters of a mailbox as they arrive, until Ctrl-C. Letters are not leased.",
+    "Print the letters of a mailbox as they arrive, until Ctrl-C. The letters stay in the mailbox.",
     parent=_mail,
     examples="""
         dragoman mail watch HUMAN

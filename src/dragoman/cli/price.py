@@ -18,6 +18,7 @@ from dragoman.pricing import Receipt
 
 def price(
     model: str,
+    /,
     *,
     input_tokens: TokenCount = 0,
     output_tokens: TokenCount = 0,
@@ -48,9 +49,9 @@ def price(
     reasoning_tokens
         The output tokens that were reasoning.
     service_tier
-        The service tier, such as priority or flex.
+        The service tier, such as priority or flex. Default: the standard tier.
     at
-        The time of the prices. Default: now.
+        The time of the prices; UTC unless it has a time zone. Default: now.
     prices
         A YAML or JSON price file that overrides the built-in table.
     """

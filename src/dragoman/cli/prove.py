@@ -65,6 +65,7 @@ class Proof(msgspec.Struct):
 
 def prove(
     records: Path,
+    /,
     *,
     dialect: str | None = None,
     json_to: Path | None = None,
@@ -82,8 +83,7 @@ def prove(
     json_to
         Write the counts and every failure to this file.
     table_to
-        Also translate requests and replies to every other dialect, and write the fidelity table to this folder, as
-        fidelity.md and fidelity.json.
+        Also translate to every other dialect, and write fidelity.md and fidelity.json to this folder.
     limit
         The maximum number of failures to print.
     """

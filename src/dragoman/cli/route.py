@@ -46,6 +46,7 @@ _STYLES: Final = {"chose": "bold green", "rejected": "red", "not_applicable": "d
 
 async def explain(
     text: str,
+    /,
     *,
     model: str | None = None,
     session: str | None = None,
@@ -105,7 +106,7 @@ async def explain(
         sys.exit(1)
 
 
-def check(file: Path, *, json: JsonOption = False) -> None:
+def check(file: Path, /, *, json: JsonOption = False) -> None:
     """Validate a routing policy, and print each error with its path.
 
     Parameters

@@ -21,6 +21,15 @@ from dragoman.server.config import ServerConfig
 
 _Port = Annotated[int | None, Parameter(env_var="DRAGOMAN_SERVE_PORT", validator=validators.Number(gte=0, lte=65535))]
 _Count = Annotated[int | None, Parameter(env_var="DRAGOMAN_SERVE_WORKERS", validator=validators.Number(gte=1, lte=256))]
+_Tools = Annotated[
+    tuple[str, ...],
+    Parameter(
+        env_var="DRAGOMAN_SERVE_TOOL",
+        show_default=False,
+        help="A built-in tool that models may use: read_file, list_files, search_files, write_file, run_command,"
+        " ask_user or send_letter; repeatable. Tools with side effects wait for approval.",
+    ),
+]
 _Seconds = validators.Number(gt=0, lte=86_400)
 
 
@@ -34,7 +43,7 @@ def serve(
     base_url: Annotated[str | None, Parameter(env_var="DRAGOMAN_SERVE_BASE_URL")] = None,
     model: Annotated[str | None, Parameter(env_var="DRAGOMAN_SERVE_MODEL")] = None,
     system: Annotated[str | None, Parameter(env_var="DRAGOMAN_SERVE_SYSTEM")] = None,
-    tool: Annotated[tuple[str, ...], Parameter(env_var="DRAGOMAN_SERVE_TOOL", show_default=False)] = (),
+    tool: _Tools = (),
     mcp: Annotated[tuple[str, ...], Parameter(env_var="DRAGOMAN_SERVE_MCP", show_default=False)] = (),
     workspace: Annotated[str | None, Parameter(env_var="DRAGOMAN_SERVE_WORKSPACE")] = None,
     delegate: Annotated[bool | None, Parameter(env_var="DRAGOMAN_SERVE_DELEGATE", negative=())] = None,
@@ -80,24 +89,19 @@ def serve(
     Parameters
     ----------
     host
-        The address to listen on. Default: 127.0.0.1, which only this machine can reach. Other addresses require API
-        keys.
+        The address to listen on. Default: 127.0.0.1, for this machine only. Other addresses require API keys.
     port
         The port to listen on; 0 for any free port. Default: 8000, or the next free port.
     workers
         The number of processes. Default: 1.
     attachments
-        The location of attachments: file:///folder, s3://bucket/prefix or supabase://host/bucket. Default: a folder
-        beside the SQLite file of the store.
+        file:///folder, s3://bucket/prefix or supabase://host/bucket. Default: a folder beside the SQLite file.
     base_url
         The public URL of the server behind a proxy. Signed URLs start with it.
     model
-        The default model: an id or an alias.
+        The default model: an id or an alias. Default: that of the configuration file.
     system
-        The system prompt.
-    tool
-        A built-in tool that models may use: read_file, list_files, search_files, write_file, run_command, ask_user
-        or send_letter; repeatable. Tools with side effects wait for approval.
+        The system prompt. Default: none.
     mcp
         An MCP server of the configuration file whose tools models may use; repeatable.
     workspace
@@ -113,8 +117,7 @@ def serve(
     mail_agent_tools
         Let runs of letters use the tools of the server. Calls that need approval ask HUMAN.
     nats
-        A NATS broker that transports letters to other stores, such as nats://broker:4222; repeatable for a cluster.
-        Default: mail stays in this store.
+        A NATS broker for letters to other stores, such as nats://broker:4222; repeatable. Default: no broker.
     nats_replicas
         The number of brokers that store a letter. Default: 1.
     nats_monitor
@@ -122,8 +125,7 @@ def serve(
     nats_user
         The NATS user.
     nats_password
-        The password of the NATS user. Other users of this machine can read a command line: prefer the environment
-        variable, or an nkey.
+        The password of the NATS user. Other users can read command lines: prefer the environment variable.
     nats_token
         A NATS token instead of a user. Prefer the environment variable.
     nats_credentials
@@ -131,10 +133,9 @@ def serve(
     nats_nkey
         A file with the seed (SU…) of the nkey of a NATS user.
     nats_ca
-        A file with the CA certificates for NATS. Default: those of the system. With this option, nats-cert or
-        nats-tls-first, TLS is required.
+        A file with the CA certificates for NATS; makes TLS required. Default: the certificates of the system.
     nats_cert
-        A file with the client certificate for NATS.
+        A file with the client certificate for NATS; makes TLS required.
     nats_key
         A file with the key of the client certificate.
     nats_tls_first
@@ -148,7 +149,7 @@ def serve(
     require_keys
         Require an API key from every client, also on this machine.
     keys_file
-        The file of the pepper for key hashes. Default: a file beside the store.
+        The file with the pepper, the secret in the hashes of keys. Default: a file beside the store.
     grace_s
         The seconds that running turns may continue after a stop signal. Default: 30.
     read_timeout_s

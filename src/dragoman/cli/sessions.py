@@ -35,7 +35,7 @@ async def sessions(
     since
         Only sessions that changed since this time; UTC unless it has a time zone.
     before
-        Continue after this session, the last one of the previous page.
+        Only sessions that changed before this session: the last one of the previous page.
     limit
         The maximum number of sessions.
     """

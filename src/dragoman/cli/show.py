@@ -64,9 +64,9 @@ async def show(
     Parameters
     ----------
     tail
-        Only the last messages, this many.
+        Only this many messages at the end.
     after
-        Only messages after this number.
+        Only messages after the message with this number.
     limit
         The maximum number of messages.
     full

@@ -27,12 +27,22 @@ from dragoman.turn.image_policy import DESCRIPTIONS, describe_images, describer_
 EXIT_REJECTED = 1
 
 
+_ImagePolicy = Annotated[
+    Literal["strict", "placeholder", "describe"],
+    Parameter(
+        help="For images that the model does not support, until the next swap: strict rejects the swap, placeholder"
+        " inserts a note, describe inserts a description by a model that supports images."
+    ),
+]
+
+
 async def swap(
     session: SessionArgument,
     model: Annotated[str, Parameter(allow_leading_hyphen=True)],
+    /,
     *,
     dry_run: Annotated[bool, Parameter(negative=(), show_default=False)] = False,
-    policy: Literal["strict", "placeholder", "describe"] = "strict",
+    policy: _ImagePolicy = "strict",
     store_url: StoreOption = None,
     json: JsonOption = False,
 ) -> int:
@@ -44,10 +54,6 @@ async def swap(
         The model: an id or an alias; "-" returns the choice to the routing.
     dry_run
         Show the plan, and change nothing.
-    policy
-        For images that the model does not support: strict rejects the swap, placeholder inserts a note, describe
-        inserts a description by a model that supports images. The policy applies until the next swap. Stored messages
-        do not change.
     """
     settings = keys.load()
     async with open_store_at(store_url) as store:

@@ -57,7 +57,7 @@ async def trace(
     /,
     *,
     turn: str | None = None,
-    type: Annotated[tuple[str, ...], Parameter(name="--type")] = (),  # noqa: A002
+    type: Annotated[tuple[str, ...], Parameter(name="--type", show_default=False)] = (),  # noqa: A002
     limit: Positive = 200,
     follow: FollowOption = False,
     store_url: StoreOption = None,
@@ -70,11 +70,11 @@ async def trace(
     session
         The session: its id, a unique prefix or suffix of the id, last, or system for events without a session.
     turn
-        Only this turn.
+        Only the events of the turn with this id.
     type
         Only events of this type; repeatable.
     limit
-        The maximum number of events, the newest ones.
+        Print only this many events, the newest ones.
     """
     async with open_store_at(store_url) as store:
         session_id = SYSTEM if session == SYSTEM else (await find_session(store, session)).id
@@ -272,13 +272,13 @@ async def evaluate(
     Parameters
     ----------
     score
-        The score, from 0 to 1.
+        The score, from 0 (worst) to 1 (best). Either a score or success is required.
     success
         Whether the result was good enough.
     notes
         The reason. Secrets are removed.
     evaluator
-        The evaluator.
+        The name of the evaluator.
     """
     if score is None and success is None:
         raise InputError("no score and no success", remedy="Use --score, --success or --no-success")

@@ -118,7 +118,7 @@ def _call_key(name: Any, parameters: Any) -> bytes:
     return msgspec.json.encode([name, parameters or {}], order="sorted")
 
 
-def result_envelope(name: str, answer: Mapping[str, Any], turn: int, *, is_handler_tool: bool = False) -> Envelope:
+def result_envelope(name: str, answer: Mapping[str, Any], turn: int) -> Envelope:
     """Return the result of a tool as an envelope."""
     payload: dict[str, Any] = {"success": bool(answer.get("success", False)), "turn": turn}
     for key, source in (("tool_data", "data"), ("media", "media")):
@@ -126,7 +126,7 @@ def result_envelope(name: str, answer: Mapping[str, Any], turn: int, *, is_handl
             payload[key] = answer[source]
     if answer.get("error") is not None:
         payload["error"] = answer["error"]
-    return tool_result(tool_result_text(name, answer, turn, is_handler_tool=is_handler_tool), name, payload)
+    return tool_result(tool_result_text(name, answer, turn), name, payload)
 
 
 # --- what people see -------------------------------------------------------------------------------------------------

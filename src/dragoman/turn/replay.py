@@ -56,7 +56,6 @@ def rebuild_call(
     *,
     tools: ToolRegistry,
     tool_ids: Sequence[tuple[str, str, str]] = (),
-    stop_reason: str | None = None,
 ) -> RebuiltCall | None:
     """Rebuild the call of an answer from the messages before it; ``None`` if its model is not in the catalog."""
     model = services.registry.find(answer.metadata.model or "")
@@ -75,7 +74,7 @@ def rebuild_call(
     return RebuiltCall(
         dialect=adapter.provider.dialect,
         request=written.wire,
-        reply=write_reply(adapter.provider.dialect, answer, stop_reason),
+        reply=write_reply(adapter.provider.dialect, answer),
         blocks=changed,
         kept=len(plan.blocks) - len(changed),
         losses=written.losses,
@@ -93,27 +92,25 @@ def write_conversation(dialect: str, model: str, history: Sequence[Message]) -> 
     return dialects.load(dialect).write_request(request).wire
 
 
-def write_reply(dialect: str, answer: Message, stop_reason: str | None = None) -> Any:
+def write_reply(dialect: str, answer: Message) -> Any:
     """A stored answer as the reply of a dialect; ``None`` if the dialect cannot represent it."""
     try:
-        return dialects.load(dialect).write_reply(_reply_from(answer, stop_reason)).wire
+        return dialects.load(dialect).write_reply(_reply_from(answer)).wire
     except DragomanError:
         return None
 
 
-def _reply_from(answer: Message, stop_reason: str | None) -> Reply:
+def _reply_from(answer: Message) -> Reply:
     """The reply that an answer was made from: the inverse of ``Adapter.make_message``."""
     metadata = answer.metadata
     usage = metadata.usage
     counts = None if usage is None else {name: getattr(usage, name) for name in TokenUsage.__struct_fields__}
-    reason = StopReason(stop_reason) if stop_reason is not None else _guess_stop_reason(answer)
     fault = None
-    if reason is StopReason.ERROR or metadata.status is MessageStatus.ERROR:
-        reason = StopReason.ERROR
+    if metadata.status is MessageStatus.ERROR:
         fault = Fault(code="failed", message="the answer ended with an error", error_class=ErrorClass.OTHER)
     return Reply(
         content=answer.content,
-        stop_reason=reason,
+        stop_reason=_guess_stop_reason(answer),
         usage=None if counts is None else TokenUsage(**counts),
         model=(metadata.model or "").partition(":")[2] or metadata.model,
         fault=fault,
@@ -122,8 +119,11 @@ def _reply_from(answer: Message, stop_reason: str | None) -> Reply:
 
 
 def _guess_stop_reason(answer: Message) -> StopReason:
-    if answer.metadata.status is MessageStatus.CANCELLED:
-        return StopReason.CANCELLED
+    match answer.metadata.status:
+        case MessageStatus.ERROR:
+            return StopReason.ERROR
+        case MessageStatus.CANCELLED:
+            return StopReason.CANCELLED
     return StopReason.TOOL_USE if any(calls_of(answer)) else StopReason.END_TURN
 
 

@@ -18,7 +18,7 @@ import re
 import secrets
 import time
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
 from typing import Final
@@ -59,12 +59,9 @@ def new_key(peppers: SigningKeys) -> NewKey:
     return NewKey(f"{text}_{_checksum(text)}", public_id, _hash_secret(secret, pepper.kid, pepper.secret))
 
 
-def load_peppers(
-    store_url: str, keys_file: str | None = None, environment: Mapping[str, str] | None = None
-) -> SigningKeys:
+def load_peppers(store_url: str, keys_file: str | None = None) -> SigningKeys:
     """The pepper of a store's keys: from the variable, the named file, a file beside the store, or the user's file."""
-    environment = os.environ if environment is None else environment
-    if text := environment.get(PEPPER_VARIABLE, "").strip():
+    if text := os.environ.get(PEPPER_VARIABLE, "").strip():
         return SigningKeys.from_text(text, PEPPER_VARIABLE)
     if keys_file is not None:
         return SigningKeys.in_file(Path(keys_file).expanduser())
@@ -73,7 +70,7 @@ def load_peppers(
     if store_url.startswith("sqlite:///"):
         file = Path(unquote(store_url.removeprefix("sqlite:///")))
         return SigningKeys.in_file(file.with_name(f"{file.name}-pepper.json"))
-    return SigningKeys.in_file(settings.default_file(environment).with_name("pepper.json"))
+    return SigningKeys.in_file(settings.default_file(os.environ).with_name("pepper.json"))
 
 
 def is_key(text: str) -> bool:

@@ -51,9 +51,9 @@ def request_base_url(request: Request) -> str:
     return configured or f"{url.scheme}://{url.netloc}{request.scope.get('root_path', '')}"
 
 
-async def json_body(request: Request, *, max_bytes: int = MAX_JSON_BYTES) -> Any:
+async def json_body(request: Request) -> Any:
     """The body as a JSON value. A large body is parsed off the event loop."""
-    data = await json_bytes(request, max_bytes)
+    data = await json_bytes(request)
     return await run_off_loop(len(data), read_json, data)
 
 

@@ -38,7 +38,6 @@ from dragoman.message import (
     Usage,
 )
 from dragoman.redaction import redact
-from dragoman.store import Row
 from dragoman.transcripts.ag_ui import write_messages
 from dragoman.transcripts.base import KEY
 from dragoman.turn import AnswerEnd, AnswerStart, PendingCall, ToolResultEvent, TurnEnd, TurnEvent, TurnStart
@@ -71,7 +70,6 @@ class AguiEncoder:
         self.is_modern = version is not None
         self._answer: _AnswerEncoder | None = None  # the current one
         self._usage = _UsageTotals()
-        self._asked: Row | None = None
 
     def encode_start(self, start: TurnStart | None, at_ms: int) -> list[Event]:
         """The first event."""

@@ -70,16 +70,16 @@ def read_own_extra(wire: Wire) -> Any:
     return metadata.get(KEY) if isinstance(metadata, dict) else None
 
 
-def write_metadata(message: Message, expressed: Collection[str], *, has_time: bool = True) -> dict[str, Any] | None:
+def write_metadata(message: Message, expressed: Collection[str]) -> dict[str, Any] | None:
     """Return the metadata of an application with our extra fields."""
     extra = message.metadata.extra
     if extra is None or KEY in extra:
-        own_extra = make_own_extra(message, expressed, has_time=has_time)
+        own_extra = make_own_extra(message, expressed)
         return None if own_extra is None else {KEY: own_extra}
-    own_extra = make_own_extra(message, [*expressed, "extra"], has_time=has_time)
+    own_extra = make_own_extra(message, [*expressed, "extra"])
     if own_extra is None:
         return extra
-    return {**extra, KEY: own_extra} if extra else {KEY: make_own_extra(message, expressed, has_time=has_time)}
+    return {**extra, KEY: own_extra} if extra else {KEY: make_own_extra(message, expressed)}
 
 
 def make_own_extra(message: Message, expressed: Collection[str], *, has_time: bool = True) -> Wire | None:
