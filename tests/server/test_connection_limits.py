@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from dragoman.server.http.connection_limits import MAX_HEAD_BYTES
+from dragoman.server.http.connection_limits import MAX_HEAD_BYTES, ResponseTransport
 from tests.server.conftest import ServerFixture, run_test_server
 
 HEAD = b"POST /api/v1/agent/runs HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\n"
@@ -164,3 +164,44 @@ async def test_who_sends_too_much_sees_the_answer_and_may_ask_again(chat_server:
         ) as answer:
             assert answer.status == 413
             assert (await answer.json())["error"]["code"] == "too_large"
+
+
+class _WrittenTransport(asyncio.Transport):
+    """Keeps what is written."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.packets: list[bytes] = []
+        self.is_closed = False
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        self.packets.append(bytes(data))
+
+    def is_closing(self) -> bool:
+        return self.is_closed
+
+    def close(self) -> None:
+        self.is_closed = True
+
+
+async def test_the_head_of_a_response_is_sent_with_the_first_bytes_of_its_body() -> None:
+    transport = _WrittenTransport()
+    response = ResponseTransport(transport)
+    response.write(b"head ")
+    response.write(b"first")
+    response.write(b"second")
+    await asyncio.sleep(0)
+    assert transport.packets == [b"head first", b"second"]
+
+
+async def test_a_head_without_a_body_is_sent_when_other_work_runs_or_the_response_is_closed() -> None:
+    transport = _WrittenTransport()
+    ResponseTransport(transport).write(b"head")
+    assert transport.packets == []
+    await asyncio.sleep(0)
+    assert transport.packets == [b"head"]
+    response = ResponseTransport(transport)
+    response.write(b"next head")
+    response.close()
+    assert transport.packets == [b"head", b"next head"]
+    assert response.is_closing()

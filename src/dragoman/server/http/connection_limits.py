@@ -3,6 +3,9 @@
 A request that stops, or arrives too slowly, is closed within ``read_timeout_s``. There is no limit for a client that
 reads its response slowly. After an early response the rest of the body is read and discarded up to a limit, because a
 client that still sends does not receive the response if the connection is reset.
+
+The head of a response is sent together with the first bytes of its body: uvicorn writes each on its own, and a write
+to a socket takes longer than all other work for a small response.
 """
 
 from __future__ import annotations
@@ -19,6 +22,41 @@ from dragoman.server.http.http_errors import ErrorBody, ErrorDetail
 MAX_HEAD_BYTES: Final = 16 * 1024
 MAX_DISCARDED_BYTES: Final = 64 * 1024 * 1024
 _MIN_BYTES: Final = 1024  # in half of the time-out
+
+
+class ResponseTransport:
+    """The transport of one response. It keeps the head until the body begins, or the event loop runs other work."""
+
+    __slots__ = ("_head", "_is_started", "_transport")
+
+    def __init__(self, transport: asyncio.Transport) -> None:
+        self._transport = transport
+        self._head = b""
+        self._is_started = False
+
+    def write(self, data: bytes) -> None:
+        """Send bytes; keep the first ones, which are the head."""
+        if self._head:
+            data, self._head = self._head + data, b""
+        elif not self._is_started:
+            self._is_started = True
+            self._head = data
+            asyncio.get_running_loop().call_soon(self._send_head)
+            return
+        self._transport.write(data)
+
+    def _send_head(self) -> None:
+        if self._head:
+            self.write(b"")
+
+    def is_closing(self) -> bool:
+        """Whether the connection is closed."""
+        return self._transport.is_closing()
+
+    def close(self) -> None:
+        """Close the connection when everything is sent."""
+        self._send_head()
+        self._transport.close()
 
 
 class LimitedProtocol(HttpToolsProtocol):
@@ -76,6 +114,9 @@ class LimitedProtocol(HttpToolsProtocol):
         if b"#" in self.url:  # the application would not get the fragment
             raise ValueError("a target has no fragment")
         super().on_headers_complete()
+        cycle: Any = self.cycle  # none for an upgrade
+        if cycle is not None and cycle.transport is self.transport:
+            cycle.transport = ResponseTransport(self.transport)
 
     def _has_responded(self) -> bool:
         cycle: Any = self.cycle  # none before the first request, and for an upgrade

@@ -12,17 +12,14 @@ event is one frame, whatever its texts contain.
 
 from __future__ import annotations
 
-import asyncio
 import gzip
 import re
-from collections.abc import AsyncGenerator, Callable, Mapping
-from contextlib import aclosing
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.types import Receive, Scope, Send
 
 from dragoman.offload import run_off_loop
 
@@ -71,48 +68,6 @@ def accepts_gzip(request: Request) -> bool:
 
 class BrokenStreamError(Exception):
     """A stream ends before the run that it follows."""
-
-
-class EventStreamResponse(Response):
-    """A stream of events, which ends when its client disconnects.
-
-    Starlette's ``StreamingResponse`` has a task group of two tasks for this, which takes memory for each idle client.
-    After ``BrokenStreamError`` the connection is closed without the end of the body, so the client gets an error.
-    """
-
-    def __init__(
-        self, frames: AsyncGenerator[bytes, None], headers: Mapping[str, str], media_type: str = "text/event-stream"
-    ) -> None:
-        super().__init__(None, 200, headers, media_type)
-        del self.headers["content-length"]
-        self._frames = frames
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG002
-        """Send the frames."""
-        task = asyncio.current_task()
-        assert task is not None
-        watch = asyncio.create_task(_wait_for_disconnect(receive, task), name="dragoman-disconnect")
-        try:
-            await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
-            async with aclosing(self._frames):
-                async for frame in self._frames:
-                    await send({"type": "http.response.body", "body": frame, "more_body": True})
-            await send({"type": "http.response.body", "body": b"", "more_body": False})
-        except BrokenStreamError:
-            return  # the server closes a connection whose response is incomplete
-        except asyncio.CancelledError:
-            if not watch.done():
-                raise
-            task.uncancel()
-        finally:
-            watch.cancel()
-
-
-async def _wait_for_disconnect(receive: Receive, task: asyncio.Task[Any]) -> None:
-    """Cancel a task when the client disconnects."""
-    while (await receive())["type"] != "http.disconnect":
-        pass
-    task.cancel()
 
 
 KEEP_ALIVE: Final = b": keep-alive\n\n"

@@ -21,9 +21,9 @@ from dragoman.server.http.requests import app_state, json_body, parse_as, valida
 from dragoman.server.http.responses import encode_event
 from dragoman.server.runs.agui_encoder import AguiEncoder
 from dragoman.server.runs.agui_snapshot import make_restore_snapshot
-from dragoman.server.runs.endpoints import ProtoStream, stream_response
+from dragoman.server.runs.endpoints import ProtoStream
 from dragoman.server.runs.run_input import to_camel_case
-from dragoman.server.runs.stream_encoder import AguiSseEncoder, agui_encoder_for
+from dragoman.server.runs.stream_encoder import AguiSseEncoder, EventStreamResponse, agui_encoder_for
 from dragoman.store.runs import Run, RunEvent
 
 if TYPE_CHECKING:
@@ -55,9 +55,9 @@ async def post_connect(request: Request) -> Response:
     is_modern, active_id = value.protocol_version is not None, None if active is None else active.run_id
     messages = await make_restore_snapshot(request, session, active_id, is_modern=is_modern)
     if active is not None:
-        return stream_response(_follow_run(state, active, messages), encoder, encoder.encode(()))
+        return EventStreamResponse(_follow_run(state, active, messages), encoder, encoder.encode(()))
     events = [_make_event(run, event) for event in _make_restore_events(state, session, run, value, messages)]
-    return stream_response(_yield_once(events), encoder, encoder.encode(()))
+    return EventStreamResponse(_yield_once(events), encoder, encoder.encode(()))
 
 
 async def _follow_run(

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import AsyncGenerator
-from contextlib import aclosing
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
@@ -18,13 +16,12 @@ from dragoman.server.auth.principal import get_owned_session, get_principal
 from dragoman.server.http.endpoint import EventStream, Media, Query, chat_endpoint
 from dragoman.server.http.http_errors import ApiError, not_found_error
 from dragoman.server.http.requests import app_state, json_bytes, text_param, validate_id
-from dragoman.server.http.responses import EventStreamResponse
 from dragoman.server.runs import agui_proto
 from dragoman.server.runs.input_schema import RunAgentInput
 from dragoman.server.runs.registry import RunRequest, run_in_progress_error
 from dragoman.server.runs.run_input import RunInput, parse_run_input
-from dragoman.server.runs.stream_encoder import AguiSseEncoder, StreamEncoder, agui_encoder_for
-from dragoman.store.runs import Run, RunEvent
+from dragoman.server.runs.stream_encoder import AguiSseEncoder, EventStreamResponse, agui_encoder_for
+from dragoman.store.runs import Run
 
 if TYPE_CHECKING:
     from starlette.requests import Request
@@ -72,7 +69,7 @@ async def post_run(request: Request) -> Response:
         first = await anext(events, None)
         if first is None:  # the request that started it was rejected
             raise run_in_progress_error()
-        return stream_response(events, encoder, encoder.encode(first))
+        return EventStreamResponse(events, encoder, encoder.encode(first))
     body = RunResponse(run.run_id, name_from_id(run.session_id), run.run_id, result.is_new_thread)
     return Response(msgspec.json.encode(body), 202, media_type="application/json")
 
@@ -109,7 +106,8 @@ async def get_events(request: Request) -> Response:
         return Response(status_code=204)  # a browser then stops reconnecting
     await _require_stored_events(request, run, after)
     encoder = agui_encoder_for(request.headers.get("accept", "")) or AguiSseEncoder()
-    return stream_response(runs.follow(session.id, after, run_id=run_id), encoder, encoder.encode(()))
+    events = runs.follow(session.id, after, run_id=run_id)
+    return EventStreamResponse(events, encoder, encoder.encode(()), is_one_run=run_id is not None)
 
 
 async def _get_run(request: Request, session_id: str, run_id: str) -> Run:
@@ -157,19 +155,6 @@ async def post_cancel(request: Request) -> Response:
     run = await runs.cancel(session.id, run_id)
     body = CancelResponse(name_from_id(session.id), run is not None, run.run_id if run is not None else run_id)
     return Response(msgspec.json.encode(body), 202 if run is not None else 200, media_type="application/json")
-
-
-def stream_response(batches: AsyncGenerator[list[RunEvent], None], encoder: StreamEncoder, first: bytes) -> Response:
-    """Stream batches of events. The first bytes are sent immediately, to show that the stream is open."""
-
-    async def frames() -> AsyncGenerator[bytes, None]:
-        yield first
-        async with aclosing(batches):
-            async for events in batches:
-                yield encoder.encode(events)
-        yield encoder.close()
-
-    return EventStreamResponse(frames(), encoder.headers, encoder.media_type)
 
 
 ENDPOINTS: Final = (

@@ -1,19 +1,25 @@
-"""Encode stored events for the protocol of a client. One encoder per protocol, all over the same stored events.
+"""Encode stored events for the protocol of a client, and send them as a response.
 
     encoder = AguiSseEncoder()                  or AguiProtoEncoder, UiMessageEncoder
     encoder.encode(events) -> bytes             the bytes of some events; of none, what keeps a connection open
-    encoder.close() -> bytes                    the last bytes of a stream that ended with its run
+    encoder.has_ended                           whether the last event was the last one of its run
+    encoder.close()                             the stream ends
+    EventStreamResponse(batches, encoder, first)
 
-Invariant: a stream that ends before its run does not look complete. ``close`` then raises ``BrokenStreamError``, and
-the response ends the connection instead of the stream.
+Each protocol has one encoder, all over the same stored events. Invariant: a stream that ends before its run does not
+look complete. ``close`` then raises ``BrokenStreamError``, and the response ends the connection instead of the stream.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Final, Protocol
+import asyncio
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import aclosing
+from typing import Any, Final, Protocol
 
 import msgspec
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
 
 from dragoman.server.http.responses import KEEP_ALIVE, BrokenStreamError, encode_frame
 from dragoman.server.runs import agui_proto
@@ -37,12 +43,17 @@ class StreamEncoder(Protocol):
         """Further headers of the response."""
         ...
 
+    @property
+    def has_ended(self) -> bool:
+        """Whether the last event was the last one of its run."""
+        ...
+
     def encode(self, events: Sequence[RunEvent]) -> bytes:
         """The bytes of some events, in order."""
         ...
 
-    def close(self) -> bytes:
-        """The last bytes; ``BrokenStreamError`` if the last event is not the last one of its run."""
+    def close(self) -> None:
+        """End the stream; ``BrokenStreamError`` if the last event is not the last one of its run."""
         ...
 
 
@@ -52,17 +63,16 @@ class _AguiEncoder:
     headers: Mapping[str, str] = STREAM_HEADERS
 
     def __init__(self) -> None:
-        self._has_ended = False
+        self.has_ended = False
 
     def _note_end(self, events: Sequence[RunEvent]) -> None:
         if events:
-            self._has_ended = is_last_event(events[-1])
+            self.has_ended = is_last_event(events[-1])
 
-    def close(self) -> bytes:
-        """No more bytes: the last event is the end."""
-        if not self._has_ended:
+    def close(self) -> None:
+        """End the stream after the last event of a run."""
+        if not self.has_ended:
             raise BrokenStreamError
-        return b""
 
 
 class AguiSseEncoder(_AguiEncoder):
@@ -100,3 +110,65 @@ def agui_encoder_for(accept: str) -> StreamEncoder | None:
         agui_proto.MEDIA_TYPE: AguiProtoEncoder,
     }
     return next((kinds[name]() for name in names if name in kinds), None)
+
+
+class EventStreamResponse(Response):
+    """A stream of batches of events, which ends with a run or when its client disconnects.
+
+    The first bytes are sent immediately, to show that the stream is open. Starlette's ``StreamingResponse`` has a task
+    group of two tasks for this, which takes memory for each idle client. After ``BrokenStreamError`` the connection is
+    closed without the end of the body, so the client gets an error.
+    """
+
+    def __init__(
+        self,
+        batches: AsyncGenerator[list[RunEvent], None],
+        encoder: StreamEncoder,
+        first: bytes,
+        *,
+        is_one_run: bool = True,
+    ) -> None:
+        super().__init__(None, 200, encoder.headers, encoder.media_type)
+        del self.headers["content-length"]
+        self._batches = batches
+        self._encoder = encoder
+        self._first = first
+        self._is_one_run = is_one_run
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG002
+        """Send the frames."""
+        task = asyncio.current_task()
+        assert task is not None
+        watch = asyncio.create_task(_wait_for_disconnect(receive, task), name="dragoman-disconnect")
+        try:
+            await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
+            async with aclosing(self._batches):
+                await self._send_body(send)
+        except BrokenStreamError:
+            return  # the server closes a connection whose response is incomplete
+        except asyncio.CancelledError:
+            if not watch.done():
+                raise
+            task.uncancel()
+        finally:
+            watch.cancel()
+
+    async def _send_body(self, send: Send) -> None:
+        """Send the batches; the last one of a run together with the end of the body."""
+        encoder, data = self._encoder, self._first
+        while not (self._is_one_run and encoder.has_ended):
+            await send({"type": "http.response.body", "body": data, "more_body": True})
+            events = await anext(self._batches, None)
+            if events is None:
+                encoder.close()
+                data = b""
+                break
+            data = encoder.encode(events)
+        await send({"type": "http.response.body", "body": data, "more_body": False})
+
+
+async def _wait_for_disconnect(receive: Receive, task: asyncio.Task[Any]) -> None:
+    """Cancel a task when the client disconnects."""
+    while (await receive())["type"] != "http.disconnect":
+        pass
+    task.cancel()

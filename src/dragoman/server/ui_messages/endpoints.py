@@ -15,8 +15,8 @@ from dragoman.server.http.endpoint import EventStream, chat_endpoint
 from dragoman.server.http.http_errors import not_found_error
 from dragoman.server.http.requests import app_state, json_bytes
 from dragoman.server.http.responses import json_response
-from dragoman.server.runs.endpoints import stream_response
 from dragoman.server.runs.registry import RunRequest, run_in_progress_error
+from dragoman.server.runs.stream_encoder import EventStreamResponse
 from dragoman.server.ui_messages.branch import find_branch
 from dragoman.server.ui_messages.chat_request import ChatRequest, parse_chat_request, prepare_run, start_prepared_run
 from dragoman.server.ui_messages.ui_history import UiHistory, read_started_message, read_ui_messages
@@ -52,7 +52,7 @@ async def post_chat(request: Request) -> Response:
     if first is None:  # the request that started it was rejected
         raise run_in_progress_error()
     encoder = UiMessageEncoder(prepared.message_id, declined=prepared.declined, answered=prepared.answered)
-    return stream_response(events, encoder, encoder.encode(first))
+    return EventStreamResponse(events, encoder, encoder.encode(first))
 
 
 async def get_stream(request: Request) -> Response:
@@ -65,7 +65,7 @@ async def get_stream(request: Request) -> Response:
     message = await read_started_message(state.store, session, run)
     encoder = UiMessageEncoder() if message is None else _continue_message(message)
     events = state.runs.follow(session.id, run.first_number - 1, run_id=run.run_id)
-    return stream_response(events, encoder, encoder.encode(()))
+    return EventStreamResponse(events, encoder, encoder.encode(()))
 
 
 def _continue_message(message: dict[str, Any]) -> UiMessageEncoder:

@@ -68,7 +68,7 @@ class UiMessageEncoder:
         self._metadata: dict[str, Any] = {}
         self._has_started = False
         self._is_step_open = False
-        self._has_ended = False
+        self.has_ended = False
         self._held_end: Chunk | None = None  # of a text, until the answer continues or is complete
         self._signatures: dict[str, str] = {}  # by reasoning
         self._reasoning_with_text: set[str] = set()
@@ -80,13 +80,12 @@ class UiMessageEncoder:
             return KEEP_ALIVE
         chunks = [chunk for event in events for chunk in self.encode_event(msgspec.json.decode(event.json))]
         frames = b"".join(f"data: {encode_event(chunk)}\n\n".encode() for chunk in chunks)
-        return frames + _DONE if self._has_ended else frames
+        return frames + _DONE if self.has_ended else frames
 
-    def close(self) -> bytes:
-        """No more bytes: the last event of the run is the end."""
-        if not self._has_ended:
+    def close(self) -> None:
+        """End the stream after the last event of a run."""
+        if not self.has_ended:
             raise BrokenStreamError
-        return b""
 
     def encode_event(self, event: Mapping[str, Any]) -> list[Chunk]:
         """The chunks of one event."""
@@ -204,7 +203,7 @@ class UiMessageEncoder:
     # --- the end -----------------------------------------------------------------------------------------------------
 
     def _end(self, event: Mapping[str, Any]) -> list[Chunk]:
-        self._has_ended = True
+        self.has_ended = True
         details, outcome = _own(event), event.get("outcome") or {}
         self._metadata |= _usage_metadata(event, details)
         if outcome.get("type") == "cancelled":
@@ -216,7 +215,7 @@ class UiMessageEncoder:
         return [*self._release_end(), *filter(None, requests), *self._finish_step(), finish]
 
     def _fail(self, event: Mapping[str, Any], message: str) -> list[Chunk]:
-        self._has_ended = True
+        self.has_ended = True
         self._metadata |= _usage_metadata(event, {})
         if event.get("code") == "cancelled":  # of a run that an older client started
             return self._abort()
