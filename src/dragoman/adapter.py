@@ -13,8 +13,7 @@ loss is always logged, and a loss on a critical message is an error.
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Iterable
-from contextlib import aclosing
+from collections.abc import AsyncIterable, AsyncIterator, Iterable
 from datetime import datetime
 from typing import Any, Final
 
@@ -174,7 +173,7 @@ class Adapter:
         )
         content = tuple([_set_block_id(block, context) for block in reply.content])
         for block in content:
-            self._learn_block(block)
+            _learn_block(self, block)
         return _make_message(
             context.message_id, context.session_id, Role.ASSISTANT, content, metadata, context.created_at
         )
@@ -187,25 +186,16 @@ class Adapter:
         Calls get ids of the session in the context, provider ids of complete calls are stored, and a failure is logged
         with the session.
         """
-        async with aclosing(self.stream_batches(chunks, context)) as batches:
-            async for events in batches:
-                for event in events:
-                    yield event
-
-    async def stream_batches(
-        self, chunks: AsyncIterable[bytes], context: RequestContext, *, joins_deltas: bool = False
-    ) -> AsyncGenerator[list[StreamEvent], None]:
-        """The same as ``stream_response``: the events of each chunk as one list, in which deltas may be joined."""
-        reader = self.dialect.stream_reader(None, self.provider.quirks)
-        if isinstance(reader, BaseStreamReader):
-            reader.joins_deltas = joins_deltas
-        calls: dict[int, str] = {}
-        rejected: set[int] = set()
+        decoder = self.stream_decoder(context)
         async for chunk in chunks:
-            if events := self._record_events(reader.feed(chunk), calls, rejected, context):
-                yield events
-        if events := self._record_events(reader.close(), calls, rejected, context):
-            yield events
+            for event in decoder.feed(chunk):
+                yield event
+        for event in decoder.close():
+            yield event
+
+    def stream_decoder(self, context: RequestContext, *, joins_deltas: bool = False) -> StreamDecoder:
+        """Return the decoder of one streamed reply, in whose events deltas of one chunk may be joined."""
+        return StreamDecoder(self, context, joins_deltas=joins_deltas)
 
     def estimate_input_tokens(self, messages: Iterable[Message], tools: Iterable[ToolDefinition] = ()) -> int:
         """Return an estimate of the prompt tokens, corrected by the last usage of this model among the messages."""
@@ -264,40 +254,63 @@ class Adapter:
             case _:
                 return block
 
-    def _record_events(
-        self, events: Iterable[StreamEvent], calls: dict[int, str], rejected: set[int], context: RequestContext
-    ) -> list[StreamEvent]:
+
+class StreamDecoder:
+    """Decodes one streamed reply to events with ids of the session, and stores the provider ids of complete calls."""
+
+    def __init__(self, adapter: Adapter, context: RequestContext, *, joins_deltas: bool) -> None:
+        self._adapter = adapter
+        self._context = context
+        self._reader = adapter.dialect.stream_reader(None, adapter.provider.quirks)
+        if isinstance(self._reader, BaseStreamReader):
+            self._reader.joins_deltas = joins_deltas
+        self._calls: dict[int, str] = {}
+        self._rejected: set[int] = set()  # the indexes of calls with an invalid name
+
+    def feed(self, chunk: bytes) -> list[StreamEvent]:
+        """Return the events of some bytes."""
+        return self._record_events(self._reader.feed(chunk))
+
+    def close(self) -> list[StreamEvent]:
+        """Return the last events."""
+        return self._record_events(self._reader.close())
+
+    def _record_events(self, events: Iterable[StreamEvent]) -> list[StreamEvent]:
         result: list[StreamEvent] = []
         for event in events:
             if type(event) is TextDelta:  # most events are: there is nothing to check
                 result.append(event)
-            elif (valid_event := _validate_event_name(event, rejected)) is not None:
-                result.append(self._record_event(valid_event, calls, context))
+            elif (valid_event := _validate_event_name(event, self._rejected)) is not None:
+                result.append(self._record_event(valid_event))
         return result
 
-    def _record_event(self, event: StreamEvent, calls: dict[int, str], context: RequestContext) -> StreamEvent:
+    def _record_event(self, event: StreamEvent) -> StreamEvent:
         """Return the event with ids of the session; store provider ids and log faults."""
-        event = _set_event_id(event, context)
+        event = _set_event_id(event, self._context)
+        adapter = self._adapter
         match event:
             case ToolUseStart(index=index, id=call_id, provider_raw=raw):
-                calls[index] = call_id
-                self._learn_id(call_id, raw)
-            case ToolUseEnd(index=index, provider_raw=raw) if index in calls:
-                self._learn_id(calls[index], raw)
+                self._calls[index] = call_id
+                _learn_id(adapter, call_id, raw)
+            case ToolUseEnd(index=index, provider_raw=raw) if index in self._calls:
+                _learn_id(adapter, self._calls[index], raw)
             case BlockComplete(block=block):
-                self._learn_block(block)
+                _learn_block(adapter, block)
             case StreamError(fault=fault):
-                _log_fault(fault, self.model.id, context)
+                _log_fault(fault, adapter.model.id, self._context)
         return event
 
-    def _learn_block(self, block: ContentBlock) -> None:
-        if isinstance(block, CallBlock):
-            self._learn_id(block.id, block.provider_raw)
 
-    def _learn_id(self, call_id: str, raw: ProviderRaw | None) -> None:
-        wire_id = get_notes(raw, self.dialect.NAME).get("id")
-        if wire_id:
-            self.ids.add(self.provider.key, call_id, wire_id)
+def _learn_block(adapter: Adapter, block: ContentBlock) -> None:
+    if isinstance(block, CallBlock):
+        _learn_id(adapter, block.id, block.provider_raw)
+
+
+def _learn_id(adapter: Adapter, call_id: str, raw: ProviderRaw | None) -> None:
+    """Store the provider id of a call."""
+    wire_id = get_notes(raw, adapter.dialect.NAME).get("id")
+    if wire_id:
+        adapter.ids.add(adapter.provider.key, call_id, wire_id)
 
 
 def _drop_items(message: Message) -> Message:

@@ -223,16 +223,16 @@ class _Attempts:
                 if not 200 <= response.status < 300:
                     end = StreamError(await self._read_error(response))
                 else:
-                    chunks = self._read_chunks(response, self.client.limits.stream_bytes)
-                    decoded = self.call.adapter.stream_batches(chunks, self.call.context, joins_deltas=True)
-                    async with aclosing(chunks), aclosing(decoded) as batches:
-                        async for events in batches:
+                    decoder = self.call.adapter.stream_decoder(self.call.context, joins_deltas=True)
+                    async with aclosing(self._read_chunks(response, self.client.limits.stream_bytes)) as chunks:
+                        chunk: bytes | None = b""
+                        while chunk is not None and type(end) is not StreamError:
+                            chunk = await anext(chunks, None)
+                            events = decoder.close() if chunk is None else decoder.feed(chunk)
                             end = self._pop_end(events) or end
                             self._adjust_pause(events)
                             if events:
                                 yield events
-                            if type(end) is StreamError:
-                                break
         except InputError as error:  # raised by the stream reader; the events before it are valid
             end = StreamError(_server_fault("bad_event", error.what))
         except NetworkError as error:

@@ -84,12 +84,10 @@ async def call_model(turn: TurnState) -> AsyncGenerator[AnswerStart | StreamEven
     call = await _take_call(turn)
     try:
         yield call.start
-        async with contextlib.aclosing(call.batches()) as batches:
-            async for events in batches:
-                for event in call.accept(events):
-                    yield event
-                if call.call_count > MAX_CALLS:
-                    break
+        while call.call_count <= MAX_CALLS and (events := await call.read_batch()) is not None:
+            for event in call.accept(events):
+                yield event
+        await call.close_stream()
     except (asyncio.CancelledError, GeneratorExit):
         await run_to_completion(call.abort(CANCELLED))
         raise
@@ -235,7 +233,7 @@ class _ModelCall:
         self._first_batch = asyncio.create_task(_read_first(self._stream), name="dragoman-call")
 
     async def close_stream(self) -> None:
-        """Close the connection of a call that has begun and is not read."""
+        """Close the connection of a call that is not read to its end."""
         if self._first_batch is not None and not self._first_batch.done():
             self._first_batch.cancel()
             await asyncio.wait([self._first_batch])
@@ -247,16 +245,15 @@ class _ModelCall:
         await self.close_stream()
         await self.end(fault)
 
-    async def batches(self) -> AsyncGenerator[list[StreamEvent], None]:
-        """The events of the answer, those of one read together."""
-        async with contextlib.aclosing(self._stream or self._read_batches()) as batches:
-            if self._first_batch is not None:
-                events = await self._first_batch
-                if events is None:
-                    return
-                yield events
-            async for events in batches:
-                yield events
+    async def read_batch(self) -> list[StreamEvent] | None:
+        """The events of the next read from the provider; None after the last one."""
+        if self._first_batch is not None:
+            events = await self._first_batch
+            self._first_batch = None
+            return events
+        if self._stream is None:
+            self._stream = self._read_batches()
+        return await anext(self._stream, None)
 
     async def _read_batches(self) -> AsyncGenerator[list[StreamEvent], None]:
         """The events of the answer; of an answer that is not streamed, the events that a stream would have.
