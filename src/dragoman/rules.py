@@ -178,7 +178,7 @@ RULES: Final = {
             "assistant-has-usage",
             "5.3.3",
             "A complete assistant message has its usage.",
-            "Costs are the sum of these.",
+            "Costs are sums of these amounts.",
         ),
         Rule(
             "reasoning-names-origin",
@@ -202,13 +202,13 @@ RULES: Final = {
             "tool-schema-subset",
             "5.4",
             "A tool's input_schema uses only what every provider accepts.",
-            "An error at registration is better than one in the middle of a conversation.",
+            "The error is reported at registration, not during a conversation.",
         ),
         Rule(
             "message-id-once",
             "",
             "No two messages of a session have the same id.",
-            "An ambiguous id identifies nothing.",
+            "A reference to such an id would be ambiguous.",
         ),
         Rule(
             "one-session",
@@ -323,7 +323,7 @@ def _check_blocks(
     for index, block in enumerate(message.content):
         kind = type(block)
         if allowed is not None and kind not in allowed:
-            block_problems = [(f"{role}-content", "", f"{role} messages do not hold {block.type} blocks")]
+            block_problems = [(f"{role}-content", "", f"{role} messages do not contain {block.type} blocks")]
         elif kind is msg.TextBlock or kind in _MEDIA:
             block_problems = _content_problems(block)
         elif role is _ASSISTANT and kind in CALL:
@@ -373,7 +373,7 @@ def _check_tool_message(message: msg.Message, where: str, violations: list[Viola
         what = f"{len(message.content)} blocks where exactly one tool result belongs"
         violations.append(Violation("tool-content", f"{where}.content", what, message.id))
     elif type(message.content[0]) not in _TOOL_BLOCKS:
-        what = f"tool messages do not hold {message.content[0].type} blocks"
+        what = f"tool messages do not contain {message.content[0].type} blocks"
         violations.append(Violation("tool-content", f"{where}.content[0]", what, message.id))
     parent = message.metadata.parent_tool_use_id
     if not parent:
@@ -386,7 +386,7 @@ def _check_tool_message(message: msg.Message, where: str, violations: list[Viola
         for inner, block in enumerate(result.content):
             if type(block) not in RESULT_BLOCKS:
                 place = f"{where}.content[{index}].content[{inner}]"
-                what = f"a result does not hold {block.type} blocks"
+                what = f"a result does not contain {block.type} blocks"
                 violations.append(Violation("result-content", place, what, message.id))
             elif type(block) is msg.TextBlock or type(block) in _MEDIA:
                 for rule, field, what in _content_problems(block):
@@ -548,7 +548,7 @@ def media_problem(block: Medium) -> tuple[str, str] | None:
         return "source.data", "it is not base64"
     declared, detected = block.media_type, detect_media_type(data)
     if detected is not None and detected != declared and _can_hold(block, detected):
-        return "media_type", f"it claims to be {declared!r}, and is {detected}"
+        return "media_type", f"it is declared as {declared!r}, and is {detected}"
     if detected != declared and declared in DETECTABLE_TYPES:
         return "source.data", f"it is no {declared}"
     if "/" not in declared:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from tests.strict import say
 from tests.web.conftest import Visitor
+from tests.web.content import picture
 from tests.web.site import Site
-from tests.web.test_page import picture
 
 
 async def test_a_failed_answer_keeps_its_reason_and_is_retried_in_place(visitor: Visitor, site: Site) -> None:

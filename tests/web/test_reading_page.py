@@ -5,8 +5,8 @@ from __future__ import annotations
 from playwright.async_api import Request
 
 from tests.web.conftest import Visitor
+from tests.web.content import picture
 from tests.web.site import Site
-from tests.web.test_page import picture
 
 MATH = r"""Euler wrote $e^{i\pi} + 1 = 0$, which costs from $5 to $10:
 

@@ -25,7 +25,7 @@ _STEADY: Final = 0.05  # a smaller change of the average score is steady
 
 
 class EvaluationSample(Protocol):
-    """An evaluation, as far as statistics use it."""
+    """The fields of an evaluation that statistics use."""
 
     @property
     def id(self) -> str: ...

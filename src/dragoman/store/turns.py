@@ -87,7 +87,7 @@ class TurnStore(Facet):
     async def acquire(self, session_id: str, owner: str, seconds: float = LEASE_S) -> Lease:
         """Acquire or renew the lease of a session; ``ConflictError`` (``turn_in_flight``) if another owner holds it.
 
-        Its length is measured on the lease clock (see ``lease_clock``), whatever the wall clock does. Other processes
+        Its length is measured on the lease clock (see ``lease_clock``), independent of the wall clock. Other processes
         see it immediately. It need not survive a power cut, which ends the turn as well.
         """
         store = self._store
@@ -281,7 +281,7 @@ class SessionLease:
         self._is_released = True
 
     def check(self) -> None:
-        """Raise the error by which the lease was lost: ``ConflictError`` or ``UnknownSessionError``."""
+        """Raise the error that ended the lease: ``ConflictError`` or ``UnknownSessionError``."""
         if self._renewal is not None and self._renewal.done():
             self._renewal.result()
 

@@ -77,7 +77,7 @@ class HttpMeasures(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def make_shared_table(workers: int) -> Table:
-    """Shared memory for the counters of so many workers."""
+    """Return shared memory for the counters of ``workers`` workers."""
     table: Table = get_context("spawn").RawArray("d", workers * _ROW)
     return table
 
@@ -187,7 +187,7 @@ def _worker(row: Sequence[float]) -> WorkerMeasures:
 def _memory_bytes() -> int:
     if sys.platform == "win32":
         return 0
-    import resource  # noqa: PLC0415  there is none on Windows
+    import resource  # noqa: PLC0415  not available on Windows
 
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak if sys.platform == "darwin" else peak * 1024

@@ -106,7 +106,7 @@ class LetterGraphResponse(msgspec.Struct, frozen=True, kw_only=True):
     tool_calls: list[ToolCallResponse]
     spend: Spend | None
     evaluations: list[EvaluationResponse]
-    thread: list[LetterResponse]  # the first letters of its task, as far as they fit into a response
+    thread: list[LetterResponse]  # the first letters of its task, up to the size limit of a response
 
 
 # --- send ------------------------------------------------------------------------------------------------------------

@@ -25,7 +25,7 @@ def check_version(version: int, engine: str, where: str) -> None:
     latest = len(migrations(engine))
     if version < 0:
         raise StoreUnusableError(
-            f"its header is damaged: it names the schema {version}",
+            f"the header of the store is damaged: schema {version}",
             where=where,
             remedy="Restore it from a backup; nothing was changed",
         )

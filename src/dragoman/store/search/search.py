@@ -4,12 +4,12 @@
     schedule()                                index new messages soon
     reindex()                                 rebuild the index
 
-The index is filled in the background, shortly after messages were appended, in small transactions with pauses, so that
-writers hardly notice. Several processes may do this at once. If a process ends before it is done, the next one that
-opens the store or searches continues.
+The index is filled in the background shortly after messages are appended, in small transactions with pauses, which
+limits the delay of writes. Several processes may index at once. If a process ends before it is done, the next process
+that opens the store or searches continues.
 
-The index is committed unsynced: what a power cut takes from it is indexed again. Invariant: a search indexes what is
-missing first.
+The index is committed without a sync: entries that a power cut removes are indexed again. Invariant: a search first
+indexes the messages that are missing.
 """
 
 from __future__ import annotations
@@ -46,14 +46,14 @@ from dragoman.store.types import Hit
 if TYPE_CHECKING:
     from dragoman.store.store import Store
 
-_QUIET_S: Final = 0.3  # pause after the last write before indexing,
-_MAX_DELAY_S: Final = 3.0  # at most
-_PAUSE_FACTOR: Final = 2  # pause between transactions, as a multiple of the last one,
-_BUSY_PAUSE_FACTOR: Final = 20  # and while there are writes
+_QUIET_S: Final = 0.3  # pause after the last write before indexing
+_MAX_DELAY_S: Final = 3.0  # maximum delay of indexing while there are writes
+_PAUSE_FACTOR: Final = 2  # pause between transactions, as a multiple of the duration of the last one
+_BUSY_PAUSE_FACTOR: Final = 20  # the same while there are writes
 _SESSIONS_PER_PASS: Final = 50
 _NO_LIMIT: Final = 2**31
-_BACKGROUND_BATCH: Final = (50, 20_000)  # messages per read and characters per transaction,
-_FOREGROUND_BATCH: Final = (200, 200_000)  # and when a search waits for it
+_BACKGROUND_BATCH: Final = (50, 20_000)  # messages per read, characters per transaction
+_FOREGROUND_BATCH: Final = (200, 200_000)  # the same while a search waits
 _EMPTY: Final = Analysis([], [])
 
 

@@ -1,0 +1,29 @@
+"""What tests send to the page: pictures, and calls that wait for approval."""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from typing import Any
+
+from tests.strict import call, say
+from tests.web.site import Site
+
+
+def picture(red: int) -> dict[str, Any]:
+    """A small picture, as a browser is given a file."""
+
+    def chunk(kind: bytes, data: bytes) -> bytes:
+        return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+
+    pixels = b"".join(b"\0" + bytes((red, 80, 120)) * 8 for _ in range(8))
+    data = b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", struct.pack(">IIBBBBB", 8, 8, 8, 2, 0, 0, 0))
+    return {
+        "name": f"{red}.png",
+        "mimeType": "image/png",
+        "buffer": data + chunk(b"IDAT", zlib.compress(pixels)) + chunk(b"IEND", b""),
+    }
+
+
+def asks_to_write(site: Site, text: str) -> None:
+    site.fakes["anthropic"].answer_with(say("I write it."), call("write_file", {"path": "README.md", "content": text}))
