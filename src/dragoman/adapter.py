@@ -20,6 +20,7 @@ from typing import Any, Final
 import msgspec
 
 from dragoman import dialects, tokens
+from dragoman import message as msg
 from dragoman.catalog import AdapterCapabilities, Model, Provider
 from dragoman.errors import CriticalLossError
 from dragoman.event import (
@@ -35,33 +36,14 @@ from dragoman.event import (
 )
 from dragoman.exchange import Fault, Loss, OpaqueTool, Options, Reply, Request, ToolDefinition, Written
 from dragoman.ids import DEFAULT_ID_FORMAT, ToolIds, derive_ulid, ulid
-from dragoman.message import (
-    Alternative,
-    CallBlock,
-    ContentBlock,
-    InvalidToolUseBlock,
-    Message,
-    MessageMetadata,
-    MessageStatus,
-    OpaqueBlock,
-    ProviderRaw,
-    RedactedThinkingBlock,
-    Role,
-    RoutingDecisionRecord,
-    ThinkingBlock,
-    ToolResultBlock,
-    ToolUseBlock,
-    UnknownBlock,
-    Usage,
-)
 from dragoman.rules import MAX_NAME_LENGTH, to_tool_name
 from dragoman.value import unvalidated
 from dragoman.wire.residue import get_notes
 from dragoman.wire.stream_reader import BaseStreamReader
 
 _SIGNING: Final = ("anthropic", "bedrock_converse", "gemini", "openai_responses")  # dialects that sign reasoning
-_make_message: Final = unvalidated(Message)  # the parts of a reply were validated when it was read
-_make_metadata: Final = unvalidated(MessageMetadata)
+_make_message: Final = unvalidated(msg.Message)  # the parts of a reply were validated when it was read
+_make_metadata: Final = unvalidated(msg.MessageMetadata)
 _DEFAULT_ANSWER_TOKENS: Final = 4096  # reserved for the answer if the options set no limit
 _TIMELESS_PREFIX: Final = "tu_" + ulid(0, 0)[:10]
 
@@ -87,8 +69,8 @@ class RequestContext(msgspec.Struct, frozen=True, kw_only=True):
     session_id: str
     message_id: str  # of the reply
     created_at: datetime
-    routing: RoutingDecisionRecord | None = None
-    usage: Usage | None = None  # usage and cost, once known
+    routing: msg.RoutingDecisionRecord | None = None
+    usage: msg.Usage | None = None  # usage and cost, once known
 
 
 class Adapter:
@@ -107,7 +89,7 @@ class Adapter:
 
     def to_wire(
         self,
-        messages: Iterable[Message],
+        messages: Iterable[msg.Message],
         tools: Iterable[ToolDefinition | OpaqueTool] = (),
         options: Options | None = None,
         *,
@@ -134,7 +116,7 @@ class Adapter:
 
     def make_request(
         self,
-        messages: Iterable[Message],
+        messages: Iterable[msg.Message],
         tools: Iterable[ToolDefinition | OpaqueTool] = (),
         options: Options | None = None,
     ) -> Request:
@@ -148,7 +130,7 @@ class Adapter:
             options=options or Options(),
         )
 
-    def from_wire_response(self, response: Any, context: RequestContext) -> Message:
+    def from_wire_response(self, response: Any, context: RequestContext) -> msg.Message:
         """Return a whole reply as a message; a failed one too, with its content so far."""
         reply: Reply = self.dialect.read_reply(response)
         content = tuple(_validate_block_name(block) for block in reply.content)
@@ -157,16 +139,16 @@ class Adapter:
         return self.make_message(reply, context)
 
     def make_message(
-        self, reply: Reply, context: RequestContext, status: MessageStatus | None = None, **metadata_fields: Any
-    ) -> Message:
+        self, reply: Reply, context: RequestContext, status: msg.MessageStatus | None = None, **metadata_fields: Any
+    ) -> msg.Message:
         """Return a reply, whole or folded from a stream, as a message with further metadata."""
-        make = MessageMetadata if metadata_fields else _make_metadata
+        make = msg.MessageMetadata if metadata_fields else _make_metadata
         metadata = make(
             model=self.model.id,
             provider=self.provider.key,
             routing=context.routing,
             usage=context.usage,
-            status=status or (MessageStatus.COMPLETE if reply.fault is None else MessageStatus.ERROR),
+            status=status or (msg.MessageStatus.COMPLETE if reply.fault is None else msg.MessageStatus.ERROR),
             provider_raw=message_notes(reply),
             alternatives=tuple([_set_alternative_ids(each, context) for each in reply.alternatives]),
             **metadata_fields,
@@ -175,7 +157,7 @@ class Adapter:
         for block in content:
             _learn_block(self, block)
         return _make_message(
-            context.message_id, context.session_id, Role.ASSISTANT, content, metadata, context.created_at
+            context.message_id, context.session_id, msg.Role.ASSISTANT, content, metadata, context.created_at
         )
 
     async def stream_response(
@@ -197,11 +179,11 @@ class Adapter:
         """Return the decoder of one streamed reply, in whose events deltas of one chunk may be joined."""
         return StreamDecoder(self, context, joins_deltas=joins_deltas)
 
-    def estimate_input_tokens(self, messages: Iterable[Message], tools: Iterable[ToolDefinition] = ()) -> int:
+    def estimate_input_tokens(self, messages: Iterable[msg.Message], tools: Iterable[ToolDefinition] = ()) -> int:
         """Return an estimate of the prompt tokens, corrected by the last usage of this model among the messages."""
         return tokens.estimate_with_history(tuple(messages), tuple(tools), self.model.id)
 
-    def _call_wire_ids(self, messages: Iterable[Message]) -> dict[str, str]:
+    def _call_wire_ids(self, messages: Iterable[msg.Message]) -> dict[str, str]:
         """Return the id of each call for this provider: the issued id if the provider accepts it, else a formatted one.
 
         Several providers may share a dialect, and one may reject the ids of another.
@@ -211,7 +193,7 @@ class Adapter:
         for message in messages:
             is_native = message.metadata.provider == self.provider.key
             for block in message.content:
-                if isinstance(block, CallBlock):
+                if isinstance(block, msg.CallBlock):
                     issued = get_notes(block.provider_raw, self.dialect.NAME).get("id")
                     if issued and (is_native or spelling == DEFAULT_ID_FORMAT or spelling.accepts(issued)):
                         wire_ids[block.id] = issued
@@ -219,12 +201,12 @@ class Adapter:
                         wire_ids[block.id] = self.ids.to_provider_id(self.provider.key, block.id, spelling)
         return wire_ids
 
-    def _prepare_message(self, message: Message, wire_ids: dict[str, str]) -> Message:
+    def _prepare_message(self, message: msg.Message, wire_ids: dict[str, str]) -> msg.Message:
         """Return the message with call ids for this provider.
 
         Notes of another provider are removed, also within one dialect: above all its reasoning.
         """
-        if message.role not in (Role.ASSISTANT, Role.TOOL):
+        if message.role not in (msg.Role.ASSISTANT, msg.Role.TOOL):
             return message
         metadata, content = message.metadata, message.content
         if metadata.provider not in (None, self.provider.key):
@@ -235,17 +217,21 @@ class Adapter:
         blocks = tuple(self._prepare_block(block, wire_ids) for block in content)
         return msgspec.structs.replace(message, content=blocks, metadata=metadata)
 
-    def _restore_reasoning(self, block: ContentBlock) -> ContentBlock:
+    def _restore_reasoning(self, block: msg.ContentBlock) -> msg.ContentBlock:
         """Return signed reasoning of this provider with the note that lets it go back, if it was stored without one."""
         match block:
-            case ThinkingBlock(signature=str(), provider_raw=None) | RedactedThinkingBlock(provider_raw=None):
+            case msg.ThinkingBlock(signature=str(), provider_raw=None) | msg.RedactedThinkingBlock(provider_raw=None):
                 return msgspec.structs.replace(block, provider_raw={"dialect": self.dialect.NAME, "own": True})
             case _:
                 return block
 
-    def _prepare_block(self, block: ContentBlock, wire_ids: dict[str, str]) -> ContentBlock:
+    def _prepare_block(self, block: msg.ContentBlock, wire_ids: dict[str, str]) -> msg.ContentBlock:
         match block:
-            case ToolUseBlock(id=call_id) | InvalidToolUseBlock(id=call_id) | ToolResultBlock(tool_use_id=call_id):
+            case (
+                msg.ToolUseBlock(id=call_id)
+                | msg.InvalidToolUseBlock(id=call_id)
+                | msg.ToolResultBlock(tool_use_id=call_id)
+            ):
                 notes = get_notes(block.provider_raw, self.dialect.NAME)
                 wire_id = wire_ids.get(call_id) or notes.get("id")
                 wire_id = wire_id or self.ids.to_provider_id(self.provider.key, call_id, self.provider.tool_ids)
@@ -301,19 +287,19 @@ class StreamDecoder:
         return event
 
 
-def _learn_block(adapter: Adapter, block: ContentBlock) -> None:
-    if isinstance(block, CallBlock):
+def _learn_block(adapter: Adapter, block: msg.ContentBlock) -> None:
+    if isinstance(block, msg.CallBlock):
         _learn_id(adapter, block.id, block.provider_raw)
 
 
-def _learn_id(adapter: Adapter, call_id: str, raw: ProviderRaw | None) -> None:
+def _learn_id(adapter: Adapter, call_id: str, raw: msg.ProviderRaw | None) -> None:
     """Store the provider id of a call."""
     wire_id = get_notes(raw, adapter.dialect.NAME).get("id")
     if wire_id:
         adapter.ids.add(adapter.provider.key, call_id, wire_id)
 
 
-def _drop_items(message: Message) -> Message:
+def _drop_items(message: msg.Message) -> msg.Message:
     """Return the message as if another provider had answered."""
     if message.metadata.provider is None:
         return message
@@ -321,18 +307,18 @@ def _drop_items(message: Message) -> Message:
     return msgspec.structs.replace(message, metadata=metadata)
 
 
-def _drop_notes(block: ContentBlock) -> ContentBlock:
+def _drop_notes(block: msg.ContentBlock) -> msg.ContentBlock:
     """Return the block without notes of its provider; an opaque block is unchanged."""
-    if isinstance(block, OpaqueBlock | UnknownBlock) or block.provider_raw is None:
+    if isinstance(block, msg.OpaqueBlock | msg.UnknownBlock) or block.provider_raw is None:
         return block
     return msgspec.structs.replace(block, provider_raw=None)
 
 
-def _set_alternative_ids(alternative: Alternative, context: RequestContext) -> Alternative:
+def _set_alternative_ids(alternative: msg.Alternative, context: RequestContext) -> msg.Alternative:
     return alternative.replace(content=tuple(_set_block_id(block, context) for block in alternative.content))
 
 
-def message_notes(reply: Reply) -> ProviderRaw | None:
+def message_notes(reply: Reply) -> msg.ProviderRaw | None:
     """Return the notes of a reply in the form of its message.
 
     Fields around the message of a reply are not allowed in a request, so their notes are separate.
@@ -355,7 +341,7 @@ def _validate_event_name(event: StreamEvent, rejected: set[int]) -> StreamEvent 
         case ToolUseStart(index=index, id=call_id, name=name, provider_raw=raw):
             if (problem := _name_problem(name)) is not None:
                 rejected.add(index)
-                return BlockComplete(index, InvalidToolUseBlock(call_id, to_tool_name(name), "", problem, raw))
+                return BlockComplete(index, msg.InvalidToolUseBlock(call_id, to_tool_name(name), "", problem, raw))
         case ToolUseInputDelta(index=index) | ToolUseEnd(index=index) if index in rejected:
             return None
         case BlockComplete(index=index, block=block):
@@ -363,13 +349,13 @@ def _validate_event_name(event: StreamEvent, rejected: set[int]) -> StreamEvent 
     return event
 
 
-def _validate_block_name(block: ContentBlock) -> ContentBlock:
+def _validate_block_name(block: msg.ContentBlock) -> msg.ContentBlock:
     """Return the block; a call with an invalid tool name becomes an invalid call with a shorter name."""
     match block:
-        case ToolUseBlock(call_id, name, value, raw) if (problem := _name_problem(name)) is not None:
+        case msg.ToolUseBlock(call_id, name, value, raw) if (problem := _name_problem(name)) is not None:
             text = msgspec.json.encode(value).decode()
-            return InvalidToolUseBlock(call_id, to_tool_name(name), text, problem, raw)
-        case InvalidToolUseBlock(name=name) if _name_problem(name) is not None:
+            return msg.InvalidToolUseBlock(call_id, to_tool_name(name), text, problem, raw)
+        case msg.InvalidToolUseBlock(name=name) if _name_problem(name) is not None:
             return block.replace(name=to_tool_name(name))
         case _:
             return block
@@ -392,8 +378,8 @@ def _set_event_id(event: StreamEvent, context: RequestContext) -> StreamEvent:
             return event
 
 
-def _set_block_id(block: ContentBlock, context: RequestContext) -> ContentBlock:
-    if isinstance(block, CallBlock):
+def _set_block_id(block: msg.ContentBlock, context: RequestContext) -> msg.ContentBlock:
+    if isinstance(block, msg.CallBlock):
         return msgspec.structs.replace(block, id=_make_call_id(block.id, context))
     return block
 
@@ -410,7 +396,7 @@ def _make_call_id(derived_id: str, context: RequestContext) -> str:
     return "tu_" + derive_ulid(time_ms, context.session_id, context.message_id, derived_id)
 
 
-def _add_session(written: Written, messages: tuple[Message, ...]) -> Written:
+def _add_session(written: Written, messages: tuple[msg.Message, ...]) -> Written:
     """Return the output with the session in losses and notes without a message: those of options and tools."""
     if not messages or all(loss.session_id for loss in (*written.losses, *written.notes)):
         return written

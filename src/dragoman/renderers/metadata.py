@@ -9,20 +9,8 @@ from typing import Final
 
 import msgspec
 
+from dragoman import message as msg
 from dragoman.humanize import escape_controls, format_count, format_size, format_time, format_usd
-from dragoman.message import (
-    AudioBlock,
-    ContentBlock,
-    DocumentBlock,
-    ImageBlock,
-    ImageSource,
-    Message,
-    MessageStatus,
-    OpaqueBlock,
-    RedactedThinkingBlock,
-    ToolResultBlock,
-    VideoBlock,
-)
 
 _UNKNOWN_TIME: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _SHORT: Final = 80  # characters
@@ -35,7 +23,7 @@ class About(msgspec.Struct, frozen=True, kw_only=True):
     facts: tuple[str, ...]
 
     @classmethod
-    def from_messages(cls, messages: Sequence[Message], title: str | None = None) -> About:
+    def from_messages(cls, messages: Sequence[msg.Message], title: str | None = None) -> About:
         """Collect the facts of messages."""
         session = messages[0].session_id if messages else ""
         heading = escape_controls(" ".join((title or "").split()))
@@ -58,7 +46,7 @@ def _format_sum(amounts: Sequence[Decimal | None]) -> str:
     return " + ".join(text for text in (format_usd(sum(priced, Decimal(0))) if priced else "", unpriced) if text)
 
 
-def message_facts(message: Message) -> list[str]:
+def message_facts(message: msg.Message) -> list[str]:
     """Return model, time, tokens, cost and status of a message."""
     metadata, usage = message.metadata, message.metadata.usage
     facts = [metadata.model or ""]
@@ -66,36 +54,36 @@ def message_facts(message: Message) -> list[str]:
     if usage is not None:
         prompt = usage.input_tokens + usage.cached_input_tokens + usage.cache_creation_input_tokens
         facts += [f"{prompt:,} → {usage.output_tokens:,} tokens", format_usd(usage.amount_usd)]
-    if metadata.status is not MessageStatus.COMPLETE:
+    if metadata.status is not msg.MessageStatus.COMPLETE:
         facts.append(metadata.status.value)
     return [escape_controls(fact) for fact in facts if fact]
 
 
-def results_by_call(messages: Iterable[Message]) -> dict[str, ToolResultBlock]:
+def results_by_call(messages: Iterable[msg.Message]) -> dict[str, msg.ToolResultBlock]:
     """Return the first result of each call."""
-    results: dict[str, ToolResultBlock] = {}
+    results: dict[str, msg.ToolResultBlock] = {}
     for message in messages:
         for block in message.content:
-            if isinstance(block, ToolResultBlock):
+            if isinstance(block, msg.ToolResultBlock):
                 results.setdefault(block.tool_use_id, block)
     return results
 
 
-def placeholder(block: ContentBlock) -> str:
+def placeholder(block: msg.ContentBlock) -> str:
     """Return a text in place of a block that is not text."""
     match block:
-        case ImageBlock() | AudioBlock() | VideoBlock() | DocumentBlock():
-            name = f"{block.name}, " if isinstance(block, DocumentBlock) and block.name else ""
+        case msg.ImageBlock() | msg.AudioBlock() | msg.VideoBlock() | msg.DocumentBlock():
+            name = f"{block.name}, " if isinstance(block, msg.DocumentBlock) and block.name else ""
             return escape_controls(f"{block.type}: {name}{block.media_type}, {_where(block.source)}")
-        case RedactedThinkingBlock():
+        case msg.RedactedThinkingBlock():
             return "thinking, encrypted by the provider"
-        case OpaqueBlock():
+        case msg.OpaqueBlock():
             return escape_controls(f"{block.dialect}: {block.wire.get('type', 'a block of its own')}")
         case _:
             return escape_controls(f"{block.type}")
 
 
-def _where(source: ImageSource) -> str:
+def _where(source: msg.ImageSource) -> str:
     return format_size(len(source.data) * 3 // 4) if source.kind == "base64" else source.data
 
 
