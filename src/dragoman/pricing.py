@@ -21,6 +21,7 @@ bucket without its own rate is charged at the rate of its whole.
 from __future__ import annotations
 
 import functools
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, date, datetime, time
 from decimal import Context, Decimal, localcontext
@@ -350,7 +351,8 @@ def _find_library_prices(names: Mapping[str, str], model: str) -> tuple[ModelPri
     if library_model is None:
         return ()
     prices = library_model.prices if isinstance(library_model.prices, list) else [library_model]
-    return tuple(entry for price in prices for entry in _prices_from_library(price, library_model.price_variants or ()))
+    variants, has_output = library_model.price_variants or (), _EMBEDDING_NAME.search(library_model.id) is None
+    return tuple(entry for price in prices for entry in _prices_from_library(price, variants, has_output=has_output))
 
 
 _LIBRARY_RATES: Final = {
@@ -364,12 +366,13 @@ _LIBRARY_RATES: Final = {
     "output_audio_mtok": "output_audio_per_mtok_usd",
     "requests_kcount": "requests_per_thousand_usd",
 }
+_EMBEDDING_NAME: Final = re.compile(r"embed|^voyage-|\b(?:bge|gte)-(?!reranker)", re.IGNORECASE)  # no output tokens
 _LIBRARY_TOOLS: Final = {"web_searches_kcount": "web_search", "storage_searches_kcount": "file_search"}
 
 
-def _prices_from_library(price: Any, variants: Sequence[Any]) -> Iterable[ModelPrice]:
+def _prices_from_library(price: Any, variants: Sequence[Any], *, has_output: bool) -> Iterable[ModelPrice]:
     """Yield a price of the library, and one for each tier that changes it."""
-    amounts = _amounts(price)
+    amounts = _amounts(price) if has_output else {"output_mtok": Decimal(0), **_amounts(price)}
     if "input_mtok" not in amounts or "output_mtok" not in amounts:
         return  # charged by the hour, the page or the character: tokens would be free
     constraint = getattr(price, "constraint", None)

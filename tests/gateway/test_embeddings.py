@@ -4,12 +4,18 @@ from __future__ import annotations
 
 import array
 import base64
+from datetime import UTC, datetime
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
 
+from dragoman import pricing
+from dragoman.gateway import Caller, GatewayRequest, embedding_forms, endpoints
+from dragoman.gateway.hooks import CallEnd, CallStart, Hooks
+from dragoman.message import TokenUsage
 from tests.gateway.in_process import open_gateway
 from tests.gateway.test_passthrough import post, run_gateway
 from tests.servers.faulty_server import Answer, ReceivedRequest, make_answer
@@ -124,3 +130,108 @@ async def test_embeddings_pass_to_a_provider_of_the_same_api(tmp_path: Path) -> 
         status, _, answer = await post(client, "/v1/embeddings", b'{"model":"up-a:x","input":["a"]}')
         assert status == 400
         assert b"no embeddings" in answer
+
+
+# --- usage and cost --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("form", REPLIES)
+@pytest.mark.parametrize("upstream_form", REPLIES)
+async def test_usage_is_counted_and_nothing_else_is_stored(tmp_path: Path, form: str, upstream_form: str) -> None:
+    model = f"{upstream_form}:m"
+    answer = make_answer(msgspec.json.encode(REPLIES[upstream_form]))
+    async with open_gateway(tmp_path, lambda _: answer, REPLIES, "durable") as gateway:
+        sent = await gateway.send(PATHS[form].replace("{model}", model), write_request(form, model, TEXTS))
+        assert sent.status == 200, sent.body
+        store = gateway.gateway.services.store
+        (total,) = await store.costs.totals("model")
+        (by_user,) = await store.costs.totals("user")
+        assert await store.list_sessions() == []
+    assert (total.group, total.messages, total.output_tokens) == (model, 1, 0)
+    assert total.input_tokens == (5 if upstream_form != "gemini" else 2)  # Gemini reports none: an estimate
+    assert by_user.group == "ann"
+
+
+async def test_an_embedding_has_a_price(tmp_path: Path) -> None:
+    rates = {"input_per_mtok_usd": "2000", "output_per_mtok_usd": 0}
+    answer = make_answer(msgspec.json.encode(REPLIES["openai_chat"]))
+    async with open_gateway(tmp_path, lambda _: answer, REPLIES, "durable") as gateway:
+        services = gateway.gateway.services
+        prices = {"pricing_version": "t", "models": {"openai_chat:m": [rates]}}
+        services.price_table = pricing.prices_from_mapping(prices)
+        await gateway.send("/v1/embeddings", {"model": "openai_chat:m", "input": "a"})
+        (total,) = await services.store.costs.totals("day")
+    assert (total.cost_usd, total.unpriced) == (Decimal("0.01"), 0)
+
+
+async def test_the_metrics_of_a_server_count_embeddings(tmp_path: Path) -> None:
+    answer = make_answer(msgspec.json.encode(REPLIES["openai_chat"]))
+    async with run_gateway(tmp_path, answer) as (client, _):
+        status, _, _ = await post(client, "/v1/embeddings", b'{"model":"alias","input":["a"]}')
+        assert status == 200
+        async with client.get("/metrics", headers={"accept": "application/json"}) as response:
+            costs = (await response.json())["cost"]
+    assert costs["input_tokens"] == 5
+    assert costs["unpriced"] == {"up-o:gpt-x": 1}
+
+
+@pytest.mark.parametrize(
+    ("model", "cost"), [("openai:text-embedding-3-small", "0.02"), ("google:gemini-embedding-001", "0.15")]
+)
+def test_the_price_library_has_embedding_models(model: str, cost: str) -> None:
+    usage = TokenUsage(input_tokens=1_000_000, output_tokens=0)
+    receipt = pricing.receipt(pricing.library_prices(), model, usage, datetime(2026, 11, 1, tzinfo=UTC))
+    assert str(receipt.total_usd) == cost
+
+
+async def test_a_failed_call_and_a_key_without_recording_cost_nothing(tmp_path: Path) -> None:
+    answers = iter([make_answer(b'{"error":"no"}', 500), make_answer(msgspec.json.encode(REPLIES["openai_chat"]))])
+    async with open_gateway(tmp_path, lambda _: next(answers), REPLIES, "durable") as gateway:
+        sent = await gateway.send("/v1/embeddings", {"model": "openai_chat:m", "input": "a"})
+        assert sent.status == 500
+        found = endpoints.match("POST", "/v1/embeddings")
+        assert found is not None
+        request = GatewayRequest(
+            method="POST",
+            path="/v1/embeddings",
+            body=b'{"model":"openai_chat:m","input":"a"}',
+            caller=Caller("ann", None, recording="off"),
+        )
+        response = await gateway.gateway.handle(found, request)
+        assert response.status == 200
+        assert await gateway.gateway.services.store.costs.totals("model") == []
+
+
+async def test_hooks_run_around_an_embedding(tmp_path: Path) -> None:
+    starts: list[CallStart] = []
+    ends: list[CallEnd] = []
+
+    async def before(call: CallStart) -> None:
+        starts.append(call)
+
+    async def after(call: CallEnd) -> None:
+        ends.append(call)
+
+    answers = iter([make_answer(msgspec.json.encode(REPLIES["ollama"])), make_answer(b'{"error":"no"}', 404)])
+    async with open_gateway(tmp_path, lambda _: next(answers), REPLIES, "durable") as gateway:
+        gateway.gateway.hooks = Hooks(before, after)
+        for _ in range(2):
+            await gateway.send("/v1/embeddings", {"model": "ollama:m", "input": "a"})
+    assert [call.models for call in starts] == [("ollama:m",)] * 2
+    done, failed = ends
+    assert (done.model, done.usage and done.usage.input_tokens, done.fault) == ("ollama:m", 5, None)
+    assert (failed.model, failed.usage, failed.fault and failed.fault.code) == (None, None, "not_found")
+
+
+@pytest.mark.parametrize(
+    ("fields", "count"),
+    [
+        ({"input": [1, 2, 3]}, 3),
+        ({"input": [[1, 2], [3]]}, 3),
+        ({"input": "a"}, 1),
+        ({"requests": [{"content": {"parts": [{"text": "a"}]}}]}, 1),
+        ({}, 0),
+    ],
+)
+def test_tokens_are_estimated_if_the_provider_counts_none(fields: dict[str, Any], count: int) -> None:
+    assert embedding_forms.estimate_tokens(fields, "m") == count

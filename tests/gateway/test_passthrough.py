@@ -34,13 +34,14 @@ STREAM = (
 async def run_gateway(
     folder: Path, *answers: Answer, more: str = ""
 ) -> AsyncIterator[tuple[aiohttp.ClientSession, FaultyServer]]:
-    """A gateway over a server that sends exactly these bytes, as the providers ``up-a`` (Anthropic) and ``up-o`` (OpenAI)."""
+    """A gateway over a server that sends exactly these bytes, as the providers ``up-a`` (Anthropic), ``up-o`` and ``up-r`` (OpenAI)."""
     async with contextlib.AsyncExitStack() as stack:
         upstream = await stack.enter_async_context(FaultyServer(answers))
         file = folder / "config.toml"
         file.write_text(
             f'[providers.up-a]\ndialect = "anthropic"\nbase_url = "{upstream.address}"\napi_key = "sk-own-secret-key"\n'
             f'[providers.up-o]\ndialect = "openai_chat"\nbase_url = "{upstream.address}/v1"\napi_key = "sk-own-secret-key"\n'
+            f'[providers.up-r]\ndialect = "openai_responses"\nbase_url = "{upstream.address}/v1"\napi_key = "sk-own-secret-key"\n'
             f'[models."up-o:gpt-x"]\naliases = ["alias"]\n'
             f'[gateway.providers]\nanthropic = "up-a"\nopenai_chat = "up-o"\n{more}'
         )

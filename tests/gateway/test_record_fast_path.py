@@ -11,6 +11,7 @@ import pytest
 
 from dragoman.gateway import record_fast_path
 from dragoman.ids import UlidSource
+from dragoman.store import sessions
 from dragoman.store.operation import Steps, operation
 from tests.gateway.in_process import OpenGateway, open_gateway
 from tests.gateway.test_translation_fast_path import (
@@ -26,6 +27,7 @@ from tests.gateway.test_translation_fast_path import (
 )
 from tests.servers.faulty_server import Answer, ReceivedRequest, make_answer
 
+SESSION_COLUMNS = f"{sessions._SESSION_COLUMNS}, last_message_id, listed_at"  # without those of the search index
 TABLES = {
     "sessions": "id",
     "messages": "session_id, seq",
@@ -42,7 +44,8 @@ Rows = dict[str, list[tuple[Any, ...]]]
 def read_tables() -> Steps[Rows]:
     rows: Rows = {}
     for table, order in TABLES.items():
-        rows[table] = yield f"SELECT * FROM {table} ORDER BY {order}", ()
+        columns = SESSION_COLUMNS if table == "sessions" else "*"
+        rows[table] = yield f"SELECT {columns} FROM {table} ORDER BY {order}", ()
     return rows
 
 
@@ -69,19 +72,17 @@ async def record(
     def respond(_: ReceivedRequest) -> Answer:
         return answer
 
-    sessions: list[Any] = []
+    made: list[Any] = []
     with monkeypatch.context() as patch:
         make_session = record_fast_path.make_session
-        patch.setattr(
-            record_fast_path, "make_session", lambda *args: sessions.append(make_session(*args)) or sessions[-1]
-        )
+        patch.setattr(record_fast_path, "make_session", lambda *args: made.append(make_session(*args)) or made[-1])
         async with open_gateway(folder, respond, PATHS, "durable") as gateway:
             fix_time_and_ids(gateway, patch)
             statuses = [(await gateway.post(dialect, "m", body, **headers)).status for body in bodies]
             store = gateway.gateway.services.store
             rows = await store._read(read_tables())
             assert (await store.verify()).is_sound
-    return Recorded(rows, statuses, sum(session is not None for session in sessions))
+    return Recorded(rows, statuses, sum(session is not None for session in made))
 
 
 async def compare(

@@ -10,7 +10,10 @@ import pytest
 
 from dragoman.message import MessageStatus, Role, ToolResultBlock, ToolUseBlock
 from dragoman.store import Session
+from dragoman.store.types import Owners
+from tests.gateway.in_process import open_gateway
 from tests.server.conftest import ServerFixture, run_test_server
+from tests.servers.faulty_server import make_answer
 from tests.strict import call, say
 
 TOOL = {"type": "function", "function": {"name": "read_file", "parameters": {"type": "object"}}}
@@ -221,3 +224,19 @@ async def test_postgresql_records_the_same(tmp_path: Path, postgres_server: str)
         await server.store.delete_session(state.id)
         async with server.client.get(f"/v1/responses/{name}") as response:
             assert response.status == 404
+
+
+async def test_the_cost_of_a_call_belongs_to_the_caller(tmp_path: Path) -> None:
+    answer = make_answer(
+        b'{"id":"c","object":"chat.completion","created":1,"model":"m","choices":[{"index":0,"message":{"role":'
+        b'"assistant","content":"Yes."},"logprobs":null,"finish_reason":"stop"}],"usage":{"prompt_tokens":5,'
+        b'"completion_tokens":7,"total_tokens":12}}'
+    )
+    async with open_gateway(tmp_path, lambda _: answer, ("openai_chat",), "durable") as gateway:
+        for text in ("One?", "Two?"):  # the second call takes the fast path
+            body = {"model": "openai_chat:m", "messages": [{"role": "user", "content": text}]}
+            assert (await gateway.send("/v1/chat/completions", body)).status == 200
+        store = gateway.gateway.services.store
+        (total,) = await store.costs.totals("user", owners=Owners("ann"))
+        assert await store.costs.totals("user", owners=Owners("bob")) == []
+    assert (total.group, total.messages, total.input_tokens, total.output_tokens) == ("ann", 2, 10, 14)

@@ -10,7 +10,9 @@ from typing import Any
 import aiohttp
 import pytest
 
+from tests.gateway.test_passthrough import run_gateway
 from tests.server.conftest import ServerFixture, run_test_server
+from tests.servers.faulty_server import Answer, make_answer, make_stream
 from tests.strict import say
 
 CREATE = {"type": "response.create", "model": "anthropic", "store": False}
@@ -142,3 +144,42 @@ async def test_a_page_of_another_site_cannot_open_a_connection(gateway_server: S
     with pytest.raises(aiohttp.WSServerHandshakeError) as caught:
         await gateway_server.client.ws_connect("/v1/responses", origin="https://evil.example")
     assert caught.value.status in (401, 403)
+
+
+HTML = b"<html><body>Bad gateway</body></html>"
+FAILURES = {
+    "a page": (make_answer(HTML, 502, content_type="text/html"), 502, HTML.decode()),
+    "an empty body": (make_answer(b"", 503), 503, "The request failed."),
+    "a text in JSON": (make_answer(b'"too busy"', 503), 503, '"too busy"'),
+    "a text as the error": (make_answer(b'{"error":"too busy"}', 503), 503, '{"error":"too busy"}'),
+    "no message": (make_answer(b'{"error":{"message":null,"code":null}}', 500), 500, "The request failed."),
+}
+
+
+@pytest.mark.parametrize(("answer", "status", "message"), FAILURES.values(), ids=FAILURES)
+async def test_an_error_that_is_not_json_is_an_event(tmp_path: Path, answer: Answer, status: int, message: str) -> None:
+    async with run_gateway(tmp_path, answer) as (client, _), client.ws_connect("/v1/responses") as socket:
+        event = await Socket(socket).ask("1?", model="up-r:gpt")
+    assert (event["type"], event["status"]) == ("error", status)
+    assert event["error"] == {"type": "server_error", "code": "server_error", "message": message, "param": None}
+
+
+@pytest.mark.parametrize("model", ["up-r:gpt", "up-o:gpt", "up-a:claude"])
+@pytest.mark.parametrize(
+    "answer",
+    [
+        pytest.param(make_answer(HTML, 200, content_type="text/html"), id="a page"),
+        pytest.param(make_answer(b"", 200, content_type="text/event-stream"), id="nothing"),
+        pytest.param(make_stream((b'data: {"type":"response.created","response":\n\n',)), id="half an event"),
+        pytest.param(make_stream((b"data: \xff{}\n\n",)), id="not UTF-8"),
+        pytest.param(make_stream((b"data: {}\n\n",)), id="an event of no type"),
+    ],
+)
+async def test_a_stream_that_is_none_ends_with_an_error(tmp_path: Path, answer: Answer, model: str) -> None:
+    async with run_gateway(tmp_path, answer, answer) as (client, _), client.ws_connect("/v1/responses") as socket:
+        for _ in range(2):  # the connection stays open
+            event = await Socket(socket).ask("1?", model=model)
+            assert event["type"] in ("error", "response.failed")
+            error = event["error"] if event["type"] == "error" else event["response"]["error"]
+            assert error["code"]
+            assert error["message"]

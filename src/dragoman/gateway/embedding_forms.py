@@ -4,6 +4,8 @@
     write_request("ollama", wanted, model)                       the provider's body
     found = read_reply("ollama", wire)                           the vectors
     write_reply(wanted, found, model)                            the reply in the caller's form
+    read_tokens(wire)                                            the provider's count, of any form
+    estimate_tokens(body, model)                                 an estimate, if the provider has none
 
 Only texts are translated: tokens and media mean nothing to a model of another provider.
 """
@@ -16,7 +18,10 @@ from typing import Any, Final
 
 import msgspec
 
+from dragoman import tokens
 from dragoman.gateway.types import invalid_request_error
+from dragoman.message import TextBlock
+from dragoman.wire.counts import MAX_CALL_TOKENS
 
 OPENAI: Final = "openai_chat"
 GEMINI: Final = "gemini"
@@ -117,18 +122,61 @@ def write_request(form: str, wanted: EmbeddingRequest, model: str) -> dict[str, 
 # --- replies ---------------------------------------------------------------------------------------------------------
 
 
+class _Usage(msgspec.Struct):
+    """The counts in a reply of any form, without its vectors."""
+
+    usage: _OpenAiUsage | None = None
+    usage_metadata: _GeminiUsage | None = msgspec.field(name="usageMetadata", default=None)
+    prompt_eval_count: int | None = None
+
+
+class _GeminiUsage(msgspec.Struct):
+    prompt_token_count: int | None = msgspec.field(name="promptTokenCount", default=None)
+
+
+class _OpenAiUsage(msgspec.Struct):
+    prompt_tokens: int | None = None
+
+
+def read_tokens(body: bytes) -> int | None:
+    """Return the tokens that a provider has counted; none if its reply has no count."""
+    try:
+        reply = msgspec.json.decode(body, type=_Usage)
+    except msgspec.DecodeError:
+        return None
+    counts = (
+        reply.usage.prompt_tokens if reply.usage is not None else None,
+        reply.usage_metadata.prompt_token_count if reply.usage_metadata is not None else None,
+        reply.prompt_eval_count,
+    )
+    return next((count for count in counts if count is not None and 0 <= count <= MAX_CALL_TOKENS), None)
+
+
+def estimate_tokens(fields: dict[str, Any], model: str) -> int:
+    """Return about how many tokens the texts of a request have. Tokens in a request are counted as they are."""
+    found: list[str] = []
+    numbers = 0
+    left = [fields.get(name) for name in ("input", "content", "requests")]
+    while left:
+        match left.pop():
+            case str() as text:
+                found.append(text)
+            case int():
+                numbers += 1
+            case list() as items:
+                left.extend(items)
+            case dict() as part:
+                left.extend(part.get(name) for name in ("text", "parts", "content"))
+    return numbers + tokens.estimate_content([TextBlock(text) for text in found], model)
+
+
 class _OpenAiVector(msgspec.Struct):
     embedding: list[float]
     index: int = 0
 
 
-class _OpenAiUsage(msgspec.Struct):
-    prompt_tokens: int = 0
-
-
 class _OpenAiReply(msgspec.Struct):
     data: list[_OpenAiVector]
-    usage: _OpenAiUsage | None = None
 
 
 class _GeminiVector(msgspec.Struct):
@@ -141,20 +189,18 @@ class _GeminiReply(msgspec.Struct):
 
 class _OllamaReply(msgspec.Struct):
     embeddings: list[list[float]]
-    prompt_eval_count: int = 0
 
 
 def read_reply(form: str, body: bytes) -> Embeddings:
     """Return the vectors of a provider. Raises ``msgspec.DecodeError`` if it is not a reply."""
+    tokens_read = read_tokens(body) or 0
     if form == GEMINI:
         vectors = msgspec.json.decode(body, type=_GeminiReply).embeddings
-        return Embeddings([vector.values for vector in vectors])
+        return Embeddings([vector.values for vector in vectors], tokens_read)
     if form == OLLAMA:
-        reply = msgspec.json.decode(body, type=_OllamaReply)
-        return Embeddings(reply.embeddings, reply.prompt_eval_count)
-    answer = msgspec.json.decode(body, type=_OpenAiReply)
-    data = sorted(answer.data, key=lambda vector: vector.index)
-    return Embeddings([vector.embedding for vector in data], answer.usage.prompt_tokens if answer.usage else 0)
+        return Embeddings(msgspec.json.decode(body, type=_OllamaReply).embeddings, tokens_read)
+    data = sorted(msgspec.json.decode(body, type=_OpenAiReply).data, key=lambda vector: vector.index)
+    return Embeddings([vector.embedding for vector in data], tokens_read)
 
 
 def write_reply(wanted: EmbeddingRequest, found: Embeddings, model: str) -> dict[str, Any]:

@@ -3,28 +3,37 @@
     response = await embed(gateway, client_request)
 
 OpenAI's endpoint serves both OpenAI dialects; Gemini and Ollama have their own. The other APIs have no embeddings.
+
+Usage and cost of a call are added to the totals of its caller before the response is sent. Texts and vectors are not
+stored. If the provider reports no tokens, they are estimated.
 """
 
 from __future__ import annotations
 
+import logging
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
 from dragoman import dialects
 from dragoman.client.call import NetworkError
+from dragoman.errors import DragomanError
 from dragoman.exchange import ErrorClass, Fault
 from dragoman.gateway import embedding_forms
 from dragoman.gateway import headers as header_rules
 from dragoman.gateway.client_request import ClientRequest, with_fields
+from dragoman.gateway.hooks import CallEnd, CallStart
 from dragoman.gateway.model_lists import json_response
 from dragoman.gateway.types import JSON_TYPE, GatewayError, GatewayResponse, invalid_request_error
 from dragoman.gateway.upstream import Target, UpstreamRequest, build_request, open_response
+from dragoman.message import TokenUsage, Usage
+from dragoman.shield import run_to_completion
 
 if TYPE_CHECKING:
     from dragoman.gateway.gateway import Gateway
 
 _MAX_BYTES: Final = 64 * 2**20
+_log: Final = logging.getLogger("dragoman.gateway")
 
 
 class _Answer(msgspec.Struct, frozen=True):
@@ -44,9 +53,102 @@ async def embed(gateway: Gateway, client_request: ClientRequest) -> GatewayRespo
             f"{model.id} is reached by the API {target.provider.dialect}, which has no embeddings."
             " Choose a model of another provider."
         )
-    if provider_form == form:
-        return await _pass_on(gateway, client_request, target)
-    return await _translate(gateway, client_request, target, provider_form)
+    return await _EmbeddingCall(gateway, client_request, target, provider_form).run()
+
+
+class _EmbeddingCall:
+    """One call in progress."""
+
+    def __init__(self, gateway: Gateway, client_request: ClientRequest, target: Target, provider_form: str) -> None:
+        self._gateway = gateway
+        self._client_request = client_request
+        self._target = target
+        self._provider_form = provider_form
+        self._started_at = gateway.services.clock()
+        self._start_s = gateway.services.client.clock()
+        self._body = b""  # of the provider's response, once it is known to have vectors
+
+    async def run(self) -> GatewayResponse:
+        """Return the response; usage and cost are counted before."""
+        request = self._client_request.request
+        call_start = CallStart(
+            caller=request.caller,
+            dialect=self._client_request.reply_dialect,
+            name=self._client_request.model,
+            models=(self._target.model.id,),
+            is_stream=False,
+            body=request.body,
+            request_id=request.request_id,
+        )
+        await self._gateway.hooks.start(call_start)
+        fault: Fault | None = None
+        usage: Usage | None = None
+        is_cancelled = False
+        try:
+            response, fault = await self._send_in_form()
+            if fault is None:
+                usage = self._price()
+                await run_to_completion(self._count(usage))
+            return response
+        except GatewayError as error:
+            fault = error.fault
+            raise
+        except BaseException:
+            is_cancelled = True
+            raise
+        finally:
+            end = CallEnd(
+                start=call_start,
+                model=None if fault is not None or is_cancelled else self._target.model.id,
+                usage=usage,
+                fault=fault,
+                is_cancelled=is_cancelled,
+                latency_ms=self._latency_ms(),
+                session_id=None,
+            )
+            await run_to_completion(self._gateway.hooks.end(end))
+
+    async def _send_in_form(self) -> tuple[GatewayResponse, Fault | None]:
+        """Return the response, and the fault that it contains."""
+        gateway, client_request, target = self._gateway, self._client_request, self._target
+        if self._provider_form != client_request.reply_dialect:
+            response, self._body = await _translate(gateway, client_request, target, self._provider_form)
+            return response, None
+        response = await _pass_on(gateway, client_request, target)
+        assert isinstance(response.body, bytes)
+        self._body = response.body
+        if 200 <= response.status < 300:
+            return response, None
+        read_error = dialects.load(target.provider.dialect).read_error
+        return response, read_error(response.status, response.headers, response.body)
+
+    def _price(self) -> Usage:
+        model, request = self._target.model, self._client_request
+        tokens = embedding_forms.read_tokens(self._body)
+        if tokens is None:
+            fields = {name: request.value(name) for name in request.fields}
+            counts = TokenUsage(
+                input_tokens=embedding_forms.estimate_tokens(fields, model.id), output_tokens=0, estimated=True
+            )
+        else:
+            counts = TokenUsage(input_tokens=tokens, output_tokens=0)
+        return self._gateway.services.price_usage(model, counts, self._started_at, self._latency_ms())
+
+    async def _count(self, usage: Usage) -> None:
+        """Add the call to the totals. A failure of the store is logged; the provider has answered already."""
+        caller, model = self._client_request.request.caller, self._target.model
+        if self._gateway.recorder is None or caller.recording == "off":
+            return
+        try:
+            await self._gateway.services.store.costs.add_call(
+                usage, model=model.id, provider=model.provider, user_id=caller.user_id, team_id=caller.team_id
+            )
+        except DragomanError as error:
+            request_id = self._client_request.request.request_id
+            _log.error("the cost of a call was not recorded: %s", error, extra={"request_id": request_id})
+
+    def _latency_ms(self) -> int:
+        return round((self._gateway.services.client.clock() - self._start_s) * 1000)
 
 
 async def _pass_on(gateway: Gateway, client_request: ClientRequest, target: Target) -> GatewayResponse:
@@ -80,8 +182,10 @@ def _rename_model(client_request: ClientRequest, name: str) -> bytes:
     return with_fields(fields, **changed)
 
 
-async def _translate(gateway: Gateway, client_request: ClientRequest, target: Target, form: str) -> GatewayResponse:
-    """Send the texts in the provider's form, and return the vectors in the caller's."""
+async def _translate(
+    gateway: Gateway, client_request: ClientRequest, target: Target, form: str
+) -> tuple[GatewayResponse, bytes]:
+    """Send the texts in the provider's form; return the vectors in the caller's, and the provider's own response."""
     request, model = client_request.request, target.model
     fields = {name: client_request.value(name) for name in client_request.fields}
     wanted = embedding_forms.read_request(client_request.reply_dialect, request.path, fields)
@@ -103,7 +207,7 @@ async def _translate(gateway: Gateway, client_request: ClientRequest, target: Ta
     response.headers["x-dragoman-model"] = model.id
     if wanted.losses:
         response.headers["x-dragoman-losses"] = ", ".join(wanted.losses)
-    return response
+    return response, answer.body
 
 
 async def _send(gateway: Gateway, upstream: UpstreamRequest, target: Target, path_end: str) -> _Answer:

@@ -23,7 +23,7 @@ from dragoman.adapter import message_notes
 from dragoman.exchange import Reply, Request
 from dragoman.gateway import session_chain
 from dragoman.gateway.fast_path import PlainRequest
-from dragoman.gateway.recorder import client_details, describe_choice, title_from, with_losses
+from dragoman.gateway.recorder import client_details, describe_choice, own_metadata, title_from
 from dragoman.message import SCHEMA_VERSION, Message, MessageMetadata, Role, TextBlock, TokenUsage, usage_problems
 from dragoman.store.gateway_calls import PlainSession
 from dragoman.store.message_rows import MAX_INLINE_BYTES, Columns, columns_from
@@ -149,7 +149,7 @@ def _answer_metadata(services: AgentServices, exchange: Exchange, counts: TokenU
         usage=services.price_usage(target.model, counts, exchange.started_at, exchange.latency_ms),
         provider_raw=message_notes(exchange.reply),
     )
-    return with_losses(metadata, exchange.losses)
+    return own_metadata(metadata, exchange.client_request.request.caller, exchange.losses)
 
 
 def _copy_columns(row: Columns, message_id: str, at: int) -> Columns:

@@ -27,6 +27,7 @@ from dragoman.errors import DragomanError
 from dragoman.exchange import Reply, Request, ToolDefinition
 from dragoman.gateway import session_chain
 from dragoman.gateway.session_chain import SessionKey
+from dragoman.gateway.types import Caller
 from dragoman.ids import ToolIds
 from dragoman.message import (
     CallBlock,
@@ -257,9 +258,8 @@ class Recorder:
         )
         status = MessageStatus.CANCELLED if exchange.is_cancelled else None
         message = Adapter(target.provider, target.model, ToolIds()).make_message(reply, context, status)
-        if not exchange.losses:
-            return message
-        return msgspec.structs.replace(message, metadata=with_losses(message.metadata, exchange.losses))
+        metadata = own_metadata(message.metadata, exchange.client_request.request.caller, exchange.losses)
+        return msgspec.structs.replace(message, metadata=metadata)
 
 
 def client_details(dialect: str, agent: str | None) -> dict[str, str]:
@@ -267,11 +267,10 @@ def client_details(dialect: str, agent: str | None) -> dict[str, str]:
     return {"dialect": dialect} if agent is None else {"dialect": dialect, "client": agent[:200]}
 
 
-def with_losses(metadata: MessageMetadata, losses: Sequence[str]) -> MessageMetadata:
-    """Return the metadata of an answer with the losses of the translation."""
-    if not losses:
-        return metadata
-    return msgspec.structs.replace(metadata, extra={"gateway": {"losses": list(losses)}})
+def own_metadata(metadata: MessageMetadata, caller: Caller, losses: Sequence[str]) -> MessageMetadata:
+    """Return the metadata of an answer with its caller, to whom its cost belongs, and the losses of the translation."""
+    extra = {"gateway": {"losses": list(losses)}} if losses else metadata.extra
+    return msgspec.structs.replace(metadata, user_id=caller.user_id, team_id=caller.team_id, extra=extra)
 
 
 @functools.lru_cache(maxsize=256)

@@ -127,13 +127,14 @@ def _frame_data(frame: bytes) -> str | None:
 
 
 def _wrap_failure(response: GatewayResponse) -> str:
-    """Return the event of a request that was refused. It always has a code, as clients expect."""
+    """Return the event of a request that was refused. It always has a code and a message, as clients expect."""
     assert isinstance(response.body, bytes)
     try:
         error = msgspec.json.decode(response.body, type=_Failure).error
     except (msgspec.DecodeError, UnicodeDecodeError):  # of a server in between
         error = {"message": response.body[:_MAX_ERROR_BYTES].decode(errors="replace")}
-    error = {"type": "server_error", "message": "The request failed.", "param": None, **error}
+    known = {name: value for name, value in error.items() if value not in (None, "")}
+    error = {"type": "server_error", "message": "The request failed.", "param": None, **known}
     error["code"] = str(error.get("code") or error["type"])
     return msgspec.json.encode({"type": "error", "status": response.status, "error": error}).decode()
 
