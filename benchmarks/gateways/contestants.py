@@ -1,8 +1,8 @@
 """The gateways that are compared: how each is started, and where its routes are.
 
 A route is a pair of APIs, of the caller and of the provider. A gateway that is not installed is left out, with the
-reason. LiteLLM and TensorZero are installed from the pins in ``requirements/bench``. PORTKEY_FOLDER names a folder in
-which ``npm install @portkey-ai/gateway`` was run. nginx must be on PATH.
+reason. LiteLLM, TensorZero and Portkey are installed from the pins in ``requirements/bench``; Portkey needs Node.js and
+npm on PATH. nginx is the one on PATH, else that of the Debian package, which is unpacked and not installed.
 """
 
 from __future__ import annotations
@@ -191,12 +191,25 @@ def _direct(place: Place, console: Console) -> Gateway:  # noqa: ARG001
     return Gateway("direct", routes=((OPENAI, OPENAI), (ANTHROPIC, ANTHROPIC)), port=place.provider)
 
 
-def _nginx(place: Place, console: Console) -> Gateway:  # noqa: ARG001
-    program = shutil.which("nginx")
-    if program is None:
-        raise FileNotFoundError("nginx is not on PATH")
+def _nginx(place: Place, console: Console) -> Gateway:
+    program = shutil.which("nginx") or _unpack_nginx(console)
     command = [program, "-c", place.write("nginx.conf", _NGINX), "-p", str(place.folder)]
     return Gateway("nginx", command, routes=((OPENAI, OPENAI), (ANTHROPIC, ANTHROPIC)))
+
+
+def _unpack_nginx(console: Console) -> str:
+    """Return the program of the Debian package, and fetch it if necessary."""
+    folder = ROOT / ".cache" / "bench" / "nginx"
+    program = folder / "usr" / "sbin" / "nginx"
+    if not program.exists():
+        if shutil.which("apt-get") is None or shutil.which("dpkg-deb") is None:
+            raise FileNotFoundError("nginx is not on PATH, and there is no apt-get to fetch it")
+        console.print(f"unpacking nginx into {folder.relative_to(ROOT)}")
+        folder.mkdir(parents=True, exist_ok=True)
+        subprocess.run(["apt-get", "download", "--quiet", "nginx"], cwd=folder, check=True, capture_output=True)
+        for package in folder.glob("nginx_*.deb"):
+            subprocess.run(["dpkg-deb", "--extract", package, folder], check=True)
+    return str(program)
 
 
 def _bare(kind: str) -> Callable[[Place, Console], Gateway]:
@@ -245,18 +258,31 @@ def _tensorzero(place: Place, console: Console) -> Gateway:
     )
 
 
-def _portkey(place: Place, console: Console) -> Gateway:  # noqa: ARG001
-    folder = Path(os.environ.get("PORTKEY_FOLDER", "")) / "node_modules" / "@portkey-ai" / "gateway"
-    if not folder.is_dir() or shutil.which("node") is None:
-        raise FileNotFoundError("PORTKEY_FOLDER names no installation of @portkey-ai/gateway")
+def _portkey(place: Place, console: Console) -> Gateway:
+    program = _install_portkey(console)
     address = f"http://127.0.0.1:{place.provider}/v1"
 
     def headers_of(api: str) -> dict[str, str]:
         return {"x-portkey-provider": api, "x-portkey-custom-host": address, "authorization": "Bearer sk-bench"}
 
-    command = ["node", str(folder / "build" / "start-server.js"), f"--port={place.port}", "--headless"]
+    command = ["node", str(program), f"--port={place.port}", "--headless"]
     environment = {"NODE_ENV": "production", "TRUSTED_CUSTOM_HOSTS": "127.0.0.1"}
     return Gateway("Portkey", command, environment, headers_of=headers_of)
+
+
+def _install_portkey(console: Console) -> Path:
+    """Return the program of the npm package, and install the package if necessary."""
+    if shutil.which("node") is None or shutil.which("npm") is None:
+        raise FileNotFoundError("node and npm are not on PATH")
+    folder, pins = ROOT / ".cache" / "bench" / "portkey", ROOT / "requirements" / "bench" / "portkey"
+    stamp, lock = folder / ".installed", pins / "package-lock.json"
+    if not stamp.exists() or stamp.stat().st_mtime < lock.stat().st_mtime:
+        console.print(f"installing portkey into {folder.relative_to(ROOT)}")
+        shutil.copytree(pins, folder, dirs_exist_ok=True)
+        options = ["--silent", "--no-audit", "--no-fund", "--ignore-scripts", "--omit=dev"]
+        subprocess.run(["npm", "ci", *options, "--prefix", folder], check=True)
+        stamp.touch()
+    return folder / "node_modules" / "@portkey-ai" / "gateway" / "build" / "start-server.js"
 
 
 MAKERS: dict[str, Callable[[Place, Console], Gateway]] = {
