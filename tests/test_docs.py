@@ -10,6 +10,8 @@ in it.
 from __future__ import annotations
 
 import ast
+import contextlib
+import functools
 import gc
 import json
 import logging
@@ -19,6 +21,7 @@ import shlex
 import shutil
 import subprocess
 import sys
+import threading
 import tomllib
 import typing
 from collections.abc import Callable, Iterable, Iterator
@@ -34,8 +37,10 @@ from sybil.parsers.markdown.lexers import RawFencedCodeBlockLexer
 from dragoman import catalog, entries, errors, event, exchange, pricing, routing, toolschema
 from dragoman.cli.parser import app
 from dragoman.exchange import FAULT_CODES
+from dragoman.local import LocalModel
 from tests import cli_runner
-from tests.conftest import ROOT
+from tests.conftest import IS_FULL, ROOT
+from tests.servers.processes import run_embedded_model
 
 DOCS = ROOT / "docs"
 SOURCE = ROOT / "src" / "dragoman"
@@ -50,11 +55,34 @@ every_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relati
 # --- examples --------------------------------------------------------------------------------------------------------
 
 
+@pytest.fixture(scope="module")
+def start_embedded_model() -> Iterator[Callable[[object], str]]:
+    """Return a function that starts one embedded model for all pages, when the first example asks for it."""
+    lock = threading.Lock()
+    with contextlib.ExitStack() as stack:
+
+        @functools.cache
+        def start() -> str:
+            return stack.enter_context(run_embedded_model())
+
+        def start_once(_: object) -> str:
+            with lock:
+                return start()
+
+        yield start_once
+
+
 @every_page
 def test_every_example_on_a_page_runs(
-    page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+    page: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    request: pytest.FixtureRequest,
+    start_embedded_model: Callable[[object], str],
 ) -> None:
     monkeypatch.chdir(tmp_path)
+    if not IS_FULL:
+        monkeypatch.setattr(LocalModel, "_start", start_embedded_model)
     if page.name in WITH_PROVIDERS:
         use_providers(request.getfixturevalue("llama_server"), tmp_path, monkeypatch)
     monkeypatch.setattr(logging.getLogger("dragoman.format"), "handlers", [])  # an example adds one

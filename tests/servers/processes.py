@@ -19,6 +19,8 @@ from typing import Any
 
 import pytest
 
+from dragoman.local import find_weights, install_weights
+
 ROOT = Path(__file__).resolve().parents[2]
 INSTALLED = ROOT / ".cache" / "aimock"
 PACKAGE = INSTALLED / "node_modules" / "@copilotkit" / "aimock"
@@ -114,6 +116,15 @@ def run_llama() -> Iterator[str]:
         _run_server([sys.executable, "-m", "scripts.local_model", folder], log) as address,
     ):
         yield address
+
+
+@contextlib.contextmanager
+def run_embedded_model() -> Iterator[str]:
+    """The embedded model as ``tests/servers/embedded_model.py`` starts it. Gives its base URL."""
+    weights = str(find_weights() or install_weights())
+    command = [sys.executable, "-m", "tests.servers.embedded_model", weights]
+    with tempfile.TemporaryFile("w") as log, _run_server(command, log) as address:
+        yield f"{address}/v1"
 
 
 @contextlib.contextmanager
