@@ -121,6 +121,7 @@ def targets() -> list[Any]:
     return [pytest.param(name, model, id=f"{name}-{model}") for name, models in MODELS.items() for model in models]
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize(("target", "model"), targets())
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_request_is_fitted_to_the_limits_of_its_target(kind: str, target: str, model: str) -> None:
