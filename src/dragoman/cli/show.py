@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator, Sequence
-from typing import Annotated, Any, Final
+from typing import Annotated, Final
 
 import msgspec
 from rich.console import Console
@@ -28,12 +28,12 @@ from dragoman.cli.terminal import (
     escape_line,
     format_cost,
     format_count,
-    format_size,
     format_time,
     format_usd,
     print_json,
 )
 from dragoman.errors import InputError
+from dragoman.renderers.metadata import placeholder
 from dragoman.store import Row, Session, Store
 
 _COLOURS: Final = {
@@ -155,8 +155,6 @@ class _Page:
                     yield Text(escape_controls(block.text).strip("\n"))
                 case msg.ThinkingBlock():
                     yield self._fold(block.text, _THINKING_LINES, "dim italic") if block.text else _note("thinking")
-                case msg.RedactedThinkingBlock():
-                    yield _note("thinking, encrypted by the provider")
                 case msg.ToolUseBlock():
                     self._names[block.id] = block.name
                     yield (
@@ -171,7 +169,7 @@ class _Page:
                 case msg.ToolResultBlock():
                     yield from self._result_lines(block)
                 case _:
-                    yield _note(_block_summary(block))
+                    yield _note(placeholder(block))
 
     def _input_text(self, block: msg.ToolUseBlock) -> str:
         text = ", ".join(f"{name}={msgspec.json.encode(value).decode()}" for name, value in block.input.items())
@@ -218,18 +216,3 @@ def _heading(row: Row, *, is_another_day: bool) -> Text:
 
 def _note(text: str) -> Text:
     return Text(f"[{escape_line(text)}]", "dim italic")
-
-
-def _block_summary(block: msg.ContentBlock) -> str:
-    match block:
-        case msg.ImageBlock() | msg.AudioBlock() | msg.VideoBlock() | msg.DocumentBlock():
-            name = f"{block.name}, " if isinstance(block, msg.DocumentBlock) and block.name else ""
-            return f"{block.type}: {name}{block.media_type}, {_source_text(block.source)}"
-        case msg.OpaqueBlock():
-            return f"{block.dialect}: {block.wire.get('type', 'native block')}"
-        case _:
-            return f"{block.type}: from a newer version"
-
-
-def _source_text(source: Any) -> str:
-    return format_size(len(source.data) * 3 // 4) if source.kind == "base64" else source.data

@@ -78,9 +78,9 @@ def placeholder(block: msg.ContentBlock) -> str:
         case msg.RedactedThinkingBlock():
             return "thinking, encrypted by the provider"
         case msg.OpaqueBlock():
-            return escape_controls(f"{block.dialect}: {block.wire.get('type', 'a block of its own')}")
+            return escape_controls(f"{block.dialect}: {block.wire.get('type', 'native block')}")
         case _:
-            return escape_controls(f"{block.type}")
+            return escape_controls(f"{block.type}: from a newer version")
 
 
 def _where(source: msg.ImageSource) -> str:
