@@ -19,12 +19,16 @@ from dragoman.message import (
     InvalidToolUseBlock,
     Message,
     MessageMetadata,
+    OpaqueBlock,
+    RedactedThinkingBlock,
     Role,
     TextBlock,
     ThinkingBlock,
     ToolResultBlock,
     ToolUseBlock,
+    UnknownBlock,
 )
+from dragoman.value import RawJson
 from tests import strategies
 
 NOON = datetime(2026, 4, 28, 12, tzinfo=UTC)
@@ -150,6 +154,22 @@ def test_long_results_are_folded() -> None:
     long = message(ToolResultBlock("tu_1", (TextBlock("line\n" * 40),)), role=Role.TOOL)
     assert "<details" in html(long)
     assert "<details" not in html(message(ToolResultBlock("tu_1", (TextBlock("line"),)), role=Role.TOOL))
+
+
+def test_a_block_without_text_has_a_note_in_its_place() -> None:
+    blocks: tuple[ContentBlock, ...] = (
+        ThinkingBlock("", "signature"),
+        RedactedThinkingBlock("data"),
+        OpaqueBlock("anthropic", {"a": 1}),
+        UnknownBlock(RawJson(b'{"type":"hologram"}')),
+    )
+    text = renderers.write_conversation("markdown", [message(*blocks)]).decode()
+    assert text.strip().split("\n\n")[-4:] == [
+        "*[thinking]*",
+        "*[thinking, encrypted by the provider]*",
+        "*[anthropic: native block]*",
+        "*[hologram: from a newer version]*",
+    ]
 
 
 def test_nothing_inside_closes_a_fence_of_the_markdown_page() -> None:

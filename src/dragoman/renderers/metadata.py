@@ -79,8 +79,10 @@ def placeholder(block: msg.ContentBlock) -> str:
             return "thinking, encrypted by the provider"
         case msg.OpaqueBlock():
             return escape_controls(f"{block.dialect}: {block.wire.get('type', 'native block')}")
-        case _:
+        case msg.UnknownBlock():
             return escape_controls(f"{block.type}: from a newer version")
+        case _:
+            return block.type
 
 
 def _where(source: msg.ImageSource) -> str:
