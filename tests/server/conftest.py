@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import itertools
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
@@ -29,12 +28,11 @@ from dragoman.server.state import AppState
 from dragoman.store import Store
 from dragoman.turn import Agent, AgentConfig
 from tests.store.conftest import pytest_pyfunc_call, runner
+from tests.store.schema_pool import schema_pool
 from tests.strict import StrictProvider, strict_provider
 from tests.turn.fake_agent import settings_for
 
 __all__ = ["ServerFixture", "pytest_pyfunc_call", "run_test_server", "runner"]
-
-_NUMBERS = itertools.count(1)
 
 
 class ServerFixture:
@@ -131,6 +129,15 @@ def keyed_server(runner: asyncio.Runner, tmp_path: Path) -> Iterator[ServerFixtu
 
 
 @pytest.fixture
-def postgres_chat_server(runner: asyncio.Runner, tmp_path: Path, postgres_server: str) -> Iterator[ServerFixture]:
+def postgres_store(runner: asyncio.Runner, postgres_server: str) -> Iterator[str]:
+    """The URL of an empty store on PostgreSQL."""
+    pool = schema_pool(postgres_server)
+    name = runner.run(pool.take())
+    yield pool.url(name)
+    runner.run(pool.give_back(name))
+
+
+@pytest.fixture
+def postgres_chat_server(runner: asyncio.Runner, tmp_path: Path, postgres_store: str) -> Iterator[ServerFixture]:
     """A server that needs no key, on PostgreSQL."""
-    yield from _run_fixture(runner, run_test_server(tmp_path, store=f"{postgres_server}&schema=chats_{next(_NUMBERS)}"))
+    yield from _run_fixture(runner, run_test_server(tmp_path, store=postgres_store))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import itertools
 import json
 from collections.abc import Iterator
 from contextlib import AbstractAsyncContextManager
@@ -18,7 +17,6 @@ from tests.letters.examples import EXAMPLES
 from tests.server.conftest import ServerFixture, run_test_server
 from tests.server.test_threads import read_error_code, read_json
 
-_NUMBERS = itertools.count(1)
 HERE = ("", "/api/v1/mail")
 at_both = pytest.mark.parametrize("where", HERE)
 
@@ -28,7 +26,7 @@ def server(request: pytest.FixtureRequest, runner: asyncio.Runner, tmp_path: Pat
     """A server that lets in nobody without a key, on each engine."""
     store = None
     if request.param == "postgres":
-        store = f"{request.getfixturevalue('postgres_server')}&schema=judged_{next(_NUMBERS)}"
+        store = request.getfixturevalue("postgres_store")
     opened: AbstractAsyncContextManager[ServerFixture] = run_test_server(tmp_path, store=store, require_keys=True)
     it = runner.run(opened.__aenter__())
     it.headers = runner.run(it.make_key("ada", scopes=("mail", "chat"), team_id="ops"))  # type: ignore[attr-defined]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import itertools
 import json
 import re
 from collections.abc import Iterator
@@ -23,7 +22,6 @@ from tests.server.test_threads import read_error_code, read_json
 MAIL = "/api/v1/mail"
 WHEN = "2026-11-15T12:00:00Z"
 SECRET = "tr0ub4dor-and-3-horses"
-_NUMBERS = itertools.count(1)
 
 
 class Caller:
@@ -52,7 +50,7 @@ def server(request: pytest.FixtureRequest, runner: asyncio.Runner, tmp_path: Pat
     """A server that lets in nobody without a key, on each engine."""
     store = None
     if request.param == "postgres":
-        store = f"{request.getfixturevalue('postgres_server')}&schema=mail_{next(_NUMBERS)}"
+        store = request.getfixturevalue("postgres_store")
     opened: AbstractAsyncContextManager[ServerFixture] = run_test_server(tmp_path, store=store, require_keys=True)
     yield runner.run(opened.__aenter__())
     runner.run(opened.__aexit__(None, None, None))

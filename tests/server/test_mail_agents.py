@@ -19,7 +19,6 @@ from dragoman.server.mail.agents import MAX_HOPS, AgentWorker, Exchange, MailAge
 from tests.mail.conftest import result
 from tests.server.conftest import ServerFixture, run_test_server
 
-_NUMBERS = itertools.count(1)
 WHEN = "2026-11-15T12:00:00Z"
 
 
@@ -48,7 +47,7 @@ async def next_delivery(mail: Mail, recipient: str) -> Delivery:
 def store_url(request: pytest.FixtureRequest) -> str | None:
     if request.param == "sqlite":
         return None
-    return f"{request.getfixturevalue('postgres_server')}&schema=mail_agents_{next(_NUMBERS)}"
+    return str(request.getfixturevalue("postgres_store"))
 
 
 async def test_a_letter_starts_a_run_and_its_answer_is_a_letter(tmp_path: Path, store_url: str | None) -> None:

@@ -7,7 +7,6 @@ is answered, and whoever is not of it gets word for word what they get for an id
 from __future__ import annotations
 
 import asyncio
-import itertools
 import re
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
@@ -27,7 +26,6 @@ from tests.server.test_threads import read_json
 MAIL: Final = "/api/v1/mail"
 SECRET: Final = "anns-secret"
 WHEN: Final = "2026-11-15T12:00:00Z"
-_NUMBERS = itertools.count(1)
 _MISSING: Final = {
     "recipient": "NOBODY",
     "letter_id": "nobody-has-this",
@@ -102,7 +100,7 @@ async def answered(ground: Ground, one: Endpoint, ids: dict[str, str], headers: 
 def ground(request: pytest.FixtureRequest, runner: asyncio.Runner, tmp_path: Path) -> Iterator[Ground]:
     store = None
     if request.param == "postgres":
-        store = f"{request.getfixturevalue('postgres_server')}&schema=mail_tenants_{next(_NUMBERS)}"
+        store = request.getfixturevalue("postgres_store")
     opened = _ground(tmp_path, store)
     yield runner.run(opened.__aenter__())
     runner.run(opened.__aexit__(None, None, None))

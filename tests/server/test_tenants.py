@@ -218,7 +218,7 @@ class TenantFixture:
 def ground(request: pytest.FixtureRequest, runner: asyncio.Runner, tmp_path: Path) -> Iterator[TenantFixture]:
     store = None
     if request.param == "postgres":
-        store = f"{request.getfixturevalue('postgres_server')}&schema=tenants_{next(_NUMBERS)}"
+        store = request.getfixturevalue("postgres_store")
     opened = _open_tenants(tmp_path, store)
     yield runner.run(opened.__aenter__())
     runner.run(opened.__aexit__(None, None, None))

@@ -12,7 +12,6 @@ test asks for it, one for each process of the tests; a place in it is a schema.
 from __future__ import annotations
 
 import asyncio
-import functools
 import inspect
 import itertools
 from collections.abc import Callable, Generator, Iterator
@@ -24,7 +23,7 @@ import pytest
 
 from dragoman.store import Store, engines, open_store
 from dragoman.store.operation import Rows, Statement
-from tests.store.schema_pool import SchemaPool
+from tests.store.schema_pool import schema_pool
 
 
 class Place:
@@ -57,13 +56,10 @@ def schema_of(request: pytest.FixtureRequest, server: str) -> Place:
     if "store" not in request.fixturenames:
         return Place(f"{server}&schema=place_{next(_NUMBERS)}")
     runner: asyncio.Runner = request.getfixturevalue("runner")
-    pool = _schema_pool(server)
+    pool = schema_pool(server)
     name = runner.run(pool.take())
     request.addfinalizer(lambda: runner.run(pool.give_back(name)))
     return Place(pool.url(name))
-
-
-_schema_pool = functools.cache(SchemaPool)
 
 
 PLACES: dict[str, Callable[[pytest.FixtureRequest], Place]] = {

@@ -10,6 +10,7 @@ test changed, or that is still locked, is not used again.
 from __future__ import annotations
 
 import contextlib
+import functools
 import itertools
 import os
 from typing import Any
@@ -85,6 +86,12 @@ class SchemaPool:
             yield connection
         finally:
             await connection.close()
+
+
+@functools.cache
+def schema_pool(server: str) -> SchemaPool:
+    """The pool of a server, one for each process of the tests."""
+    return SchemaPool(server)
 
 
 async def _reset_script(connection: Any, schema: str) -> str:
