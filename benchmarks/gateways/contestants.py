@@ -267,7 +267,8 @@ def _portkey(place: Place, console: Console) -> Gateway:
 
     command = ["node", str(program), f"--port={place.port}", "--headless"]
     environment = {"NODE_ENV": "production", "TRUSTED_CUSTOM_HOSTS": "127.0.0.1"}
-    return Gateway("Portkey", command, environment, headers_of=headers_of)
+    routes = ((OPENAI, OPENAI), (OPENAI, ANTHROPIC), (ANTHROPIC, ANTHROPIC))
+    return Gateway("Portkey", command, environment, routes=routes, headers_of=headers_of)
 
 
 def _install_portkey(console: Console) -> Path:

@@ -259,3 +259,20 @@ async def test_templates_of_one_model_do_not_serve_another(tmp_path: Path, gener
     fast = await translate(tmp_path / "fast", "openai_chat", [first, body], answer)
     general()
     assert fast == await translate(tmp_path / "general", "openai_chat", [body], answer)
+
+
+@pytest.mark.parametrize("case", cases(REPLY_CHANGES))
+async def test_a_reply_in_the_same_api_is_passed_on_as_on_the_general_path(
+    tmp_path: Path, case: Case, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dialect, changes, _ = case
+    readings = count_calls(monkeypatch, "read_reply")
+    body = msgspec.json.encode({"model": f"{dialect}:m", "max_tokens": 64, "messages": user("hi")})
+    answer = make_answer(msgspec.json.encode(change_reply(dialect, changes)))
+    fast = await translate(tmp_path / "fast", dialect, [body], answer)
+    is_fast = not readings
+    monkeypatch.setattr(fast_path, "is_plain_reply", lambda *_: False)
+    assert fast == await translate(tmp_path / "general", dialect, [body], answer)
+    assert len(readings) == (1 if is_fast else 2)
+    if not changes:
+        assert is_fast

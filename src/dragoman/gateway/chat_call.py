@@ -329,6 +329,8 @@ class ChatCall:
     async def _whole_response(self, attempt: Attempt, response: UpstreamResponse) -> GatewayResponse | Failure:
         body = await response.read_all(_MAX_REPLY_BYTES)
         target = attempt.target
+        if attempt.is_native and not self._needs_reply and fast_path.is_plain_reply(body, target.provider.dialect):
+            return self._native_response(target, response, body)
         plain = None if attempt.is_native else self._translate_plain_reply(target, body)
         if plain is not None and not self._needs_reply:
             return self._make_response(target, plain.wire, (*attempt.losses, *plain.losses))
@@ -345,19 +347,19 @@ class ChatCall:
         if attempt.is_native:
             body = self._complete_body(body)
             await self._record(target, reply, attempt.losses, self._response_of(body))
-            headers = {**self._choice_headers(target, ()), **header_rules.response_headers(response.headers)}
-            content_type = response.headers.get("content-type", JSON_TYPE)
-            return GatewayResponse(
-                status=response.status,
-                headers={**headers, "content-type": content_type},
-                body=self._with_previous(body),
-            )
+            return self._native_response(target, response, self._with_previous(body))
         if reply.fault is not None:
             return Failure(reply.fault, target)
         written = plain or write_reply(reply, await self._caller_form())
         losses = (*attempt.losses, *written.losses)
         await self._record(target, reply, losses, written.wire if self._state is not None else None)
         return self._make_response(target, written.wire, losses)
+
+    def _native_response(self, target: Target, response: UpstreamResponse, body: bytes) -> GatewayResponse:
+        """Return the provider's response in the caller's own dialect."""
+        headers = {**self._choice_headers(target, ()), **header_rules.response_headers(response.headers)}
+        content_type = response.headers.get("content-type", JSON_TYPE)
+        return GatewayResponse(status=response.status, headers={**headers, "content-type": content_type}, body=body)
 
     def _translate_plain_reply(self, target: Target, body: bytes) -> Written | None:
         dialect = self._client_request.reply_dialect

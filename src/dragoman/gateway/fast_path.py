@@ -4,6 +4,7 @@
     templates.write(plain, target, stream=…)                  the provider's request; ``None``: the general path
     templates.learn(plain, target, translated, stream=…)      keep what the general path has written
     translate_reply(body, source, dialect, make_identity)     the reply for the caller; ``None``: the general path
+    is_plain_reply(body, dialect)                             whether it can be passed on without being read
 
 A request is plain if it is short, has no options but those of ``_NAMES``, and texts of the user and of the model in
 turns, from the user to the user. Callers repeat everything but the texts. The general path translates a request with
@@ -249,6 +250,19 @@ class _ClaudeReply(_Strict):
 
 _decode_completion: Final = msgspec.json.Decoder(_Completion).decode
 _decode_claude_reply: Final = msgspec.json.Decoder(_ClaudeReply).decode
+_REPLY_DECODERS: Final[dict[str, Callable[[bytes], Any]]] = {
+    OPENAI: _decode_completion,
+    ANTHROPIC: _decode_claude_reply,
+}
+
+
+def is_plain_reply(body: bytes, dialect: str) -> bool:
+    """Whether a provider's response is a reply with one text, for a call of which nothing is recorded."""
+    decode = _REPLY_DECODERS.get(dialect)
+    try:
+        return decode is not None and decode(body) is not None
+    except msgspec.DecodeError:
+        return False
 
 
 def translate_reply(body: bytes, source: str, dialect: str, make_identity: Identity) -> Written | None:

@@ -141,8 +141,12 @@ class HighWaterMark:
             self._timer.cancel()
         pending, self._pending, self._timer = self._pending, {}, None
         sessions, self._new_sessions = self._new_sessions, {}
-        notes = [_Line(_NOTE, session_id, seq, message_id) for session_id, (seq, message_id) in pending.items()]
-        self._write([*(_Line(_BEGIN, session_id, seq) for session_id, seq in sessions.items()), *notes])
+        lines = [
+            _Line(_BEGIN, session_id, *max((seq, ""), pending.pop(session_id, (0, ""))))
+            for session_id, seq in sessions.items()
+        ]
+        lines += [_Line(_NOTE, session_id, *position) for session_id, position in pending.items()]
+        self._write(lines)
 
     def read(self) -> MarkState | None:
         """Return the content of the mark; None if there was none when the store was opened."""
@@ -198,8 +202,11 @@ class HighWaterMark:
                 os.close(descriptor)
 
 
+_encode_line: Final = msgspec.json.Encoder().encode
+
+
 def _encode(line: _Line) -> bytes:
-    payload = msgspec.json.encode(line)
+    payload = _encode_line(line)
     return b"%08x %s\n" % (zlib.crc32(payload), payload)
 
 
