@@ -103,7 +103,7 @@ async def test_a_store_whose_schema_number_is_below_zero_is_refused(url: str) ->
         pass
     async with connected(url) as connection:
         await connection.execute("DELETE FROM dragoman_steps; INSERT INTO dragoman_steps VALUES (-1, now())")
-    with pytest.raises(StoreUnusableError, match="its header is damaged"):
+    with pytest.raises(StoreUnusableError, match="the header of the store is damaged"):
         await open_store(url).open()
 
 

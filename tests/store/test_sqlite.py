@@ -321,7 +321,7 @@ async def test_a_schema_number_below_zero_is_a_damaged_header_and_nothing_is_cha
     connection.pragma("user_version", version)
     connection.close()
     before = path.read_bytes()
-    with pytest.raises(StoreUnusableError, match="its header is damaged"):
+    with pytest.raises(StoreUnusableError, match="the header of the store is damaged"):
         async with open_store(f"sqlite:///{path}"):
             pass
     assert path.read_bytes() == before

@@ -114,8 +114,8 @@ class LimitedProtocol(HttpToolsProtocol):
         if b"#" in self.url:  # the application would not get the fragment
             raise ValueError("a target has no fragment")
         super().on_headers_complete()
-        cycle: Any = self.cycle  # none for an upgrade
-        if cycle is not None and cycle.transport is self.transport:
+        cycle: Any = self.cycle  # none or the last one for an upgrade; one of a fast path has no transport
+        if getattr(cycle, "transport", None) is self.transport:
             cycle.transport = ResponseTransport(self.transport)
 
     def _has_responded(self) -> bool:
