@@ -46,7 +46,11 @@ FORMS = {
     "answer.usage.input_tokens": {"one count for the whole prompt"},
     "text": {JOINED, MOVED, f"{JOINED}; {MOVED}", "an empty text is left out"},
     "system": {JOINED, MOVED, f"{JOINED}; {MOVED}"},
-    "tool_result": {"the result becomes a text: its call is missing", MOVED},
+    "tool_result": {
+        "the result becomes a text: its call is missing",
+        "the result becomes a text: its call has a result already",
+        MOVED,
+    },
     "tool_result.text": {JOINED},
     "invalid_tool_use": {
         "the call becomes a text: nothing of its input can be read",

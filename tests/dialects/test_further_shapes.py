@@ -10,6 +10,7 @@ import pytest
 
 from dragoman import dialects
 from dragoman.cli.prove import differences
+from dragoman.errors import FormatError
 from dragoman.event import fold, unfold
 from dragoman.exchange import Reply, StopReason
 from dragoman.message import AudioBlock, Role, TextBlock, TokenUsage
@@ -278,6 +279,136 @@ def test_what_model_armor_stopped_is_a_refusal() -> None:
     assert GEMINI.read_reply(wire).stop_reason is StopReason.REFUSAL
     blocked = {"promptFeedback": {"blockReason": "MODEL_ARMOR"}, "modelVersion": "gemini-3-pro"}
     assert GEMINI.read_reply(blocked).stop_reason is StopReason.REFUSAL
+
+
+USER = {"role": "user", "parts": [{"text": "Hi."}]}
+
+
+@pytest.mark.parametrize(
+    "contents",
+    ["Hi.", ["Hi."], [{"role": "user", "parts": "Hi."}], {"parts": "Hi."}, ["Hi.", USER], [USER, "Hi."]],
+)
+def test_a_text_in_place_of_contents_or_parts_of_gemini_is_a_text_of_the_user(contents: Any) -> None:
+    wire = {"contents": contents, "systemInstruction": {"parts": "Be brief."}}
+    check(GEMINI, "request", wire)
+    system, *messages = GEMINI.read_request(wire).messages
+    assert (system.role, system.text) == (Role.SYSTEM, "Be brief.")
+    assert {(message.role, message.text) for message in messages} == {(Role.USER, "Hi.")}
+
+
+@pytest.mark.parametrize("contents", ["", 1, [1], [{"parts": 1}], [{"parts": [1]}]])
+def test_contents_of_another_shape_are_refused_with_their_place(contents: Any) -> None:
+    with pytest.raises(FormatError, match=r"\$\.contents"):
+        GEMINI.read_request({"contents": contents})
+
+
+def test_a_request_of_code_assist_is_read_through_its_wrapper() -> None:
+    inner = {"contents": [USER], "generationConfig": {"temperature": 1}, "session_id": "s"}
+    wire = {"model": "gemini-3-pro", "project": "p", "user_prompt_id": "u", "request": inner}
+    check(GEMINI, "request", wire)
+    check(GEMINI, "request", {"request": {"contents": "Hi."}})
+    request = GEMINI.read_request(wire)
+    assert (request.model, request.messages[0].text, request.options.temperature) == ("gemini-3-pro", "Hi.", 1)
+    losses = ANTHROPIC.write_request(request).losses
+    assert {loss.block_type for loss in losses} == {"project", "user_prompt_id", "session_id"}
+
+
+def test_answers_of_code_assist_are_read_through_their_wrapper() -> None:
+    candidate = {"content": {"role": "model", "parts": [{"text": "Hi."}]}, "index": 0}
+    chunk = {"candidates": [candidate], "modelVersion": "gemini-3-pro", "responseId": "r"}
+    whole = {**chunk, "candidates": [{**candidate, "finishReason": "STOP"}]}
+    check(GEMINI, "response", {"response": whole, "traceId": "t"})
+    stream = stream_of([{"response": part, "traceId": "t"} for part in (chunk, whole)])
+    check(GEMINI, "stream", stream)
+    reader, writer = GEMINI.stream_reader(), GEMINI.stream_writer()
+    events = [*reader.feed(stream.encode()), *reader.close()]
+    assert fold(events).content == (TextBlock("Hi.Hi."),)
+    frames = b"".join(writer.feed(event) for event in events).decode().split("\n\n")[:-1]
+    assert {tuple(json.loads(frame.removeprefix("data: "))) for frame in frames} == {("response", "traceId")}
+
+
+# --- further shapes of Chat Completions -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("word", ["critic", "ipython", "observation", "User"])
+def test_a_role_of_a_chat_template_comes_back_and_is_named_elsewhere(word: str) -> None:
+    messages = [{"role": "user", "content": "Hi."}, {"role": word, "content": "42"}, {"role": "user", "content": "Go."}]
+    wire = {"model": "m", "messages": messages}
+    check(CHAT, "request", wire)
+    request = CHAT.read_request(wire)
+    assert [message.role.value for message in request.messages] == ["user", word, "user"]
+    for name in dialects.callable_names():
+        written = dialects.load(name).write_request(request)
+        assert "42" in json.dumps(written.wire)
+        if name != "openai_chat":
+            reasons = [note.reason for note in written.notes]
+            assert f"a message of the role {word} becomes one of the user" in reasons, name
+
+
+@pytest.mark.parametrize("word", [None, "", 5, ["user"]])
+def test_a_role_that_is_no_word_is_refused(word: Any) -> None:
+    with pytest.raises(FormatError, match=r"\$\.messages\[0\]\.role"):
+        CHAT.read_request({"model": "m", "messages": [{"role": word, "content": "Hi."}]})
+
+
+@pytest.mark.parametrize(
+    "details",
+    [
+        [{"type": "reasoning.text", "text": "Hm.", "index": 0, "format": "unknown"}],
+        [{"type": "reasoning.summary", "summary": "Hm.", "index": 0}],
+        [{"type": "reasoning.encrypted", "data": "abc", "index": 0}],
+        [],
+    ],
+)
+def test_reasoning_details_count_beside_a_reasoning_that_is_null(details: list[dict[str, Any]]) -> None:
+    envelope = {"id": "c", "object": "chat.completion.chunk", "created": 1, "model": "m"}
+    deltas = [
+        ({"role": "assistant", "content": "", "reasoning": None, "reasoning_details": details}, None),
+        ({"content": "Hi.", "reasoning": None, "reasoning_details": []}, None),
+        ({"content": ""}, "stop"),
+    ]
+    chunks = [
+        {**envelope, "choices": [{"index": 0, "delta": delta, "finish_reason": reason}]} for delta, reason in deltas
+    ]
+    stream = stream_of(chunks, done=True)
+    check(CHAT, "stream", stream)
+    expected = {"text": "thinking", "summary": "thinking", "data": "redacted_thinking"}
+    kinds = [expected[key] for detail in details for key in expected if key in detail]
+    assert [block.type for block in read_stream(CHAT, stream).content] == [*kinds, "text"]
+
+
+def test_an_answer_of_cloudflares_own_api_names_the_compatible_address() -> None:
+    answer = {"result": {"response": "Hi."}, "success": True, "errors": [], "messages": []}
+    with pytest.raises(FormatError, match="/ai/v1/chat/completions"):
+        CHAT.read_reply(answer)
+    reply = read_stream(CHAT, stream_of([{"response": "Hi.", "p": "abc"}], done=True))
+    assert reply.fault is not None
+    assert "/ai/v1/chat/completions" in reply.fault.message
+
+
+def test_an_error_of_cloudflare_is_a_fault_with_its_message() -> None:
+    body = {"result": None, "success": False, "errors": [{"code": 5007, "message": "No such model"}], "messages": []}
+    check(CHAT, "response", body)
+    for fault in (CHAT.read_reply(body).fault, CHAT.read_error(400, {}, body)):
+        assert fault is not None
+        assert (fault.message, fault.provider_code) == ("No such model", "5007")
+
+
+# --- results and texts -----------------------------------------------------------------------------------------------
+
+
+def test_a_second_result_of_one_call_is_named_and_stays_apart() -> None:
+    call = {"id": "call_1", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+    results = [{"role": "tool", "tool_call_id": "call_1", "content": text} for text in ("one", "two")]
+    messages = [
+        {"role": "user", "content": "Hi."},
+        {"role": "assistant", "content": None, "tool_calls": [call]},
+        *results,
+        {"role": "user", "content": "Go."},
+    ]
+    written = dialects.load("cohere_v1").write_request(CHAT.read_request({"model": "m", "messages": messages}))
+    assert [note.reason for note in written.notes] == ["the result becomes a text: its call has a result already"]
+    assert written.wire["chat_history"][-1]["message"].splitlines()[1:] == ["two"]
 
 
 # --- every dialect ---------------------------------------------------------------------------------------------------

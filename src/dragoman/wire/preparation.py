@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 Quirks = Collection[str]  # deviations of a provider from its API, by name
 OpenIds = dict[str, str]  # calls without their result so far, and the ids that this dialect has noted
-_ASSISTANT, _TOOL = Role.ASSISTANT, Role.TOOL
+_ASSISTANT, _SYSTEM, _TOOL, _USER = Role.ASSISTANT, Role.SYSTEM, Role.TOOL, Role.USER
 
 
 class Preparation(NamedTuple):
@@ -75,8 +75,10 @@ def is_plain_history(messages: Iterable[Message], dialect: str) -> bool:
             return False
         if role is _TOOL:
             is_plain = _are_plain_results(content, open_ids, dialect)
-        else:
+        elif role is _USER or role is _ASSISTANT or role is _SYSTEM:
             is_plain = not open_ids and _are_plain_blocks(content, role, open_ids, dialect)
+        else:
+            is_plain = False
         if not is_plain:
             return False
     return not open_ids

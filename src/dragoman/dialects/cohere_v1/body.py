@@ -127,12 +127,12 @@ def _request_from_base(base: Wire) -> Wire:
     wire = {key: value for key, value in base.items() if key not in ("messages", "tools", "response_format", "model")}
     wire = {**({"model": base["model"]} if "model" in base else {}), "message": "", **wire}
     if messages and messages[0]["role"] == "system":
-        wire["preamble"] = _text_of(messages.pop(0))
+        wire["preamble"] = _lines_of(messages.pop(0))
     last_results: list[Wire] = []
     while messages and messages[-1]["role"] == "tool":
         last_results.insert(0, _result_from_base(messages.pop(), calls))
     if messages and messages[-1]["role"] == "user" and not last_results:
-        wire["message"] = _text_of(messages.pop())
+        wire["message"] = _lines_of(messages.pop())
     history = list(_history_from_base(messages, calls))
     wire.update({"chat_history": history} if history else {})
     wire.update({"tool_results": last_results} if last_results else {})
@@ -154,7 +154,7 @@ def _history_from_base(messages: Iterable[Wire], calls: dict[str, Wire]) -> Iter
             yield {"role": "TOOL", "tool_results": results}
             results = []
         role = message["role"]
-        entry: Wire = {"role": _ROLE_WORDS.get(role, role), "message": _text_of(message)}
+        entry: Wire = {"role": _ROLE_WORDS.get(role, role), "message": _lines_of(message)}
         if message.get("tool_calls"):
             entry["tool_calls"] = [call_from_base(call) for call in message["tool_calls"]]
         yield entry
@@ -163,11 +163,20 @@ def _history_from_base(messages: Iterable[Wire], calls: dict[str, Wire]) -> Iter
 
 
 def _text_of(message: Wire) -> str:
+    return "".join(_texts_of(message))
+
+
+def _texts_of(message: Wire) -> list[str]:
     content = message.get("content")
     if isinstance(content, str):
-        return content
+        return [content]
     texts = [part.get("text") for part in content or () if isinstance(part, dict)]
-    return "".join(text for text in (message.get("tool_plan"), *texts) if isinstance(text, str))
+    return [text for text in (message.get("tool_plan"), *texts) if isinstance(text, str) and text]
+
+
+def _lines_of(message: Wire) -> str:
+    """Return the texts of a message of a request, each on a line of its own."""
+    return "\n".join(_texts_of(message))
 
 
 def _result_from_base(message: Wire, calls: dict[str, Wire]) -> Wire:

@@ -92,5 +92,5 @@ def restore_case(wire: dict[str, Any], snake: Any) -> dict[str, Any]:
 
 
 def as_list(value: Any, where: str) -> list[Any]:
-    """Return a list; the API accepts a single object in place of a list of one."""
-    return [value] if type(value) is dict else expect_list(value, where)
+    """Return a list; the API accepts a single object in place of a list of one, and relays accept a text."""
+    return [value] if type(value) is dict or (type(value) is str and value) else expect_list(value, where)

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from dragoman.dialects.gemini.blocks import GeminiMessageBuilder, read_part, unsupported_reason, write_part
+from dragoman.dialects.gemini.code_assist import unwrap_response, wrap_response
 from dragoman.dialects.gemini.grounding import read_citations, read_logprobs, write_grounding, write_logprobs
 from dragoman.dialects.gemini.key_case import NAME
 from dragoman.dialects.gemini.support import SUPPORT
@@ -72,7 +73,9 @@ _FINISH_REASONS: Final = {
 @accepts_json_text()
 def read_reply(body: dict[str, Any]) -> Reply:
     """Read a response of generateContent. Its first candidate is the reply."""
+    body, wrapper = unwrap_response(body)
     rest, parts, others, notes = _split_reply(body)
+    notes["wrapper"] = wrapper
     builder = GeminiMessageBuilder(str(body.get("responseId", "")))
     content = tuple(read_part(part, "model", builder, "$.candidates[0].content.parts") for part in parts)
     content = add_details(content, (rest.get("candidates") or [{}])[0])
@@ -244,7 +247,8 @@ def write_reply(reply: Reply) -> Written:
         losses.append(Loss("", "", "stop_details.category", NAME, "this API explains an end in a sentence"))
     if reply.usage is not None and reply.usage.reasoning_tokens > reply.usage.output_tokens:
         losses.append(Loss("", "", "usage.reasoning_tokens", NAME, "more than the output tokens"))
-    return Written(write_with_parts(reply, parts), tuple(losses))
+    wrapper = get_notes(reply.provider_raw, NAME).get("wrapper")
+    return Written(wrap_response(write_with_parts(reply, parts), wrapper), tuple(losses))
 
 
 def drop_finish_reason(reply: Reply) -> Reply:

@@ -17,6 +17,7 @@ from dragoman.dialects.gemini.blocks import (
     wire_id,
     write_parts,
 )
+from dragoman.dialects.gemini.code_assist import unwrap_request, wrap_request
 from dragoman.dialects.gemini.key_case import NAME, as_list, restore_case, to_camel
 from dragoman.dialects.gemini.limits import TABLE
 from dragoman.dialects.gemini.options import default_choice, default_config, option_losses, read_options, service_tier
@@ -47,12 +48,13 @@ _SEPARATE_FIELDS: Final = (
 @accepts_json_text()
 def read_request(wire: dict[str, Any]) -> Request:
     """Read a request to generateContent."""
-    body, snake = to_camel(wire)
+    unwrapped, wrapper = unwrap_request(wire)
+    body, snake = to_camel(unwrapped)
     builder = GeminiMessageBuilder()
     if body.get("systemInstruction"):
         _read_system(body["systemInstruction"], builder)
     for index, content in enumerate(as_list(body.get("contents"), "$.contents")):
-        _read_content(expect_object(content, f"$.contents[{index}]"), f"$.contents[{index}]", builder)
+        _read_content(content, f"$.contents[{index}]", builder)
     config = expect_object(body.get("generationConfig") or {}, "$.generationConfig")
     choice = expect_object(body.get("toolConfig") or {}, "$.toolConfig")
     request = Request(
@@ -64,7 +66,8 @@ def read_request(wire: dict[str, Any]) -> Request:
     notes: dict[str, Any] = {
         "snake": snake or None,
         "model": True if request.model is not None else None,
-        "objects": [key for key in ("contents", "tools") if type(body.get(key)) is dict] or None,
+        "objects": [key for key in ("contents", "tools") if type(body.get(key)) in (dict, str)] or None,
+        "wrapper": wrapper,
         "empty": {key: body[key] for key in _SEPARATE_FIELDS if key in body and not body[key]} or None,
         "schema": "responseSchema" if isinstance(config.get("responseSchema"), dict) else None,
     }
@@ -106,7 +109,8 @@ def write_request(request: Request, quirks: Quirks = (), model: Model | None = N
     if request.options.service_tier is not None and "serviceTier" not in wire:
         losses.append(Loss("", "", "service_tier", NAME, "this API has no such tier"))
     losses.extend(request_losses(request, NAME, SUPPORT, is_plain=is_plain))
-    return Written(restore_case(wire, notes.get("snake")), tuple(losses), tuple(adjustments))
+    wire = wrap_request(restore_case(wire, notes.get("snake")), notes.get("wrapper"))
+    return Written(wire, tuple(losses), tuple(adjustments))
 
 
 def _carries(block: ContentBlock, _role: Role) -> bool:
@@ -140,6 +144,8 @@ def _get_parts(wire: dict[str, Any], where: str) -> tuple[list[Any], str | None]
         return [], "absent"
     if type(wire["parts"]) is dict:
         return [wire["parts"]], "object"
+    if type(wire["parts"]) is str:
+        return [{"text": wire["parts"]}], "text"
     return expect_list(wire["parts"], f"{where}.parts"), None
 
 
@@ -158,10 +164,21 @@ def _write_system(messages: tuple[Message, ...], losses: list[Loss]) -> Any:
 def _with_parts(wire: dict[str, Any], parts: list[dict[str, Any]], form: str | None) -> dict[str, Any]:
     if form == "absent" and not parts:
         return wire
+    if form == "text" and _is_text(parts):
+        return {**wire, "parts": parts[0]["text"]}
     return {**wire, "parts": parts[0] if form == "object" and len(parts) == 1 else parts}
 
 
-def _read_content(wire: dict[str, Any], where: str, builder: GeminiMessageBuilder) -> None:
+def _is_text(parts: Any) -> bool:
+    """Return whether parts are one text without other fields."""
+    return type(parts) is list and len(parts) == 1 and parts[0].keys() == {"text"}
+
+
+def _read_content(content: Any, where: str, builder: GeminiMessageBuilder) -> None:
+    if type(content) is str:  # Google's SDKs accept a text in place of a content, and relays pass it on
+        builder.add(Role.USER, [TextBlock(content)], {"dialect": NAME, "form": "string"})
+        return
+    wire = expect_object(content, where)
     role = wire.get("role") or "user"
     if role not in ("user", "model", "function"):
         raise FormatError(f"expected the role user, model or function, not {role!r}", where=f"{where}.role")
@@ -207,14 +224,15 @@ def _is_result(part: Any) -> bool:
     )
 
 
-def _write_contents(messages: tuple[Message, ...], losses: list[Loss]) -> list[dict[str, Any]]:
+def _write_contents(messages: tuple[Message, ...], losses: list[Loss]) -> list[Any]:
     calls = {
         block.id: (block.name, wire_id(block.id, get_notes(block.provider_raw, NAME)).get("id", ""))
         for message in messages
         for block in message.content
         if isinstance(block, ToolUseBlock | InvalidToolUseBlock)
     }
-    wire: list[dict[str, Any]] = []
+    wire: list[Any] = []
+    texts: list[int] = []  # places of contents that were texts
     previous: Message | None = None
     for message in messages:
         if message.role is Role.SYSTEM:
@@ -230,7 +248,12 @@ def _write_contents(messages: tuple[Message, ...], losses: list[Loss]) -> list[d
             wire[-1]["parts"] = [*([existing] if type(existing) is dict else existing), *parts]
             continue
         content = apply_diff({"role": "model" if message.role is Role.ASSISTANT else "user"}, notes.get("residue"))
+        if notes.get("form") == "string" and message.role is Role.USER:
+            texts.append(len(wire))
         wire.append(_with_parts(content, parts, notes.get("form")))
+    for place in texts:
+        if _is_text(wire[place]["parts"]):
+            wire[place] = wire[place]["parts"][0]["text"]
     return wire
 
 

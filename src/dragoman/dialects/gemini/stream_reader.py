@@ -15,6 +15,7 @@ from typing import Any, Final
 import msgspec
 
 from dragoman.dialects.gemini.blocks import GeminiMessageBuilder, default_part, is_partial, read_part
+from dragoman.dialects.gemini.code_assist import Wrapper, unwrap_response
 from dragoman.dialects.gemini.error import read_error
 from dragoman.dialects.gemini.key_case import NAME, to_camel
 from dragoman.dialects.gemini.partial_calls import PartialCall, raw_arguments
@@ -72,6 +73,7 @@ class StreamReader(BaseStreamReader):
         self._first: dict[str, Any] = {}
         self._others: dict[int, dict[str, Any]] = {}
         self._builder = GeminiMessageBuilder()
+        self._wrapper: Wrapper | None = None
         self._model: str | None = None
         self._open_text: _OpenText | None = None  # text that is still growing
         self._open_call: PartialCall | None = None  # call whose arguments are incomplete
@@ -158,7 +160,9 @@ class StreamReader(BaseStreamReader):
             elif not self._is_over:
                 self._read_chunk(chunk, events)
 
-    def _read_chunk(self, chunk: dict[str, Any], events: list[StreamEvent]) -> None:
+    def _read_chunk(self, wire: dict[str, Any], events: list[StreamEvent]) -> None:
+        chunk, wrapper = unwrap_response(wire)
+        self._wrapper = wrapper or self._wrapper
         if chunk.get("error") is not None:
             fault = read_error(None, {}, chunk)
             if fault.request_id is None:
@@ -183,7 +187,7 @@ class StreamReader(BaseStreamReader):
         self._has_started = True
         self._model = text_or_none(chunk.get("modelVersion"))
         self._builder = GeminiMessageBuilder(str(chunk.get("responseId", "")))
-        events.append(MessageStart(self._model, _start_notes(chunk, self._model)))
+        events.append(MessageStart(self._model, _start_notes(chunk, self._model, self._wrapper)))
 
     def _read_usage(self, chunk: dict[str, Any], events: list[StreamEvent]) -> None:
         wire = chunk.get("usageMetadata")
@@ -316,6 +320,7 @@ class StreamReader(BaseStreamReader):
         notes = {
             "form": form,
             "ended": get_finish_reason(rest) if self._has_calls or not self._has_content else None,
+            "wrapper": self._wrapper,
             **rest_notes(rest),
         }
         if trailing := getattr(self._splitter, "trailing", b""):
@@ -367,7 +372,7 @@ def _is_empty_part(part: dict[str, Any]) -> bool:
     return not part.get("text") and part.keys() <= _EMPTY_PART_FIELDS
 
 
-def _start_notes(chunk: dict[str, Any], model: str | None) -> ProviderRaw | None:
+def _start_notes(chunk: dict[str, Any], model: str | None, wrapper: Wrapper | None) -> ProviderRaw | None:
     """Return the notes about the response that the first chunk contains."""
     rest: dict[str, Any] = {key: chunk[key] for key in REPEATED_FIELDS if key in chunk}
     notes: dict[str, Any] = {"form": "none", "unsaid": True}
@@ -379,15 +384,15 @@ def _start_notes(chunk: dict[str, Any], model: str | None) -> ProviderRaw | None
             fields["content"] = {key: value for key, value in content.items() if key != "parts"}
         rest["candidates"], notes["form"] = [fields], None
     default = default_rest(Reply(stop_reason=StopReason.UNKNOWN, model=model), notes)
-    return make_notes(NAME, default, rest, form=notes["form"])
+    return make_notes(NAME, default, rest, form=notes["form"], wrapper=wrapper)
 
 
 def _is_last_chunk(tail: bytes) -> bool:
     """Return whether the remaining bytes are a complete chunk with a finish reason."""
     try:
-        wire = _decode_chunk(tail) if tail else None
-        return bool(wire["candidates"][0]["finishReason"])  # type: ignore[index]
-    except (msgspec.DecodeError, UnicodeDecodeError, JsonError, LookupError, TypeError):
+        wire = _decode_chunk(tail) if tail else {}
+        return bool(unwrap_response(wire)[0]["candidates"][0]["finishReason"])
+    except (msgspec.DecodeError, UnicodeDecodeError, JsonError, LookupError, TypeError, AttributeError):
         return False
 
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from dragoman.dialects.gemini.blocks import unsupported_reason, write_part
+from dragoman.dialects.gemini.code_assist import wrap_response
 from dragoman.dialects.gemini.error import write_error
 from dragoman.dialects.gemini.key_case import NAME
 from dragoman.dialects.gemini.reply import (
@@ -80,6 +81,7 @@ class StreamWriter(BaseStreamWriter):
         self._is_array = framing == "json-array"
         self._has_items = False  # whether the array has an item
         self._model: str | None = None
+        self._wrapper: _Part | None = None
         self._repeated_fields: _Part = {}  # fields that every chunk repeats
         self._content: _Part = {"role": "model"}
         self._candidate: _Part = {"index": 0}
@@ -115,6 +117,7 @@ class StreamWriter(BaseStreamWriter):
         reply = Reply(stop_reason=StopReason.UNKNOWN, model=start.model)
         wire = apply_diff(default_rest(reply, {**notes, "unsaid": True}), notes.get("residue"))
         self._model = start.model
+        self._wrapper = notes.get("wrapper")
         self._repeated_fields = {key: wire[key] for key in REPEATED_FIELDS if key in wire} | self.identity
         first: _Part = next(iter(wire.get("candidates") or ()), {})
         content = first.get("content")
@@ -245,7 +248,8 @@ class StreamWriter(BaseStreamWriter):
         self._is_usage_written = True
         return {"usageMetadata": default_usage(self.usage, 0)}
 
-    def _write_frame(self, wire: _Part) -> bytes:
+    def _write_frame(self, body: _Part) -> bytes:
+        wire = wrap_response(body, self._wrapper)
         if not self._is_array:
             return sse_frame(wire)
         separator, self._has_items = b",\n" if self._has_items else b"[", True

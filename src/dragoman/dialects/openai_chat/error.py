@@ -67,14 +67,30 @@ _OVERFLOW_PHRASES: Final = (
 
 
 def is_error(body: dict[str, Any]) -> bool:
-    """Return whether a body of HTTP 200 is an error: under ``error``, or as a failed status of MiniMax."""
-    return bool(body.get("error")) or _minimax_error(body) is not None
+    """Return whether a body of HTTP 200 is an error: under ``error``, or as a failed status of another API."""
+    return bool(body.get("error")) or (_minimax_error(body) or _cloudflare_error(body)) is not None
+
+
+CLOUDFLARE: Final = "a body of Cloudflare's own API; use its OpenAI-compatible address, /ai/v1/chat/completions"
+
+
+def is_cloudflare(body: dict[str, Any]) -> bool:
+    """Return whether a body, or the fields of a chunk, are an answer of Cloudflare's own API."""
+    is_chunk = isinstance(body.get("response"), str) and not body.keys() & {"object", "done"}
+    return "choices" not in body and (is_chunk or (body.get("success") is True and "result" in body))
 
 
 def _minimax_error(body: dict[str, Any]) -> dict[str, Any] | None:
     match body.get("base_resp"):
         case {"status_code": int(code), "status_msg": str(text)} if code:
             return {"message": text, "code": str(code), "type": _MINIMAX_CODES.get(code, "server_error")}
+    return None
+
+
+def _cloudflare_error(body: dict[str, Any]) -> dict[str, Any] | None:
+    match body:
+        case {"success": False, "errors": [{"message": str(text)} as error, *_]}:
+            return {"message": text, "code": str(error["code"])} if "code" in error else {"message": text}
     return None
 
 
@@ -114,7 +130,7 @@ def _find_error(body: Any) -> dict[str, Any]:
         case {"detail": list(details)}:
             return {**body, "message": msgspec.json.encode(details).decode()[:1024]}
         case dict():
-            return _minimax_error(body) or body
+            return _minimax_error(body) or _cloudflare_error(body) or body
         case _:
             return {}
 

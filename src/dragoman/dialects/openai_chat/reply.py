@@ -21,9 +21,10 @@ from dragoman.dialects.openai_chat.blocks import (
     write_call,
 )
 from dragoman.dialects.openai_chat.chunks import Place
-from dragoman.dialects.openai_chat.error import is_error, read_error, write_error
+from dragoman.dialects.openai_chat.error import CLOUDFLARE, is_cloudflare, is_error, read_error, write_error
 from dragoman.dialects.openai_chat.support import SUPPORT
 from dragoman.dialects.openai_chat.usage import read_usage, write_usage
+from dragoman.errors import FormatError
 from dragoman.event import mark_unusable
 from dragoman.exchange import ErrorClass, Fault, Loss, Reply, StopReason, Written
 from dragoman.jsontext import accepts_json_text, expect_list, expect_object, text_or_none
@@ -85,6 +86,8 @@ def read_reply(body: dict[str, Any]) -> Reply:
     plain = fast_path.read_reply(body)
     if plain is not None:
         return plain
+    if is_cloudflare(body):
+        raise FormatError(CLOUDFLARE, where="$")
     reply, _ = make_reply(body, MessageBuilder(), is_marked=True)
     return reply
 

@@ -167,9 +167,12 @@ def _read_message(message: Any, where: str, builder: MessageBuilder) -> None:
         result = _read_result(wire, where, builder)
         builder.add(Role.TOOL, [result], parent_id=result.tool_use_id)
         return
-    role = _ROLES.get(str(word))
+    role = _ROLES.get(word) if type(word) is str else None
     if role is None:
-        raise FormatError(f"a role is system, developer, user, assistant or tool, not {word!r}", where=f"{where}.role")
+        if type(word) is not str or not word or not wire.get("content"):
+            what = f"a role is system, developer, user, assistant or tool, not {word!r}"
+            raise FormatError(what, where=f"{where}.role")
+        role = Role.unknown(word)  # servers of open models pass further roles to the chat template
     blocks = [block for _, block in read_blocks(wire, where, builder, is_answer=role is Role.ASSISTANT)]
     if not blocks and wire.get("content") == "":
         blocks = [TextBlock("")]

@@ -17,7 +17,7 @@ from msgspec import UNSET, UnsetType
 
 from dragoman.dialects.openai_chat.blocks import LEGACY_ID, NAME, make_message_notes, read_blocks
 from dragoman.dialects.openai_chat.chunks import THINKING_FIELDS, Completion, Piece, Place, decode_chunk
-from dragoman.dialects.openai_chat.error import is_error, read_error
+from dragoman.dialects.openai_chat.error import CLOUDFLARE, is_cloudflare, is_error, read_error
 from dragoman.dialects.openai_chat.reply import default_reply, make_reply
 from dragoman.dialects.openai_chat.usage import read_usage
 from dragoman.errors import FormatError
@@ -380,6 +380,8 @@ class StreamReader(BaseStreamReader):
             self._complete_message(events)
         elif not is_done:
             super().end_stream(events, is_done=False)
+        elif 0 not in self._completion.choices and is_cloudflare(self._completion.top):
+            events.append(stream_error(NAME, "bad_content_type", CLOUDFLARE))
         elif 0 not in self._completion.choices:
             events.append(stream_error(NAME, "empty_response", "the stream ended without content"))
         elif self._is_reason_optional:

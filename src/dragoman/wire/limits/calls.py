@@ -128,6 +128,7 @@ class _Pairs:
                 if isinstance(block, ToolResultBlock):
                     self._positions.setdefault(block.tool_use_id, []).append((number, index))
         self._placed: set[tuple[int, int]] = set()
+        self._answered: set[str] = set()  # calls with a result
 
     def messages(self) -> Messages:
         """Return the messages, each result behind its call."""
@@ -154,6 +155,7 @@ class _Pairs:
                 missing.append(make_result(message, call_id, NO_RESULT))
             else:
                 found.append(place)
+                self._answered.add(call_id)
         self._placed.update(found)
         return [*(self._take_result(place, number) for place in sorted(found)), *missing]
 
@@ -173,7 +175,8 @@ class _Pairs:
             if (number, index) in self._placed:
                 continue
             if isinstance(block, ToolResultBlock):
-                self._report.adjust("tool_result", "the result becomes a text: its call is missing", message)
+                reason = "has a result already" if block.tool_use_id in self._answered else "is missing"
+                self._report.adjust("tool_result", f"the result becomes a text: its call {reason}", message)
                 content.append(TextBlock(f"[result of the tool call {block.tool_use_id}]"))
                 content.extend(block.content)
             else:

@@ -35,6 +35,7 @@ from dragoman.wire.message_builder import make_message
 
 Carries = Callable[[ContentBlock, Role], bool]
 _ASSISTANT, _SYSTEM, _USER, _TOOL = Role.ASSISTANT, Role.SYSTEM, Role.USER, Role.TOOL
+_ROLES: Final = frozenset(Role)
 EMPTY: Final = "(no text)"
 START: Final = "(The conversation starts with the assistant.)"
 CONTINUE: Final = "Continue."
@@ -52,6 +53,7 @@ def fit_history(
     """Return the messages that the target accepts. The blocks of a plain history need no change."""
     session_id = messages[-1].session_id if messages else None
     if not is_plain:
+        messages = _replace_roles(messages, report)
         messages = pair_calls(replace_invalid_calls(_drop_empty(messages, report), report), report)
         if any(_needs_changes(message.content, limits) for message in messages):
             messages = tuple(fitted for m in messages if (fitted := _fit_message(m, limits, report)) is not None)
@@ -65,6 +67,19 @@ def fit_history(
         last = _find_visible(reversed(messages), None if is_plain else carries)
         messages = _fit_order(messages, first, last or first, limits, report)
     return _join_neighbours(messages, report) if limits.alternates else messages
+
+
+def _replace_roles(messages: Messages, report: Report) -> Messages:
+    """Return the messages with roles that every API has: one of another role becomes a message of the user."""
+    if all(message.role in _ROLES for message in messages):
+        return messages
+    replaced: list[Message] = []
+    for message in messages:
+        if message.role not in _ROLES:
+            report.adjust("messages", f"a message of the role {message.role.value} becomes one of the user", message)
+            message = msgspec.structs.replace(message, role=_USER)  # noqa: PLW2901
+        replaced.append(message)
+    return tuple(replaced)
 
 
 def _drop_empty(messages: Messages, report: Report) -> Messages:
