@@ -7,6 +7,7 @@ npm on PATH. nginx is the one on PATH, else that of the Debian package, which is
 
 from __future__ import annotations
 
+import atexit
 import os
 import shutil
 import signal
@@ -176,7 +177,9 @@ def make_gateways(names: list[str], provider: int, console: Console) -> list[Gat
     """Return the gateways of these names that can be started."""
     gateways: list[Gateway] = []
     for name in names:
-        place = Place(provider, free_port(), Path(tempfile.mkdtemp(prefix="gateway-bench-")))
+        folder = Path(tempfile.mkdtemp(prefix="gateway-bench-"))
+        atexit.register(shutil.rmtree, folder, ignore_errors=True)
+        place = Place(provider, free_port(), folder)
         try:
             gateway = MAKERS[name](place, console)
         except (OSError, subprocess.CalledProcessError) as error:
