@@ -83,7 +83,7 @@ async def test_the_page_asks_for_a_key_and_forgets_it_with_its_tab(
     await visitor.sees("API key required")
     await visitor.page.get_by_label("Key", exact=True).fill("not-a-key")
     await visitor.press("Enter")
-    await visitor.sees("API key required")
+    await visitor.sees("The server rejected this key.")
     await visitor.page.get_by_label("Key", exact=True).fill(made.text)
     await visitor.press("Enter")
     await visitor.find("dialog").wait_for(state="detached")
