@@ -22,7 +22,16 @@ from dragoman.dialects.openai_chat.usage import read_plain_usage, write_usage
 from dragoman.exchange import Options, Reply, SideEffects, StopReason, ToolDefinition
 from dragoman.ids import format_default_id
 from dragoman.jsontext import validate_text
-from dragoman.message import ContentBlock, Message, ProviderRaw, Role, TextBlock, ToolResultBlock, ToolUseBlock
+from dragoman.message import (
+    ContentBlock,
+    Message,
+    ProviderRaw,
+    Role,
+    TextBlock,
+    TokenUsage,
+    ToolResultBlock,
+    ToolUseBlock,
+)
 from dragoman.value import unvalidated
 from dragoman.wire.message_builder import MessageBuilder, tool_id_for
 from dragoman.wire.residue import diff, fingerprint
@@ -246,7 +255,7 @@ def read_reply(body: dict[str, Any]) -> Reply | None:
     raw: dict[str, Any] = {"dialect": NAME}
     if message_fields:
         raw["message"] = {"dialect": NAME, "residue": {"set": message_fields}}
-    residue = _find_residue(body, write_usage(usage))
+    residue = _find_residue(body, usage)
     if residue:
         raw["residue"] = residue
     return _reply(
@@ -298,7 +307,7 @@ def _make_calls(calls: Any) -> list[ContentBlock] | None:
     return blocks
 
 
-def _find_residue(body: dict[str, Any], default_usage: dict[str, Any]) -> dict[str, Any]:
+def _find_residue(body: dict[str, Any], usage: TokenUsage) -> dict[str, Any]:
     """Return the difference between the default wire around the choices and this one."""
     residue: dict[str, Any] = {}
     added = {key: body[key] for key in body if key == "system_fingerprint"}
@@ -309,9 +318,22 @@ def _find_residue(body: dict[str, Any], default_usage: dict[str, Any]) -> dict[s
     inside: dict[str, Any] = {
         key: {"is": body[key], "was": _FINGERPRINTS[key]} for key, default in _DEFAULTS.items() if body[key] != default
     }
-    usage = diff(default_usage, body["usage"])
-    if usage is not None:
-        inside["usage"] = usage
+    usage_residue = _find_usage_residue(usage, body["usage"])
+    if usage_residue is not None:
+        inside["usage"] = usage_residue
     if inside:
         residue["in"] = inside
     return residue
+
+
+_NO_DETAILS: Final = {
+    "prompt_tokens_details": fingerprint({"cached_tokens": 0}),
+    "completion_tokens_details": fingerprint({"reasoning_tokens": 0}),
+}
+
+
+def _find_usage_residue(usage: TokenUsage, wire: dict[str, Any]) -> dict[str, Any] | None:
+    """Return the difference between the default wire of a usage and this one."""
+    if len(wire) == 3 and wire["total_tokens"] == wire["prompt_tokens"] + wire["completion_tokens"]:
+        return {"drop": dict(_NO_DETAILS)}  # many providers send only these counts
+    return diff(write_usage(usage), wire)

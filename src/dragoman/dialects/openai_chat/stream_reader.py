@@ -19,7 +19,7 @@ from dragoman.dialects.openai_chat.blocks import LEGACY_ID, NAME, make_message_n
 from dragoman.dialects.openai_chat.chunks import THINKING_FIELDS, Completion, Piece, Place, decode_chunk
 from dragoman.dialects.openai_chat.error import CLOUDFLARE, is_cloudflare, is_error, read_error
 from dragoman.dialects.openai_chat.reply import default_reply, make_reply
-from dragoman.dialects.openai_chat.usage import read_usage
+from dragoman.dialects.openai_chat.usage import read_plain_usage, read_usage
 from dragoman.errors import FormatError
 from dragoman.event import (
     AlternativeComplete,
@@ -269,7 +269,7 @@ class StreamReader(BaseStreamReader):
 
     def _emit_usage(self, events: list[StreamEvent]) -> None:
         top = self._completion.top
-        usage = read_usage(top) if "usage" in top or "x_groq" in top else None
+        usage = read_plain_usage(top) or read_usage(top)
         if usage is None and "usage" in self._completion.first.rest:  # Moonshot
             usage = read_usage({"usage": self._completion.first.rest["usage"]})
         if usage is not None and (usage := later_usage(self._usage, usage)) != self._usage:
