@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import json
 import re
+from typing import TYPE_CHECKING
 
 import pytest
 
 from dragoman.server.auth import local_access, principal
 from tests.strict import call, say, think
-from tests.web.conftest import Visitor
+from tests.web.conftest import Visitor, open_visitor
 from tests.web.content import asks_to_write, picture
 from tests.web.site import Site
+
+if TYPE_CHECKING:
+    from playwright.async_api import Browser
 
 MARKDOWN = """Lantern is a **timer**:
 
@@ -51,15 +55,18 @@ async def test_the_first_message_is_answered_as_it_arrives_with_a_receipt(visito
 
 
 async def test_another_user_of_the_machine_opens_the_page_with_the_token(
-    visitor: Visitor, site: Site, monkeypatch: pytest.MonkeyPatch
+    browser: Browser, site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for module in (local_access, principal):  # with tools on, as here, everybody then needs the token
         monkeypatch.setattr(module, "can_find_users", lambda: False)
+    visitor = await open_visitor(browser, site)  # a connection of other visitors has its user already
+    site.fakes["anthropic"].forget()
     site.fakes["anthropic"].say("Welcome.")
     await visitor.open(f"?token={site.doors.token.text}#/")
     await visitor.answered("May I?", "Welcome.")
     assert "token" not in visitor.page.url
-    await visitor.page.goto("about:blank")  # on this connection, requests after the patch get a 401
+    await visitor.context.close()  # before the patch ends
+    assert visitor.complaints == []
 
 
 async def test_code_is_copied(visitor: Visitor, site: Site) -> None:
