@@ -263,42 +263,53 @@ def compare(options: argparse.Namespace, console: Console) -> None:
         load.stop()
 
 
-_SOAK_COLUMNS = ("minute", "requests", "requests/s", "p99 ms", "CPU µs", "memory MB", "open files", "errors")
+_SOAK_COLUMNS = ("minute", "requests", "requests/s", "p99 ms", "÷ bare", "CPU µs", "memory MB", "open files", "errors")
 _SLOW_COLUMNS = ("slow", "requests/s", "p50 ms", "p99 ms", "CPU µs", "memory MB", "open files", "errors")
 
 
 def soak(options: argparse.Namespace, console: Console) -> None:
-    """Load our gateway for a long time, and print its memory, its open files and its latency after each interval."""
+    """Load our gateway for a long time, and print its memory, its open files and its latency after each interval.
+
+    Each interval also loads a bare proxy. Other programs on the machine delay both, so the ratio of their latencies
+    shows whether our own latency changes.
+    """
     load = LoadGenerator()
-    (gateway,) = make_gateways(["dragoman-durable"], load.port, console)
-    gateway.start(0 if _CAN_PIN else None)
+    gateways = make_gateways(["dragoman-durable", "translate"], load.port, console)
     cases = list(itertools.product(ROUTES, (False, True), (4, 16, 64)))
-    step_s = max(1.0, options.soak / 10 / len(cases))
+    step_s = max(1.0, options.soak / 10 / (len(cases) + 1))
     start = time.monotonic()
     print_row(console, _SOAK_COLUMNS)
     try:
+        gateway, bare = start_all(gateways, console)
         while time.monotonic() - start < options.soak:
-            cpu_start_s, _, _ = read_usage(gateway)
-            results = [
-                load.run(gateway, route, stream=stream, connections=flight, seconds=step_s)
-                for route, stream, flight in cases
-            ]
-            cpu_s, memory_mb, files = read_usage(gateway)
-            count, seconds = sum(item["requests"] for item in results), sum(item["seconds"] for item in results)
-            p99_ms = statistics.median(item["latency_us"]["p99"] for item in results) / 1e3
+            with resume(bare):
+                limit = load.run(bare, ROUTES[0], stream=False, connections=16, seconds=step_s)
+            with resume(gateway):
+                cpu_start_s, _, _ = read_usage(gateway)
+                results = {
+                    (route, stream, flight): load.run(gateway, route, stream=stream, connections=flight, seconds=step_s)
+                    for route, stream, flight in cases
+                }
+                cpu_s, memory_mb, files = read_usage(gateway)
+            count = sum(item["requests"] for item in results.values())
+            seconds = sum(item["seconds"] for item in results.values())
+            p99_ms = statistics.median(item["latency_us"]["p99"] for item in results.values()) / 1e3
+            ratio = results[ROUTES[0], False, 16]["latency_us"]["p99"] / limit["latency_us"]["p99"]
             row = (
                 f"{(time.monotonic() - start) / 60:.1f}",
                 f"{count:,}",
                 f"{count / seconds:,.0f}",
                 f"{p99_ms:.1f}",
+                f"{ratio:.1f}",
                 f"{(cpu_s - cpu_start_s) / max(1, count) * 1e6:,.0f}",
                 f"{memory_mb:.0f}",
                 str(files),
-                str(sum(item["errors"] for item in results)),
+                str(sum(item["errors"] for item in results.values())),
             )
             print_row(console, row)
     finally:
-        gateway.stop()
+        for item in gateways:
+            item.stop()
         load.stop()
 
 
