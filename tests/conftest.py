@@ -23,7 +23,7 @@ from hypothesis import HealthCheck, settings
 
 from dragoman.local import find_weights
 from dragoman.local.weights import VARIABLE as WEIGHTS_VARIABLE
-from tests import cli_runner, order
+from tests import cli_runner, order, worker_messages
 from tests.cli_store import chats  # noqa: F401  a store for the tests of commands
 from tests.servers.fixtures import (  # noqa: F401  one of each for a process, whatever folder its tests are in
     aimock_server,
@@ -76,6 +76,11 @@ settings.register_profile(
 )
 settings.register_profile("long", settings.get_profile("default"), max_examples=5_000)
 settings.load_profile(os.environ.get("DRAGOMAN_HYPOTHESIS", "default"))
+
+
+def pytest_sessionstart(session: pytest.Session) -> None:
+    """Let a worker send only what the end of the run prints."""
+    worker_messages.shorten(session.config)
 
 
 @pytest.hookimpl(tryfirst=True)

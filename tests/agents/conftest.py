@@ -35,7 +35,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         return
     mark = pytest.mark.skip(reason="make test-agents installs coding agents and runs them through the gateway")
     for item in items:
-        if HERE in item.path.parents and "programs_folder" in getattr(item, "fixturenames", ()):
+        if "programs_folder" in getattr(item, "fixturenames", ()) and HERE in item.path.parents:
             item.add_marker(mark)
 
 
