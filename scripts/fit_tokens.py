@@ -16,6 +16,7 @@ import logging
 import re
 import statistics
 import sys
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from operator import mul
 from pathlib import Path
@@ -32,7 +33,7 @@ from dragoman.message import ToolResultBlock
 from dragoman.tokens import FORMAT_COUNTS, TEXT_COUNTS, Family, Measure
 
 DATA: Final = Path(__file__).parent.parent / "src" / "dragoman" / "tokens.json"
-MIN_RECORDS: Final = 4  # of a half, for a family of its own
+MIN_RECORDS: Final = 5  # of the half that is fitted; models of a family with fewer belong to the next that matches
 MIN_OWN_RECORDS: Final = 10  # a family with fewer is fitted with the narrower ones of its name: grok with grok-3
 # Families, the first that matches: name, tokenizer, pattern of ``provider:model``.
 FAMILIES: Final = (
@@ -54,8 +55,7 @@ FAMILIES: Final = (
     ("qwen-3.5", "o200k", r"qwen-?3[.-][56]"),
     ("qwen-ollama", "o200k", r"^ollama.*qwen"),
     ("qwen", "o200k", r"qwen|qwq"),
-    ("deepseek-v4", "o200k", r"deepseek-v4"),
-    ("deepseek-r1", "o200k", r"deepseek-(r1|reasoner)(?!.*llama)"),
+    ("deepseek-v4", "o200k", r"deepseek-v4|^deepseek"),  # DeepSeek serves its older names with newer models
     ("deepseek", "o200k", r"deepseek(?!.*llama)"),
     ("magistral", "o200k", r"magistral"),
     ("mistral-small", "o200k", r"mistral-small-latest"),
@@ -72,7 +72,6 @@ FAMILIES: Final = (
     ("nova-2", "o200k", r"nova-2"),
     ("nova", "o200k", r"nova"),
     ("sonar", "o200k", r"sonar"),
-    ("llama-4", "o200k", r"llama-?4"),
     ("llama-bare", "o200k", r"^(nvidia|cerebras|bedrock).*llama-?3|llama3\.1$"),  # without a date in the system prompt
     ("llama-3.3", "o200k", r"llama-?3[.-]?[123]"),
     ("llama", "o200k", r"llama"),
@@ -88,7 +87,12 @@ _USUAL_FORMAT: Final = {
     "prompt": 4, "message": 4, "system": 1, "call": 8, "result": 6, "thought": 0.3, "signature": 0.01, "reasoning": 1,
     "usual_reasoning": 0, "no_system": 0,
     "forced": 1, "image": 85, "tile": 170, "area": 0.05, "tools": 20,
-    "tool": 10, "tool_text": 1.0, "node": 2, "property": 4, "choice": 1, "required": 1, "keyword": 2,
+    "tool": 10, "tool_text": 1.0, "node": 2, "property": 4, "choice": 1, "required": 1, "keyword": 2, "tool_json": 0,
+}  # fmt: skip
+# Chat templates of open models write tools as JSON. Their servers leave tools out if the request forbids calls.
+_CLOSED: Final = re.compile("gpt|o-series|claude|gemini")
+_USUAL_OPEN_FORMAT: Final = {
+    **_USUAL_FORMAT, "tool_text": 0, "node": 0, "property": 0, "choice": 0, "required": 0, "keyword": 0, "tool_json": 1,
 }  # fmt: skip
 # Fields of a request after which the provider adds text of its own or of an earlier call.
 _STATE: Final = frozenset(
@@ -114,10 +118,11 @@ _STATE: Final = frozenset(
 class Sample(msgspec.Struct):
     """A recorded prompt: its counts, and its tokens as the provider counted them."""
 
-    family: str
+    model: str  # provider:model
     counts: Measure
     tokens: int
     is_fitted: bool  # belongs to the half that is fitted
+    may_call: bool = True  # the request does not forbid calls of tools
 
 
 def read_samples(folder: Path) -> Iterator[Sample]:
@@ -137,7 +142,9 @@ def read_samples(folder: Path) -> Iterator[Sample]:
             model = f"{record['provider']}:{request.model or reply.model or record['endpoint']}"
             digest = hashlib.sha256(record["id"].encode()).digest()
             counts = tokens.measure(request.messages, request.tools, request.options)  # type: ignore[arg-type]
-            yield Sample(family_name(model), counts, counted, digest[-1] % 2 == 0)
+            choice = request.options.tool_choice
+            may_call = choice is None or choice.mode != "none"
+            yield Sample(model, counts, counted, digest[-1] % 2 == 0, may_call)
 
 
 def _read_exchange(record: dict[str, Any], names: dict[str, str]) -> tuple[Request, Reply] | None:
@@ -174,9 +181,20 @@ def _is_system(model: str | None) -> bool:
     return re.search(r"compound|/auto$", model or "") is not None
 
 
-def family_name(model: str) -> str:
+def find_families(samples: Sequence[Sample]) -> list[tuple[str, str, str]]:
+    """Return the families with enough records, most specific first, and last the one of all models."""
+    families = [*FAMILIES, ("other", "o200k", "")]
+    while True:
+        sizes = Counter(family_name(sample.model, families) for sample in samples)
+        small = next((family for family in families[:-1] if sizes[family[0]] < MIN_RECORDS), None)
+        if small is None:
+            return families
+        families.remove(small)
+
+
+def family_name(model: str, families: Sequence[tuple[str, str, str]]) -> str:
     """Return the name of the family of a model."""
-    return next((name for name, _, pattern in FAMILIES if re.search(pattern, model.lower())), "other")
+    return next(name for name, _, pattern in families if re.search(pattern, model.lower()))
 
 
 # --- fit -------------------------------------------------------------------------------------------------------------
@@ -204,7 +222,7 @@ def fit(
     return figures
 
 
-_PULL: Final = 0.01
+_PULL: Final = 0.003
 _TOKENIZERS: Final = {  # the families whose texts are fitted together; other families differ by a factor
     "o200k": "gpt-(4o|5|oss)|o-series",
     "cl100k": "gpt-4$",
@@ -250,32 +268,39 @@ def fit_text(samples: Sequence[Sample]) -> dict[str, float]:
     return dict(zip(TEXT_COUNTS, fit(rows, [sample.tokens for sample in plain], usual), strict=False))
 
 
-def fit_format(samples: Sequence[Sample], text: dict[str, float]) -> dict[str, float]:
+def fit_format(name: str, samples: Sequence[Sample], text: dict[str, float]) -> dict[str, float]:
     """Return the figures of the format of a family, with those of texts as they are."""
+    is_closed = _CLOSED.match(name) is not None
+    if not is_closed:
+        samples = [sample for sample in samples if sample.may_call]
     figures = [text[name] for name in TEXT_COUNTS]
     rows = [[sum(map(mul, figures, sample.counts.text)), *sample.counts.format_counts(figures)] for sample in samples]
-    usual = [1.0, *_USUAL_FORMAT.values()]
-    scale, *rest = fit(rows, [sample.tokens for sample in samples], usual, first_pull=10)
+    if is_closed:
+        rows = [[*row[:-1], 0.0] for row in rows]
+    usual = (_USUAL_FORMAT if is_closed else _USUAL_OPEN_FORMAT).values()
+    scale, *rest = fit(rows, [sample.tokens for sample in samples], [1.0, *usual], first_pull=10)
     return {"scale": scale, **dict(zip(FORMAT_COUNTS, rest, strict=True))}
 
 
 def fit_families(samples: Sequence[Sample]) -> list[Family]:
     """Return the figures of every family with enough records, and last those of all records together."""
     fitted = [sample for sample in samples if sample.is_fitted]
+    names = find_families(fitted)
+    by_name: dict[str, list[Sample]] = {name: [] for name, _, _ in names}
+    for sample in fitted:
+        by_name[family_name(sample.model, names)].append(sample)
     texts = {
-        tokenizer: fit_text([sample for sample in fitted if re.match(pattern, sample.family)])
+        tokenizer: fit_text([sample for name in by_name if re.match(pattern, name) for sample in by_name[name]])
         for tokenizer, pattern in _TOKENIZERS.items()
     }
     families = []
-    for name, tokenizer, pattern in (*FAMILIES, ("other", "o200k", "")):
-        own = [sample for sample in fitted if name in (sample.family, "other")]
-        if len(own) < MIN_RECORDS:
-            continue
+    for name, tokenizer, pattern in names:
+        own = by_name[name] if pattern else fitted
         if len(own) < MIN_OWN_RECORDS:
-            own += [sample for sample in fitted if sample.family.startswith(f"{name}-")]
-        form = fit_format(own, texts[tokenizer])
+            own = [*own, *(sample for other in by_name if other.startswith(f"{name}-") for sample in by_name[other])]
+        form = fit_format(name, own, texts[tokenizer])
         text = {key: value * form["scale"] for key, value in texts[tokenizer].items()}
-        for key in ("tool_text", "thought"):
+        for key in ("tool_text", "thought", "tool_json"):
             form[key] /= form["scale"] or 1
         families.append(_make_family(name, pattern, text, form))
     return families
@@ -294,13 +319,12 @@ def _make_family(name: str, pattern: str, text: Mapping[str, float], form: Mappi
 
 
 def errors_by_family(samples: Sequence[Sample], families: Sequence[Family]) -> dict[str, list[float]]:
-    """Return the relative errors of the half that is measured, by family."""
-    by_name = {family.name: family for family in families}
+    """Return the relative errors of the half that is measured, by family, of estimates as users receive them."""
     errors: dict[str, list[float]] = {}
     for sample in samples:
         if not sample.is_fitted:
-            family = by_name.get(sample.family, families[-1])
-            error = abs(family.tokens(sample.counts) - sample.tokens) / sample.tokens
+            family = next(family for family in families if re.search(family.pattern, sample.model.lower()))
+            error = abs(max(1, round(family.tokens(sample.counts))) - sample.tokens) / sample.tokens
             errors.setdefault(family.name, []).append(error)
     return errors
 

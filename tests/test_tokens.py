@@ -182,6 +182,13 @@ WITHIN_5_PERCENT = (
     "qwen",
     "command-a",
     "nova-2",
+    "gemini-3-vertex",
+    "mistral-large",
+    "llama-3.3",
+    "llama-bare",
+    "command",
+    "venice",
+    "nova",
 )
 
 

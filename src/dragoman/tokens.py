@@ -77,6 +77,7 @@ FORMAT_COUNTS: Final = (
     "choice",  # values of enumerations
     "required",
     "keyword",  # other keywords of a schema
+    "tool_json",  # estimate of tool definitions as JSON, which the templates of open models contain
 )
 
 
@@ -168,11 +169,14 @@ class _Meter:
         self.texts: list[str] = []
         self.thoughts: list[str] = []
         self.tool_texts: list[str] = []
+        self.tool_jsons: list[str] = []
         self.counts: dict[str, float] = dict.fromkeys(FORMAT_COUNTS, 0)
 
     def measure(self) -> Measure:
-        text, thought, tool_text = map(_sum_counts, (self.texts, self.thoughts, self.tool_texts))
-        return Measure(text, thought, tool_text, self.counts)
+        text, thought, tool_text, tool_json = map(
+            _sum_counts, (self.texts, self.thoughts, self.tool_texts, self.tool_jsons)
+        )
+        return Measure(text, thought, tool_text, tool_json, self.counts)
 
     def add_message(self, message: msg.Message) -> None:
         self.counts["message"] += 1
@@ -222,6 +226,7 @@ class _Meter:
         self.counts["tools"] = 1
         self.counts["tool"] += 1
         self.tool_texts += (tool.name, tool.description)
+        self.tool_jsons.append(_write_tool(tool))
         self._add_schema(tool.input_schema)
 
     def _add_schema(self, schema: Any) -> None:
@@ -250,6 +255,11 @@ class _Meter:
                     self.counts["keyword"] += 1
 
 
+def _write_tool(tool: ToolDefinition) -> str:
+    function = {"name": tool.name, "description": tool.description, "parameters": tool.input_schema}
+    return msgspec.json.encode({"type": "function", "function": function}).decode()
+
+
 def _signature_length(raw: msg.ProviderRaw | None) -> int:
     """Return the length of the signature that Gemini adds to other blocks."""
     residue = raw.get("residue") if raw is not None else None
@@ -259,17 +269,19 @@ def _signature_length(raw: msg.ProviderRaw | None) -> int:
 
 
 class Measure(msgspec.Struct, frozen=True):
-    """The counts of a prompt: of its texts, of its reasoning, of the texts in its tools, and of everything else."""
+    """The counts of a prompt: of its texts, its reasoning, the texts and the JSON of its tools, and everything else."""
 
     text: Counts
     thought: Counts
     tool_text: Counts
+    tool_json: Counts
     format: dict[str, float]
 
     def format_counts(self, text_figures: Sequence[float]) -> list[float]:
-        """Return the counts in the order of ``FORMAT_COUNTS``, with estimates of reasoning and of texts in tools."""
-        tool_text = sum(map(mul, text_figures, self.tool_text))
-        counts = {**self.format, "tool_text": tool_text, "thought": sum(map(mul, text_figures, self.thought))}
+        """Return the counts in the order of ``FORMAT_COUNTS``, with estimates of reasoning and of tools."""
+        counts = dict(self.format)
+        for name in ("thought", "tool_text", "tool_json"):
+            counts[name] = sum(map(mul, text_figures, getattr(self, name)))
         return [counts[name] for name in FORMAT_COUNTS]
 
 
