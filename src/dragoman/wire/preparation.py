@@ -88,7 +88,10 @@ def _are_plain_blocks(content: Iterable[ContentBlock], role: Role, open_ids: Ope
     """Whether blocks are plain texts and calls; adds the ids of the calls to ``open_ids``."""
     for block in content:
         if type(block) is TextBlock:
-            if not _is_plain_text(block, dialect):
+            text, raw = block.text, block.provider_raw
+            if not text or text.isspace() or block.citations or block.cache_hint is not None:
+                return False
+            if raw is not None and _is_noted(raw, dialect):
                 return False
         elif role is _ASSISTANT and type(block) is ToolUseBlock:
             if block.cache_hint is not None or block.free_form or block.id in open_ids:
