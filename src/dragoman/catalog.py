@@ -185,7 +185,7 @@ class Catalog:
         """Return the names of models that are similar to an unknown one, as a remedy."""
         if ids := self._bare_names.get(name):
             return f"Several providers have it: use {' or '.join(ids)}"
-        similar = _find_similar(name, (*self._aliases, *self._bare_names, *self.models))
+        similar = find_similar(name, (*self._aliases, *self._bare_names, *self.models))
         hint = f"Did you mean {' or '.join(similar)}? " if similar else ""
         return f"{hint}Run dragoman models for all names, or use provider:model"
 
@@ -297,11 +297,12 @@ def _suggest_provider(name: str, choices: Iterable[Provider]) -> str:
     keys = sorted(row.key for row in choices)
     if len(keys) <= _MAX_LISTED:
         return f"Known are {', '.join(keys)}"
-    hint = " or ".join(_find_similar(name, keys))
+    hint = " or ".join(find_similar(name, keys))
     return f"{f'Did you mean {hint}? ' if hint else ''}Run dragoman models for all names"
 
 
-def _find_similar(name: str, names: Iterable[str]) -> list[str]:
+def find_similar(name: str, names: Iterable[str]) -> list[str]:
+    """Return up to three names that are similar to a name, the most similar first."""
     import difflib  # noqa: PLC0415  only for an error
 
     return difflib.get_close_matches(name, list(names), n=3, cutoff=0.5)

@@ -2,21 +2,30 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 from pathlib import Path
+from typing import Any
 
+import msgspec
 import pytest
 
 from dragoman import settings
 from dragoman.errors import SettingsError
 from dragoman.gateway.config import config_from
 from dragoman.gateway.endpoints import ENDPOINTS, detect_dialect, match
+from dragoman.gateway.error_shapes import fault_from
 from dragoman.gateway.headers import forward_query, key_candidates, request_headers
+from dragoman.gateway.missing_endpoint import missing_endpoint
 from dragoman.gateway.model_names import ModelNames
 from dragoman.gateway.types import GatewayError
 from dragoman.turn.services import make_registry
 from tests.conftest import ROOT
+from tests.lazy import LazyModule
+from tests.server.conftest import ServerFixture
 
+anthropic: Any = LazyModule("anthropic")
+openai: Any = LazyModule("openai")
 CONFIG = """
 [providers.anthropic]
 api_key = "sk-ant-0123456789"
@@ -73,6 +82,72 @@ def test_a_path_names_its_endpoint() -> None:
 
 
 @pytest.mark.parametrize(
+    ("method", "path", "status", "message"),
+    [
+        (
+            "POST",
+            "/v1/batches",
+            404,
+            "the gateway does not serve this endpoint. Send the request to the provider itself.",
+        ),
+        ("GET", "/v1/messages/batches", 404, "does not serve this endpoint"),
+        ("POST", "/v1/v1/messages", 404, "POST /v1/messages does. Correct the base URL"),
+        ("POST", "/messages", 404, "POST /v1/messages does"),
+        ("POST", "//v1/chat/completions", 404, "POST /v1/chat/completions does"),
+        ("POST", "/v1/v1beta/models/g:generateContent", 404, "POST /v1beta/models/g:generateContent does"),
+        ("GET", "/v1/chat/completions", 405, "does not support GET. Send POST."),
+        ("GET", "/v1beta/files", 404, "does not serve this endpoint"),
+        ("POST", "/api/pull", 404, "does not serve this endpoint"),
+        ("POST", "/v2/embed", 404, "does not serve this endpoint"),
+        ("POST", "/model/m/count-tokens", 404, "does not serve this endpoint"),
+    ],
+)
+def test_an_endpoint_that_is_not_served_is_named_in_the_shape_of_its_api(
+    method: str, path: str, status: int, message: str
+) -> None:
+    response = missing_endpoint(method, path, {}, "req_1")
+    assert response is not None
+    assert response.status == status
+    assert response.headers.get("allow") == ("POST" if status == 405 else None)
+    assert isinstance(response.body, bytes)
+    wire = msgspec.json.decode(response.body)
+    shapes = {
+        "messages": lambda: wire["error"]["message"] if wire["type"] == "error" else "",
+        "/v1beta": lambda: wire["error"]["message"] if wire["error"]["status"] else "",
+        "/api/": lambda: wire["error"],
+        "/v2/": lambda: wire["message"],
+        "/model/": lambda: wire["message"] if wire["__type"] else "",
+        "/v1/": lambda: wire["error"]["message"] if "param" in wire["error"] else "",
+    }
+    assert message in next(read for part, read in shapes.items() if part in path)()
+
+
+@pytest.mark.parametrize("path", ["/", "/logo.png", "/api/v1/agent/models/none", "/api/none", "/metrics/none"])
+def test_other_paths_are_not_those_of_a_provider(path: str) -> None:
+    assert missing_endpoint("GET", path, {}) is None
+
+
+async def test_the_sdks_understand_that_an_endpoint_is_not_served(gateway_server: ServerFixture) -> None:
+    def call() -> list[str]:
+        base_url, texts = gateway_server.base_url, []
+        with openai.OpenAI(api_key="x", base_url=f"{base_url}/v1", max_retries=0) as client:
+            with pytest.raises(openai.NotFoundError) as caught:
+                client.batches.list()
+            assert (caught.value.type, caught.value.code) == ("invalid_request_error", "unknown_url")
+            texts.append(caught.value.message)
+        with anthropic.Anthropic(api_key="x", base_url=f"{base_url}/v1", max_retries=0) as claude:
+            with pytest.raises(anthropic.NotFoundError) as refused:
+                claude.messages.create(model="m", max_tokens=5, messages=[{"role": "user", "content": "hi"}])
+            assert refused.value.request_id
+            texts.append(refused.value.body["error"]["message"])
+        return texts
+
+    unserved, doubled = await asyncio.to_thread(call)
+    assert "GET /v1/batches does not exist here" in unserved
+    assert doubled.endswith("POST /v1/messages does. Correct the base URL of the client.")
+
+
+@pytest.mark.parametrize(
     ("path", "headers", "dialect"),
     [
         ("/v1/models", {}, "openai_chat"),
@@ -114,6 +189,27 @@ def test_a_name_that_no_model_has_is_not_found(names: ModelNames, name: str, dia
     with pytest.raises(GatewayError) as caught:
         names.find(name, dialect)
     assert (caught.value.fault.code, caught.value.fault.status) == ("not_found", 404)
+
+
+@pytest.mark.parametrize(
+    ("name", "dialect", "message"),
+    [
+        ("gemini-3.8-flash", "gemini", "Gemini: no API key is set. Set GEMINI_API_KEY"),
+        ("gemini-of-tomorrow", "gemini", "Gemini: no API key is set"),
+        ("claud-big", "cohere", "Did you mean claude-big"),
+    ],
+)
+def test_an_unknown_name_has_a_reason_or_a_suggestion(names: ModelNames, name: str, dialect: str, message: str) -> None:
+    with pytest.raises(GatewayError) as caught:
+        names.find(name, dialect)
+    assert f"The model {name!r} cannot be called here." in str(caught.value)
+    assert message in str(caught.value)
+
+
+def test_a_missing_key_is_reported_with_what_to_do() -> None:
+    with pytest.raises(SettingsError) as caught:
+        settings.load(environment={}, keyring=lambda _: None).endpoint("anthropic")
+    assert "Anthropic: no API key is set. Set ANTHROPIC_API_KEY" in fault_from(caught.value).message
 
 
 def test_an_invalid_table_is_rejected() -> None:

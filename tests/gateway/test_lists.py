@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 from typing import Any
 
@@ -9,9 +10,12 @@ import msgspec
 import pytest
 
 from tests.gateway.test_passthrough import post, run_gateway
+from tests.lazy import LazyModule
 from tests.server.conftest import ServerFixture
 from tests.servers.faulty_server import make_answer
 
+anthropic: Any = LazyModule("anthropic")
+genai: Any = LazyModule("google.genai")
 HI = [{"role": "user", "content": "hi there, how are you?"}]
 
 
@@ -41,6 +45,30 @@ async def test_each_client_gets_the_list_in_its_own_shape(gateway_server: Server
         assert response.status == 200
     async with gateway_server.client.post("/api/show", json={"model": "ollama"}) as response:
         assert "tools" in (await response.json())["capabilities"]
+
+
+async def test_lists_have_pages(gateway_server: ServerFixture) -> None:
+    def collect() -> None:
+        base_url = gateway_server.base_url
+        with anthropic.Anthropic(api_key="x", base_url=base_url, max_retries=0) as client:
+            ids = [model.id for model in client.models.list()]
+            assert len(ids) > 5
+            page = client.models.list(limit=2)
+            assert ([model.id for model in page.data], page.has_more) == (ids[:2], True)
+            assert [model.id for model in client.models.list(limit=2)] == ids
+            before = client.models.list(limit=2, before_id=ids[3])
+            assert ([model.id for model in before.data], before.has_more) == (ids[1:3], True)
+            assert page.data[0].max_input_tokens > 0
+            for wrong in ({"limit": -1}, {"after_id": "none"}):
+                with pytest.raises(anthropic.BadRequestError):
+                    client.models.list(**wrong)
+        options = genai.types.HttpOptions(base_url=base_url)
+        with genai.Client(api_key="x", http_options=options) as client:
+            pager = client.models.list(config={"page_size": 2})
+            assert [model.name for model in pager.page] == [f"models/{name}" for name in ids[:2]]
+            assert [model.name for model in pager] == [f"models/{name}" for name in ids]
+
+    await asyncio.to_thread(collect)
 
 
 @pytest.mark.parametrize("model", ["openai_chat", "anthropic", "gemini"])

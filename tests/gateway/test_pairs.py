@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from typing import Any
 
 import httpx
@@ -176,3 +177,18 @@ async def test_a_responses_body_at_the_chat_path_gets_chat_chunks(gateway_server
     assert '"finish_reason":"tool_calls"' in text
     assert text.endswith("data: [DONE]\n\n")
     assert gateway_server.fakes[upstream].refused == []
+
+
+@pytest.mark.parametrize("upstream", ["bedrock_converse", "cohere"])
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/messages", "/v1/responses", "/api/chat"])
+async def test_a_reply_names_its_model_if_the_provider_does_not(
+    gateway_server: ServerFixture, upstream: str, path: str
+) -> None:
+    question = [{"role": "user", "content": "hi"}]
+    body = {"model": upstream, "max_tokens": 50, "input" if "responses" in path else "messages": question}
+    for stream in (False, True):
+        gateway_server.fakes[upstream].answer_with(say("Hello."))
+        async with gateway_server.client.post(path, json={**body, "stream": stream}) as response:
+            text = await response.text()
+        assert response.status == 200, text
+        assert set(re.findall(r'"model":\s?"([^"]*)"', text)) == {"model"}

@@ -86,6 +86,41 @@ async def test_a_conversation_collects_its_items(gateway_server: ServerFixture) 
     assert "First." in str(fake.bodies[-1])
 
 
+async def test_items_are_listed_as_the_api_lists_them(gateway_server: ServerFixture) -> None:
+    fake = gateway_server.fakes["openai_responses"]
+    texts = [f"Item {number}" for number in range(5)]
+    messages: Any = [{"role": "user", "content": text} for text in texts]
+
+    def converse() -> None:
+        with sdk(gateway_server) as client:
+            response = client.responses.create(model="anthropic", input=messages)
+            listed = list(client.responses.input_items.list(response.id, limit=2, order="asc"))
+            assert [item.content[0].text for item in listed] == texts
+            with pytest.raises(openai.BadRequestError, match="Retrieve it without stream"):
+                client.responses.retrieve(response.id, stream=True)
+            conversation = client.conversations.create(items=[*messages, {"role": "assistant", "content": "Said."}])
+            items = list(client.conversations.items.list(conversation.id, limit=2))
+            assert [item.content[0].text for item in items] == ["Said.", *reversed(texts)]
+            assert items[0].content[0].type == "output_text"
+            found = client.conversations.items.retrieve(items[1].id, conversation_id=conversation.id)
+            assert found.content[0].text == "Item 4"
+            left = client.conversations.items.delete(items[1].id, conversation_id=conversation.id)
+            assert left.id == conversation.id
+            for call in (client.conversations.items.retrieve, client.conversations.items.delete):
+                with pytest.raises(openai.NotFoundError):
+                    call(items[1].id, conversation_id=conversation.id)
+            with pytest.raises(openai.BadRequestError, match="there is no item"):
+                client.conversations.items.list(conversation.id, after=items[1].id)
+            with pytest.raises(openai.BadRequestError, match="each item must be an object"):
+                client.conversations.create(items=["text"])
+            client.responses.create(model="openai_responses", input="More?", conversation=conversation.id)
+
+    await asyncio.to_thread(converse)
+    sent = fake.bodies[-1]["input"]
+    assert [item["content"][0]["text"] for item in sent] == [*texts[:4], "Said.", "More?"]
+    assert not any("id" in item for item in sent), "the provider does not know the ids of the gateway"
+
+
 async def test_what_is_deleted_or_was_not_stored_cannot_be_continued(gateway_server: ServerFixture) -> None:
     def converse() -> None:
         with sdk(gateway_server) as client:
@@ -132,7 +167,7 @@ async def test_state_of_one_key_does_not_exist_for_another(tmp_path: Path) -> No
             tried += 1
             async with server.client.request(endpoint.method, path, data=b"{}") as response:
                 assert response.status == 401
-        assert tried == 9
+        assert tried == 11
         body = {"model": "anthropic", "input": "hi", "previous_response_id": ids["responses"]}
         headers = {"Authorization": f"Bearer {keys['bob']}"}
         async with server.client.post("/v1/responses", json=body, headers=headers) as response:

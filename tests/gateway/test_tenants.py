@@ -43,8 +43,10 @@ async def test_an_object_of_another_owner_does_not_exist(tmp_path: Path, endpoin
         owner, others = await make_callers(server)
         ids = await create_objects(server, owner)
         kind = endpoint.path.split("/")[1]
-        path = endpoint.paths[0].replace("{id}", ids[kind])
-        missing = endpoint.paths[0].replace("{id}", ids[kind][:-3] + "XYZ")
+        _, listed = await send(server, owner, "GET", f"/v1/conversations/{ids['conversations']}/items")
+        with_item = endpoint.paths[0].replace("{item}", listed["data"][0]["id"])
+        path = with_item.replace("{id}", ids[kind])
+        missing = with_item.replace("{id}", ids[kind][:-3] + "XYZ")
         body = {"items": ITEMS, "metadata": {"by": "another"}} if endpoint.method == "POST" else None
         before = await send(server, owner, "GET", f"/v1/{kind}/{ids[kind]}")
         for other in others:

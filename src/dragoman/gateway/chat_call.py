@@ -350,7 +350,7 @@ class ChatCall:
             return self._native_response(target, response, self._with_previous(body))
         if reply.fault is not None:
             return Failure(reply.fault, target)
-        written = plain or write_reply(reply, await self._caller_form())
+        written = plain or write_reply(reply, await self._caller_form(target))
         losses = (*attempt.losses, *written.losses)
         await self._record(target, reply, losses, written.wire if self._state is not None else None)
         return self._make_response(target, written.wire, losses)
@@ -411,7 +411,8 @@ class ChatCall:
         is_asked = request.reply_dialect != "openai_chat" or (
             isinstance(options, dict) and options.get("include_usage") is True
         )
-        return StreamTranslator(provider, await self._caller_form(), request.framing, with_usage=is_asked)
+        form = await self._caller_form(attempt.target)
+        return StreamTranslator(provider, form, request.framing, with_usage=is_asked)
 
     async def _send_stream(self, attempt: Attempt, pump: StreamPump) -> AsyncGenerator[bytes, None]:
         """Yield the caller's bytes. The reply is recorded before the last of them."""
@@ -444,10 +445,16 @@ class ChatCall:
 
     # --- both --------------------------------------------------------------------------------------------------------
 
-    async def _caller_form(self) -> CallerForm:
+    async def _caller_form(self, target: Target) -> CallerForm:
         canonical = await self.canonical()
-        dialect = self._client_request.reply_dialect
-        return CallerForm(dialect, self._identity(), ToolForms(canonical.tools), self._new_call_id, self._end_fields)
+        return CallerForm(
+            self._client_request.reply_dialect,
+            target.model.name,
+            self._identity(),
+            ToolForms(canonical.tools),
+            self._new_call_id,
+            self._end_fields,
+        )
 
     def _end_fields(self) -> dict[str, Any]:
         return end_fields(self._client_request.reply_dialect, self._services.clock())

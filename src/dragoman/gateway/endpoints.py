@@ -106,6 +106,8 @@ ENDPOINTS: Final = (
     _state("DELETE", "/conversations/{id}", "delete_conversation"),
     _state("GET", "/conversations/{id}/items", "list_items"),
     _state("POST", "/conversations/{id}/items", "create_items"),
+    _state("GET", "/conversations/{id}/items/{item}", "retrieve_item"),
+    _state("DELETE", "/conversations/{id}/items/{item}", "delete_item"),
     GatewayEndpoint(method="GET", path="/models", operation="models", dialect=None, versions=("/v1", "/v1beta", "")),
     GatewayEndpoint(
         method="GET", path="/models/{model}", operation="model", dialect=None, versions=("/v1", "/v1beta", "")
@@ -117,7 +119,7 @@ _PLACE: Final = re.compile(r"\\\{(\w+)\\\}")
 def _compile(path: str) -> re.Pattern[str]:
     """Return the pattern of a path. The name of a model may contain slashes, an id may not."""
     return re.compile(
-        _PLACE.sub(lambda place: f"(?P<{place[1]}>{'[^/]+' if place[1] == 'id' else '.+'})", re.escape(path))
+        _PLACE.sub(lambda place: f"(?P<{place[1]}>{'.+' if place[1] == 'model' else '[^/]+'})", re.escape(path))
     )
 
 
@@ -140,9 +142,14 @@ def match(method: str, path: str) -> Match | None:
     return None
 
 
+def methods_of(path: str) -> tuple[str, ...]:
+    """Return the methods with which the gateway serves a path; empty if it does not serve it."""
+    return tuple(dict.fromkeys(method for method, pattern, _ in _PATTERNS if pattern.fullmatch(path)))
+
+
 def has_path(path: str) -> bool:
     """Whether the gateway serves a path with any method."""
-    return any(pattern.fullmatch(path) for _, pattern, _ in _PATTERNS)
+    return bool(methods_of(path))
 
 
 def detect_dialect(found: Match, path: str, headers: Mapping[str, str]) -> str:

@@ -82,7 +82,7 @@ def fault_from(error: errors.DragomanError) -> Fault:
     if isinstance(error, errors.RemoteFaultError):
         return error.fault
     if isinstance(error, errors.SettingsError):
-        return Fault(code="server_error", message=error.what, error_class=ErrorClass.OTHER, status=503)
+        return Fault(code="server_error", message=str(error), error_class=ErrorClass.OTHER, status=503)
     if isinstance(error, errors.InputError):
         status = 413 if error.code == "too_large" else 400
         return Fault(code="invalid_request", message=str(error), error_class=ErrorClass.INVALID_REQUEST, status=status)

@@ -184,7 +184,7 @@ class Gateway:
         return describe_prices(self.names, self.services.price_table, self.services.clock())
 
     async def _list_models(self, found: Match, request: GatewayRequest) -> GatewayResponse:
-        return list_models(self.names, detect_dialect(found, request.path, request.headers))
+        return list_models(self.names, detect_dialect(found, request.path, request.headers), request.query)
 
     async def _show_model(self, found: Match, request: GatewayRequest) -> GatewayResponse:
         return show_model(self.names, detect_dialect(found, request.path, request.headers), found.values["model"])

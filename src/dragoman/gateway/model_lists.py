@@ -1,6 +1,6 @@
 """Lists and descriptions of models in the shape of each API. Pure.
 
-list_models(names, dialect)             OpenAI, Anthropic, Gemini or Ollama
+list_models(names, dialect, query)      OpenAI, Anthropic, Gemini or Ollama
 show_model(names, dialect, name)        one model
 describe_prices(names, prices, now)     ``/v1/model/info``, which clients of LiteLLM read
 """
@@ -10,32 +10,73 @@ from __future__ import annotations
 import hashlib
 from datetime import datetime
 from typing import Any, Final
+from urllib.parse import parse_qs
 
 import msgspec
 
 from dragoman.catalog import Model
 from dragoman.errors import UnknownPriceError
 from dragoman.gateway.model_names import ModelNames
-from dragoman.gateway.types import JSON_TYPE, GatewayResponse
+from dragoman.gateway.types import JSON_TYPE, GatewayResponse, invalid_request_error
 from dragoman.pricing import MILLION, PriceTable
 
 OLLAMA_VERSION: Final = "0.12.0"  # clients compare it with the version that a feature needs
 _CREATED: Final = 1_767_225_600  # clients demand a time; a catalog row has none
 _CREATED_AT: Final = "2026-01-01T00:00:00Z"
+_MAX_PAGE: Final = 1_000
 _METHODS: Final = ("generateContent", "streamGenerateContent", "countTokens")
 
 
-def list_models(names: ModelNames, dialect: str) -> GatewayResponse:
-    """Return the models that clients can name."""
+def list_models(names: ModelNames, dialect: str, query: str = "") -> GatewayResponse:
+    """Return the models that clients can name; of Anthropic and Gemini a page, if the query asks for one."""
     items = [_describe(name, model, dialect) for name, model in names.entries()]
+    parameters = {name: values[-1] for name, values in parse_qs(query).items()}
     match dialect:
         case "anthropic":
-            ends = {"first_id": items[0]["id"], "last_id": items[-1]["id"]} if items else {}
-            return json_response({"data": items, "has_more": False, "first_id": None, "last_id": None, **ends})
-        case "gemini" | "ollama":
+            return json_response(_anthropic_page(items, parameters))
+        case "gemini":
+            return json_response(_gemini_page(items, parameters))
+        case "ollama":
             return json_response({"models": items})
         case _:
             return json_response({"object": "list", "data": items})
+
+
+def _anthropic_page(items: list[dict[str, Any]], parameters: dict[str, str]) -> dict[str, Any]:
+    ids = [item["id"] for item in items]
+    size = _read_size(parameters, "limit", len(items))
+    if "before_id" in parameters:
+        end = _find_place(ids, parameters["before_id"], "before_id")
+        start, has_more = max(end - size, 0), end > size
+    else:
+        start = _find_place(ids, parameters["after_id"], "after_id") + 1 if "after_id" in parameters else 0
+        end = min(start + size, len(items))
+        has_more = end < len(items)
+    first, last = (ids[start], ids[end - 1]) if start < end else (None, None)
+    return {"data": items[start:end], "has_more": has_more, "first_id": first, "last_id": last}
+
+
+def _gemini_page(items: list[dict[str, Any]], parameters: dict[str, str]) -> dict[str, Any]:
+    """Return a page. The token of the next page is the name of the last model of this one."""
+    names = [item["name"] for item in items]
+    size = _read_size(parameters, "pageSize", len(items))
+    token = parameters.get("pageToken")
+    start = _find_place(names, token, "pageToken") + 1 if token else 0
+    page = items[start : start + size]
+    return {"models": page, "nextPageToken": page[-1]["name"]} if start + size < len(items) else {"models": page}
+
+
+def _read_size(parameters: dict[str, str], name: str, default: int) -> int:
+    text = parameters.get(name, str(max(default, 1)))
+    if not text.isdecimal() or int(text) < 1:
+        raise invalid_request_error(f"{name}: a positive number is required.")
+    return min(int(text), _MAX_PAGE)
+
+
+def _find_place(names: list[str], name: str, parameter: str) -> int:
+    if name not in names:
+        raise invalid_request_error(f"{parameter}: there is no model {name!r}.")
+    return names.index(name)
 
 
 def show_model(names: ModelNames, dialect: str, name: str) -> GatewayResponse:
@@ -50,7 +91,15 @@ def _describe(name: str, model: Model, dialect: str) -> dict[str, Any]:
     capabilities = model.capabilities
     match dialect:
         case "anthropic":
-            return {"type": "model", "id": name, "display_name": name, "created_at": _CREATED_AT, "lifecycle": "active"}
+            return {
+                "type": "model",
+                "id": name,
+                "display_name": name,
+                "created_at": _CREATED_AT,
+                "lifecycle": "active",
+                "max_input_tokens": capabilities.max_context_tokens,
+                "max_tokens": capabilities.max_output_tokens,
+            }
         case "gemini":
             return {
                 "name": f"models/{name}",

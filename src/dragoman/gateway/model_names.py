@@ -18,11 +18,12 @@ from __future__ import annotations
 import fnmatch
 import hashlib
 import re
+from collections.abc import Sequence
 from typing import Final
 
 import msgspec
 
-from dragoman.catalog import Model, Provider, builtin
+from dragoman.catalog import Model, Provider, builtin, find_similar
 from dragoman.errors import UnknownModelError
 from dragoman.gateway.config import GatewayConfig, ModelRoute, WeightedModels
 from dragoman.gateway.types import not_found_error
@@ -93,8 +94,15 @@ class ModelNames:
             return Resolution((model,), "name")
         provider = self._default_provider(dialect)
         if provider is None:
-            raise unknown_model_error(name)
+            raise self._missing_model_error(name, dialect)
         return Resolution((self._model_of(provider, plain),), "provider")
+
+    def _missing_model_error(self, name: str, dialect: str) -> Exception:
+        """Return the error for a name that no configured provider has, with what to do."""
+        key = self._config.providers.get(dialect, _DEFAULT_PROVIDERS.get(dialect, ""))
+        unreachable_reason = self._registry.unreachable_reason
+        reason = unreachable_reason(name) or unreachable_reason(f"{key}:{name}")
+        return unknown_model_error(name, reason, find_similar(name, [entry for entry, _ in self.entries()]))
 
     def entries(self) -> tuple[tuple[str, Model], ...]:
         """Return the names that clients can use: configured names, aliases, and names of declared models."""
@@ -169,10 +177,13 @@ class ModelNames:
             raise unknown_model_error(name) from None
 
 
-def unknown_model_error(name: str) -> Exception:
-    """Return the error for a name that no model has."""
+def unknown_model_error(name: str, reason: str | None = None, similar: Sequence[str] = ()) -> Exception:
+    """Return the error for a name that no model has; ``reason`` is why its provider cannot be called."""
+    hint = f" Did you mean {' or '.join(similar)}?" if similar else ""
+    if reason is not None:
+        return not_found_error(f"The model {name!r} cannot be called here. {reason}.{hint}")
     return not_found_error(
-        f"The model {name!r} does not exist here. GET /v1/models lists the names; [gateway.models] in the"
+        f"The model {name!r} does not exist here.{hint} GET /v1/models lists the names; [gateway.models] in the"
         " configuration file adds one."
     )
 

@@ -13,7 +13,13 @@ import msgspec
 
 from dragoman.gateway.model_lists import json_response
 from dragoman.gateway.recorder import owner_digest
-from dragoman.gateway.response_state import find_object, get_conversation, missing_object_error, to_items
+from dragoman.gateway.response_state import (
+    ITEM_ID,
+    find_object,
+    get_conversation,
+    missing_object_error,
+    to_items,
+)
 from dragoman.gateway.types import GatewayRequest, GatewayResponse, invalid_request_error
 from dragoman.store.gateway_calls import StoredObject
 
@@ -25,8 +31,11 @@ Values = dict[str, str]
 
 
 async def retrieve_response(gateway: Gateway, values: Values, request: GatewayRequest) -> GatewayResponse:
-    """Return a stored response."""
-    return json_response((await _get_response(gateway, values, request)).body)
+    """Return a stored response. A response is stored when it is complete, so that it has no stream."""
+    stored = await _get_response(gateway, values, request)
+    if parse_qs(request.query).get("stream") == ["true"]:
+        raise invalid_request_error("stream: this response is complete. Retrieve it without stream.")
+    return json_response(stored.body)
 
 
 async def delete_response(gateway: Gateway, values: Values, request: GatewayRequest) -> GatewayResponse:
@@ -101,6 +110,24 @@ async def create_items(gateway: Gateway, values: Values, request: GatewayRequest
     return _page(items, "order=asc")
 
 
+async def retrieve_item(gateway: Gateway, values: Values, request: GatewayRequest) -> GatewayResponse:
+    """Return an item of a conversation."""
+    stored = await get_conversation(gateway, request.caller, values["id"])
+    for item in stored.input:
+        if item.get("id") == values["item"]:
+            return json_response(item)
+    raise missing_object_error("Item", values["item"])
+
+
+async def delete_item(gateway: Gateway, values: Values, request: GatewayRequest) -> GatewayResponse:
+    """Delete an item of a conversation, and return the conversation."""
+    stored = await get_conversation(gateway, request.caller, values["id"])
+    owner = owner_digest(request.caller.user_id, request.caller.team_id)
+    if not await gateway.services.store.gateway.delete_item(owner, stored.id, values["item"]):
+        raise missing_object_error("Item", values["item"])
+    return json_response(stored.body)
+
+
 async def append_items(gateway: Gateway, request: GatewayRequest, conversation_id: str, items: list[Any]) -> None:
     """Add items to a conversation of the caller."""
     owner = owner_digest(request.caller.user_id, request.caller.team_id)
@@ -130,13 +157,21 @@ def _read_body(request: GatewayRequest) -> dict[str, Any]:
 
 
 def _with_ids(items: list[Any], seed: str) -> list[Any]:
-    """Return the items, each with an id, a type and a status."""
-    return [
-        {"type": "message", "id": f"item_{seed}_{number}", "status": "completed", **item}
-        if isinstance(item, dict)
-        else item
-        for number, item in enumerate(items)
-    ]
+    """Return the items as the API lists them: with an id, a type and a status, and content as a list of parts."""
+    return [_complete_item(item, f"{ITEM_ID}{seed}_{number}") for number, item in enumerate(items)]
+
+
+def _complete_item(item: Any, item_id: str) -> dict[str, Any]:
+    if not isinstance(item, dict):
+        raise invalid_request_error("items: each item must be an object.")
+    whole = {"type": "message", "id": item_id, "status": "completed", **item}
+    text = whole.get("content")
+    if whole["type"] != "message" or not isinstance(text, str):
+        return whole
+    part: dict[str, Any] = {"type": "input_text", "text": text}
+    if whole.get("role") == "assistant":
+        part = {"type": "output_text", "text": text, "annotations": []}
+    return {**whole, "content": [part]}
 
 
 def _page(items: list[Any], query: str) -> GatewayResponse:
@@ -145,7 +180,9 @@ def _page(items: list[Any], query: str) -> GatewayResponse:
     ordered = items if parameters.get("order", ["desc"])[0] == "asc" else items[::-1]
     after = parameters.get("after", [""])[0]
     names = [item.get("id") for item in ordered]
-    start = names.index(after) + 1 if after in names else 0
+    if after and after not in names:
+        raise invalid_request_error(f"after: there is no item {after!r}.")
+    start = names.index(after) + 1 if after else 0
     text = parameters.get("limit", ["20"])[0]
     size = min(max(int(text), 1), _MAX_PAGE) if text.isdecimal() else 20
     data = ordered[start : start + size]
@@ -171,4 +208,6 @@ OPERATIONS: Final[dict[str, Callable[[Gateway, Values, GatewayRequest], Awaitabl
     "delete_conversation": delete_conversation,
     "list_items": list_items,
     "create_items": create_items,
+    "retrieve_item": retrieve_item,
+    "delete_item": delete_item,
 }

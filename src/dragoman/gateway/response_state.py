@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from dragoman.gateway.gateway import Gateway
 
 DIALECT: Final = "openai_responses"
+ITEM_ID: Final = "item_"  # of items that arrived without an id
 _OUTPUT_ITEMS: Final = ("function_call_output", "custom_tool_call_output")
 _OPAQUE_ITEMS: Final = ("compaction", "item_reference")  # these may contain a call
 _MAX_CHAIN: Final = 10_000
@@ -65,10 +66,18 @@ async def resolve_state(gateway: Gateway, client_request: ClientRequest) -> tupl
         earlier = (
             await read_chain(gateway, caller, str(previous_id))
             if conversation_id is None
-            else (await get_conversation(gateway, caller, conversation_id)).input
+            else _without_own_ids((await get_conversation(gateway, caller, conversation_id)).input)
         )
     _check_outputs(earlier, own)
     return with_input(client_request, [*earlier, *own]), state
+
+
+def _without_own_ids(items: list[Any]) -> list[Any]:
+    """Return the items without the ids that the gateway gave them. A provider rejects ids that it does not know."""
+    return [
+        {name: value for name, value in item.items() if name != "id" or not str(value).startswith(ITEM_ID)}
+        for item in items
+    ]
 
 
 def _check_outputs(earlier: list[Any], own: list[Any]) -> None:

@@ -164,6 +164,7 @@ class CallerForm(msgspec.Struct, frozen=True):
     """The facts about a call that its reply depends on, if the caller has another dialect."""
 
     dialect: str
+    model: str  # for a reply that does not name its model: those of Cohere and Bedrock do not
     identity: dict[str, Any]  # top-level fields of the reply
     tools: ToolForms
     new_call_id: Callable[[], str]
@@ -180,7 +181,8 @@ class CallerForm(msgspec.Struct, frozen=True):
 def write_reply(reply: Reply, form: CallerForm) -> Written:
     """Write a reply for a caller of another dialect."""
     content = tuple(_to_client_block(block, form) for block in reply.content)
-    written: Written = dialects.load(form.dialect).write_reply(reply.replace(content=content))
+    named = reply.replace(content=content, model=reply.model or form.model)
+    written: Written = dialects.load(form.dialect).write_reply(named)
     wire = {**written.wire, **form.identity, **form.end_fields()}
     if form.dialect == "openai_responses":
         wire["output"] = rename_items(wire["output"], wire["id"].partition("_")[2])
@@ -238,7 +240,6 @@ class StreamTranslator:
         self._texts: set[int] = set()  # calls of tools that take one text; they are written whole
         self._thought: ThinkingDelta | None = None  # the end of reasoning that a caller of the Messages API sees open
         self._with_usage = with_usage
-        self._model: str | None = None
         self.accumulator = Accumulator()
         self.fault: Fault | None = None
         self.has_content = False  # whether anything of the answer has arrived
@@ -297,6 +298,8 @@ class StreamTranslator:
 
     def _to_client_event(self, event: StreamEvent) -> StreamEvent | None:
         match event:
+            case MessageStart(model=model):
+                return event.replace(model=model or self._form.model)
             case ToolUseStart(index=index) if self._form.tools.takes_text(event.name):
                 self._texts.add(index)
                 return None

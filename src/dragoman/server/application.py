@@ -23,6 +23,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from dragoman.bus.event_types.system_events import GatewayAuthFailed
 from dragoman.gateway import endpoints as gateway_endpoints
+from dragoman.gateway.missing_endpoint import missing_endpoint
 from dragoman.server import copilotkit, gateway_socket, mail, openapi, runs, ui_messages, web_page
 from dragoman.server.admin import health, metrics, providers
 from dragoman.server.admin.counters import Counters
@@ -48,7 +49,7 @@ from dragoman.server.config import base_path
 from dragoman.server.gateway_middleware import GatewayMiddleware
 from dragoman.server.http.cors import cors_headers, find_allowed_origin, is_preflight, preflight_headers
 from dragoman.server.http.endpoint import Endpoint, Handler
-from dragoman.server.http.http_errors import ApiError, error_response, not_found_error
+from dragoman.server.http.http_errors import ApiError, error_response, get_request_id, not_found_error
 from dragoman.server.http.requests import app_state, route_path
 from dragoman.server.http.responses import compress
 from dragoman.server.mail import evaluations
@@ -160,12 +161,19 @@ async def _handle_http_exception(request: Request, error: Exception) -> Response
     """Respond to a request without a route."""
     status = error.status_code if isinstance(error, HTTPException) else 500
     if status != 405:
-        return error_response(request, not_found_error())
+        return _missing_endpoint(request) or error_response(request, not_found_error())
     routes = (route for route in request.app.routes if route.matches(request.scope)[0] is not Match.NONE)
     allow = ", ".join(sorted({method for route in routes for method in route.methods}))
     return error_response(
         request, ApiError(405, "method_not_allowed", "This path does not support the method.", headers={"allow": allow})
     )
+
+
+def _missing_endpoint(request: Request) -> Response | None:
+    """Return the response to a client of a provider's API whose endpoint the gateway does not serve."""
+    path, request_id = route_path(request.scope), get_request_id(request)
+    missing = missing_endpoint(request.method, path, request.headers, request_id)
+    return None if missing is None else Response(missing.body, missing.status, missing.headers)
 
 
 async def _handle_exception(request: Request, error: Exception) -> Response:

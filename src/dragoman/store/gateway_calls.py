@@ -151,6 +151,10 @@ class GatewayStore(Facet):
         """Add items to an object; nothing if it was deleted."""
         await self._store._write(_append_items(owner, object_id, items))
 
+    async def delete_item(self, owner: str, object_id: str, item_id: str) -> bool:
+        """Delete an item of an object; whether there was one."""
+        return await self._store._write(_delete_item(owner, object_id, item_id))
+
     async def delete_object(self, owner: str, object_id: str) -> bool:
         """Delete an object; whether there was one."""
         return await self._store._write(_delete_object(owner, object_id))
@@ -287,13 +291,32 @@ def _save_object(owner: str, item: StoredObject) -> Steps[None]:
 
 @operation
 def _append_items(owner: str, object_id: str, items: list[Any]) -> Steps[None]:
+    stored = yield from _lock_items(owner, object_id)
+    if stored is not None:
+        yield _items_update(owner, object_id, [*stored, *items])
+
+
+@operation
+def _delete_item(owner: str, object_id: str, item_id: str) -> Steps[bool]:
+    stored = (yield from _lock_items(owner, object_id)) or []
+    left = [item for item in stored if item.get("id") != item_id]
+    if len(left) < len(stored):
+        yield _items_update(owner, object_id, left)
+    return len(left) < len(stored)
+
+
+def _lock_items(owner: str, object_id: str) -> Steps[list[Any] | None]:
+    """Lock an object, and return its items; none if there is no such object."""
     rows = yield (
-        "UPDATE gateway_objects SET seq = seq WHERE owner = ? AND id = ? RETURNING input_json",  # locks the row
+        "UPDATE gateway_objects SET seq = seq WHERE owner = ? AND id = ? RETURNING input_json",
         (owner, object_id),
     )
-    for (stored,) in rows:
-        text = msgspec.json.encode([*(msgspec.json.decode(stored) if stored else ()), *items]).decode()
-        yield "UPDATE gateway_objects SET input_json = ? WHERE owner = ? AND id = ?", (text, owner, object_id)
+    return next((msgspec.json.decode(stored) if stored else [] for (stored,) in rows), None)
+
+
+def _items_update(owner: str, object_id: str, items: list[Any]) -> tuple[str, tuple[Any, ...]]:
+    text = msgspec.json.encode(items).decode()
+    return "UPDATE gateway_objects SET input_json = ? WHERE owner = ? AND id = ?", (text, owner, object_id)
 
 
 @operation

@@ -43,6 +43,7 @@ def read_error(status: int | None, headers: Mapping[str, str], body: Any) -> Fau
 def write_error(fault: Fault) -> Written:
     """Write the fault as an error of this API."""
     kinds = {code: kind for kind, (code, _) in reversed(_ERROR_TYPES.items())}
-    error = {"type": fault.provider_code or kinds.get(fault.code, "api_error"), "message": fault.message}
+    kind = "request_too_large" if fault.status == 413 else kinds.get(fault.code, "api_error")
+    error = {"type": fault.provider_code or kind, "message": fault.message}
     wire = {"type": "error", "error": error}
     return Written({**wire, "request_id": fault.request_id} if fault.request_id else wire)
