@@ -143,6 +143,26 @@ async def test_another_message_under_a_known_id_is_refused(store: Store) -> None
     assert await store.read(session.id) == [row]
 
 
+async def test_an_append_is_searched_after_another_store_has_filled_the_index(shared_place: Place) -> None:
+    async with shared_place.open() as store, shared_place.open() as other:
+        session = await store.create_session()
+        await store.append(session.id, said("one"))
+        assert len(await other.search("one")) == 1
+        await store.append(session.id, said("two"))
+        assert len(await other.search("two")) == 1
+        assert len(await store.search("two")) == 1
+
+
+async def test_sessions_are_listed_by_the_last_of_several_appends(store: Store, clock: Clock) -> None:
+    store.clock = clock
+    sessions = [(await store.create_session()).id for _ in range(2)]
+    for session_id in (sessions[1], sessions[0], sessions[0], sessions[1], sessions[0]):
+        clock.move(seconds=7)
+        await store.append(session_id, said("x"))
+        assert (await store.list_sessions(limit=1))[0].id == session_id
+        assert (await store.get_session(session_id)).updated_at == clock.now
+
+
 async def test_ids_need_not_grow(store: Store) -> None:
     session = await store.create_session()
     given = [said(name).replace(id=name, session_id=session.id) for name in ("m5", "m1", "m9", "m2")]

@@ -5,6 +5,7 @@ Invariant: writing the same again changes nothing, and other content under the s
 
 from __future__ import annotations
 
+import asyncio
 import functools
 import hashlib
 import itertools
@@ -25,7 +26,7 @@ from dragoman.message import (
     ToolUseBlock,
     usage_problems,
 )
-from dragoman.offload import LARGE, estimate_size, run_off_loop
+from dragoman.offload import LARGE, estimate_size
 from dragoman.store.message_reader import MESSAGE_COLUMNS, File, unknown_message
 from dragoman.store.message_rows import Columns, columns_from, message_hash
 from dragoman.store.operation import (
@@ -53,6 +54,12 @@ USAGE_COLUMNS: Final = (
 USAGE_INSERT: Final = f"INSERT INTO usage ({USAGE_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
 KEY_COLUMNS: Final = "session_id, key, fingerprint, first_seq, last_seq, created_at, hash"
 MOVE_END: Final = f"UPDATE sessions SET last_seq = ?, last_message_id = ?, {TOUCH}, is_behind = 1 WHERE id = ?"
+_MOVE_FROM_END: Final = f"{MOVE_END} AND last_seq = ? AND last_message_id = ? RETURNING 1"
+_MOVE_LISTED: Final = (  # the same for a session whose indexed columns stay: SQLite would rewrite both indexes
+    "UPDATE sessions SET last_seq = ?, last_message_id = ?,"
+    " updated_at = CASE WHEN updated_at > ? THEN updated_at ELSE ? END"
+    " WHERE id = ? AND last_seq = ? AND last_message_id = ? AND +is_behind = 1 AND listed_at >= ? RETURNING 1"
+)
 _PARTIAL_COLUMNS: Final = (  # of a message that is replaced
     "seq, status,"
     " EXISTS (SELECT 1 FROM usage AS u WHERE u.session_id = messages.session_id AND u.seq = messages.seq),"
@@ -95,14 +102,18 @@ def quick_if_small(wanted: AnyOp, drafts: Sequence[Draft], gather_s: float = 0.0
 
 async def make_drafts(messages: Sequence[Message]) -> list[Draft]:
     """Do the same as ``drafts_from``, in a thread if the messages are large."""
-    return await run_off_loop(_size(messages), drafts_from, messages)
+    if _is_small(messages):
+        return drafts_from(messages)
+    return await asyncio.to_thread(drafts_from, messages)
 
 
-def _size(messages: Sequence[Message]) -> int:
-    """Return about how many bytes encoding produces."""
-    return estimate_size(messages) + sum(
-        [len(getattr(block, "text", "")) for message in messages for block in message.content]
-    )
+def _is_small(messages: Sequence[Message]) -> bool:
+    """Whether encoding takes a short time."""
+    size = estimate_size(messages)
+    for message in messages:
+        for block in message.content:
+            size += len(getattr(block, "text", ""))
+    return size < LARGE
 
 
 def check_usage(message: Message) -> None:
@@ -127,20 +138,21 @@ def append_messages(
     expected_seq: int | None = None,
     idempotency_key: str | None = None,
     end: SessionEnd | None = None,
+    is_listed: bool = False,
 ) -> Steps[MessageRange]:
     """Append messages to a session and return their seqs.
 
     A repetition under the same key, or with ids of stored messages, changes nothing and returns the same seqs; other
-    content raises ``ConflictError``. ``end`` is the presumed end of the session, which saves a query.
+    content raises ``ConflictError``. ``end`` is the presumed end of the session, which saves a query. ``is_listed``:
+    presumably no indexed column of the session changes.
     """
-    at = to_micros(now)
     if end is not None and idempotency_key is None and expected_seq in (None, end[0]) and are_after(drafts, end[1]):
         new_end = end[0] + len(drafts), drafts[-1].columns.id
-        rows = yield (
-            f"{MOVE_END} AND last_seq = ? AND last_message_id = ? RETURNING last_seq",
-            (*new_end, *touch_arguments(now), session_id, *end),
-        )
-        if rows:
+        times = touch_arguments(now)
+        rows: Rows = []
+        if is_listed:
+            rows = yield _MOVE_LISTED, (*new_end, *times[:2], session_id, *end, times[2])
+        if rows or (yield _MOVE_FROM_END, (*new_end, *times, session_id, *end)):
             return (yield from insert_messages(session_id, end[0] + 1, drafts, new_end))
     last_seq, last_message_id = yield from lock_session(session_id)
     digest = b""
@@ -159,10 +171,10 @@ def append_messages(
     yield MOVE_END, (*new_end, *touch_arguments(now), session_id)
     places = yield from insert_messages(session_id, last_seq + 1, drafts, new_end)
     if idempotency_key is not None:
-        seqs = places.seqs[0], places.seqs[-1]
+        key_columns = idempotency_key, digest, places.seqs[0], places.seqs[-1], to_micros(now)
         yield (
             f"INSERT INTO idempotency ({KEY_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?)",
-            (session_id, *(key_columns := (idempotency_key, digest, *seqs, at)), row_hash(*key_columns)),
+            (session_id, *key_columns, row_hash(*key_columns)),
         )
     return places
 
@@ -185,12 +197,28 @@ def create_with_messages(session: Session, drafts: Sequence[Draft]) -> Steps[Mes
 
 def insert_messages(session_id: str, first: int, drafts: Sequence[Draft], end: SessionEnd) -> Steps[MessageRange]:
     """Insert messages at their seqs. The session has this end already."""
+    if len(drafts) == 1:
+        yield messages_insert_sql(1), message_values(session_id, first, drafts[0].columns)
+        if has_related_rows(drafts[0]):
+            yield from _insert_related_rows(session_id, first, drafts[0])
+        return MessageRange([first], end)
     for chunk in insert_chunks(list(enumerate(drafts, first))):
         rows = [message_values(session_id, seq, draft.columns) for seq, draft in chunk]
         yield messages_insert_sql(len(rows)), tuple(itertools.chain.from_iterable(rows))
         for seq, draft in chunk:
             yield from _insert_related_rows(session_id, seq, draft)
     return MessageRange(list(range(first, first + len(drafts))), end)
+
+
+def has_related_rows(draft: Draft) -> bool:
+    """Whether other tables may have rows about a message."""
+    message = draft.message
+    if message.role is Role.TOOL or draft.columns.blobs:
+        return True
+    metadata = message.metadata
+    if metadata.usage is not None or metadata.user_message_attachments is not None:
+        return True
+    return any(isinstance(block, CALL_BLOCKS) for block in message.content)
 
 
 @functools.cache
@@ -343,7 +371,8 @@ def _insert_related_rows(session_id: str, seq: int, draft: Draft) -> Steps[None]
         yield usage_insert(session_id, seq, message)
     for sha256 in draft.columns.blobs:
         yield from _insert_blob_ref(session_id, seq, sha256, draft.gone_at.get(sha256))
-    yield from insert_attachment_refs(session_id, seq, message)
+    if message.metadata.user_message_attachments is not None:
+        yield from insert_attachment_refs(session_id, seq, message)
 
 
 class BlobCollectedError(StoreError):
@@ -418,7 +447,7 @@ def _is_valid_name(text: str, max_length: int) -> bool:
 
 def insert_attachment_refs(session_id: str, seq: int, message: Message) -> Steps[None]:
     """Insert the attachments of a message."""
-    for file in sorted(attachment_files(message)) if message.metadata.user_message_attachments is not None else ():
+    for file in sorted(attachment_files(message)):
         yield (
             "INSERT INTO attachment_refs (session_id, seq, bucket, path) VALUES (?, ?, ?, ?)",
             (session_id, seq, *file),

@@ -23,6 +23,7 @@ Statement = tuple[str, Sequence[Any]]
 Rows = list[tuple[Any, ...]]
 FOR_UPDATE: Final = " FOR NO KEY UPDATE"  # locks rows that change; SQLite has one writer at a time and drops it
 FOR_KEY_SHARE: Final = " FOR KEY SHARE"  # keeps rows from being deleted; SQLite drops it as well
+RETURNING_ONE: Final = " RETURNING 1"  # a row for each changed one; SQLite counts them instead
 Result = TypeVar("Result", covariant=True)  # noqa: PLC0105  it reads as a name
 Params = ParamSpec("Params")
 Steps = Generator[Statement, Rows, Result]

@@ -102,6 +102,7 @@ class Store:
         self.turns = TurnStore(self)
         self._message_cache = MessageCache()
         self._ends: dict[str, SessionEnd] = {}  # after our last append; other processes may have appended since
+        self.listed: set[str] = set()  # sessions that we appended to since the search index was filled
         self._ids = UlidSource(lambda: time.time_ns() // 1_000_000, lambda: int.from_bytes(os.urandom(10)))
 
     @property
@@ -332,10 +333,15 @@ class Store:
             places = await self._store_messages(
                 drafts,
                 lambda drafts: message_writer.append_messages(
-                    session_id, drafts, end=self._ends.get(session_id), **fields
+                    session_id,
+                    drafts,
+                    end=self._ends.get(session_id),
+                    is_listed=session_id in self.listed,
+                    **fields,
                 ),
             )
         if places.end is not None:
+            self.listed.add(session_id)
             self._acknowledge(session_id, places.end, own_messages[-1].id)
             return [Row(seq, message) for seq, message in zip(places.seqs, own_messages, strict=True)]
         return await self._to_rows(await self._read(message_reader.read_at(session_id, places.seqs)))
@@ -344,6 +350,7 @@ class Store:
         """Note what was appended: for the next append, the mark and the search index."""
         if len(self._ends) >= _MAX_ENDS:
             self._ends.clear()
+            self.listed.clear()
         self._ends[session_id] = end
         self.mark.acknowledge(session_id, end[0], last_message_id)
         self.search_index.schedule()

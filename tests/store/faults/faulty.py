@@ -20,7 +20,7 @@ class _EarlyAcknowledgement(WriteScheduler):
         is_last = False
         while not is_last:
             jobs, is_last = self._next_group()
-            with self._lock.hold(), transaction(self._connection):
+            with self._lock, transaction(self._connection):
                 resolve(jobs, [_run_in_savepoint(self._connection, job.operation) for job in jobs])
                 time.sleep(_WAIT_S)
         self._connection.close()

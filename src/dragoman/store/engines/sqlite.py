@@ -196,12 +196,12 @@ class SqliteStore(Store):
         is_quick = isinstance(operation, Operation) and operation.is_quick
         return writer if is_quick and writer is not None and writer.is_ready else None
 
-    async def _submit(self, jobs: Jobs, operation: AnyOperation[Outcome]) -> Outcome:
+    def _submit(self, jobs: Jobs, operation: AnyOperation[Outcome]) -> asyncio.Future[Outcome]:
         if not self._threads:
             raise self._not_open_error()
         job = Job(operation)
         jobs.put(job)
-        return cast("Outcome", await job.future)
+        return job.future
 
     def _not_open_error(self) -> StoreUnusableError:
         return StoreUnusableError("it is not open", where=self._where, remedy="Use it inside 'async with'")
@@ -226,7 +226,7 @@ class SqliteStore(Store):
             if self.path is not None:
                 permissions.make_folder(self.path.parent)
                 self._check_file(self.path)
-            with lock.hold():
+            with lock:
                 if self.path is not None:
                     _restrict_files(self.path)
                 connection = self._connect()
@@ -356,7 +356,7 @@ class SqliteStore(Store):
         """Rewrite the file without its free pages, and truncate the log."""
         lock, connection = self._lock(), self._connect()
         try:
-            with lock.hold():
+            with lock:
                 connection.execute("VACUUM").fetchall()
                 is_busy, _, _ = connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()[0]
         except apsw.Error as error:

@@ -19,9 +19,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
+import functools
 import os
 import queue
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from decimal import InvalidOperation
 from pathlib import Path
 from typing import Any, Final
@@ -33,6 +34,7 @@ from dragoman.errors import CorruptDataError, FormatError, StorageError
 from dragoman.store.operation import (
     FOR_KEY_SHARE,
     FOR_UPDATE,
+    RETURNING_ONE,
     AnyOperation,
     Operation,
     VolatileOperation,
@@ -51,23 +53,19 @@ DISK_FULL_ERRNOS: Final = (errno.ENOSPC, errno.EDQUOT)
 
 
 class WriterLock:
-    """A lock file that one process holds at a time. SQLite alone would have the processes poll."""
+    """A lock file that one process holds at a time, during a block. SQLite alone would have the processes poll."""
 
     def __init__(self, path: Path | None) -> None:
         self._path = path
         self._descriptor: int | None = None
 
-    @contextlib.contextmanager
-    def hold(self) -> Iterator[None]:
-        """Wait for the lock, and hold it during a block."""
-        if self._path is None or fcntl is None:
-            yield
-            return
-        fcntl.flock(self._open(self._path), fcntl.LOCK_EX)
-        try:
-            yield
-        finally:
-            self.release()
+    def __enter__(self) -> None:
+        """Wait for the lock."""
+        if self._path is not None and fcntl is not None:
+            fcntl.flock(self._open(self._path), fcntl.LOCK_EX)
+
+    def __exit__(self, *_: object) -> None:
+        self.release()
 
     def _open(self, path: Path) -> int:
         if self._descriptor is None:
@@ -107,12 +105,17 @@ class WriteScheduler:
         self._lock = lock
         self._connect = connect
         self._is_broken = False
+        self._log_pages = _CHECKPOINT_PAGES  # in the log after the last commit
         self._sync_on = f"PRAGMA synchronous={connection.pragma('synchronous')}"
         self._prepare()
 
     def _prepare(self) -> None:
         self._is_synced = True
-        self._connection.wal_autocheckpoint(0)  # the thread copies the log after it has answered, not within a commit
+        self._connection.set_wal_hook(self._note_log)  # replaces SQLite's own, which copies the log within a commit
+
+    def _note_log(self, _connection: apsw.Connection, _database: str, pages: int) -> int:
+        self._log_pages = pages
+        return apsw.SQLITE_OK
 
     def run(self) -> None:
         """Commit groups of jobs until the queue yields ``None``."""
@@ -121,7 +124,8 @@ class WriteScheduler:
             jobs, is_last = self._next_group()
             if jobs:
                 resolve(jobs, self._commit([job.operation for job in jobs]))
-            self._checkpoint()
+            if not jobs or self._log_pages >= _CHECKPOINT_PAGES:
+                self._checkpoint()
         self._connection.close()
         self._lock.close()
 
@@ -146,7 +150,7 @@ class WriteScheduler:
             if self._is_broken:
                 self._connection, self._is_broken = self._connect(), False
                 self._prepare()
-            with self._lock.hold():
+            with self._lock:
                 self._set_sync(not all(isinstance(operation, VolatileOperation) for operation in operations))
                 return run_group(self._connection, operations)
         except Exception as error:  # noqa: BLE001  it is raised where the operation is awaited
@@ -217,12 +221,19 @@ class Failure:
 
 def resolve(jobs: Sequence[Job], outcomes: Sequence[Any]) -> None:
     """Return outcomes to the loops that wait for them, with one wake-up per loop."""
+    if len(jobs) == 1:
+        _return_results(jobs[0].future.get_loop(), [(jobs[0].future, outcomes[0])])
+        return
     by_loop: dict[asyncio.AbstractEventLoop, list[tuple[asyncio.Future[Any], Any]]] = {}
     for job, outcome in zip(jobs, outcomes, strict=True):
         by_loop.setdefault(job.future.get_loop(), []).append((job.future, outcome))
     for loop, results in by_loop.items():
-        with contextlib.suppress(RuntimeError):  # the loop is closed, and nothing waits any more
-            loop.call_soon_threadsafe(set_results, results)
+        _return_results(loop, results)
+
+
+def _return_results(loop: asyncio.AbstractEventLoop, results: list[tuple[asyncio.Future[Any], Any]]) -> None:
+    with contextlib.suppress(RuntimeError):  # the loop is closed, and nothing waits any more
+        loop.call_soon_threadsafe(set_results, results)
 
 
 def set_results(results: Iterable[tuple[asyncio.Future[Any], Any]]) -> None:
@@ -239,14 +250,14 @@ def set_results(results: Iterable[tuple[asyncio.Future[Any], Any]]) -> None:
 class transaction:  # noqa: N801  a context manager, read as a function
     """Commit the statements of a block, or roll them back if it raises."""
 
-    __slots__ = ("_connection", "_kind")
+    __slots__ = ("_begin", "_connection")
 
     def __init__(self, connection: apsw.Connection, kind: str = "IMMEDIATE") -> None:
         self._connection = connection
-        self._kind = kind
+        self._begin = f"BEGIN {kind}"
 
     def __enter__(self) -> None:
-        self._connection.execute(f"BEGIN {self._kind}")
+        self._connection.execute(self._begin)
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         try:
@@ -263,10 +274,21 @@ def run_operation(connection: apsw.Connection, operation: AnyOperation[Any]) -> 
     try:
         sql, arguments = next(steps)
         while True:
-            statement = sql.removesuffix(FOR_UPDATE).removesuffix(FOR_KEY_SHARE)
-            sql, arguments = steps.send(execute(statement, validate_arguments(arguments)).fetchall())
+            statement, has_count = _to_sqlite(sql)
+            rows = execute(statement, validate_arguments(arguments)).fetchall()
+            sql, arguments = steps.send([(1,)] * connection.changes() if has_count else rows)
     except StopIteration as stop:
         return stop.value
+
+
+@functools.cache
+def _to_sqlite(sql: str) -> tuple[str, bool]:
+    """Return a statement as SQLite runs it, and whether its rows are the changed ones.
+
+    SQLite collects the rows of RETURNING in a table of its own; to count the changed rows is cheaper.
+    """
+    statement = sql.removesuffix(FOR_UPDATE).removesuffix(FOR_KEY_SHARE)
+    return statement.removesuffix(RETURNING_ONE), statement.endswith(RETURNING_ONE)
 
 
 def run_group(connection: apsw.Connection, operations: Sequence[AnyOperation[Any]]) -> list[Any]:

@@ -181,7 +181,7 @@ class SearchIndex:
             started = monotonic()
             while pending := await self._read_pending(targets, _BACKGROUND_BATCH[0]):
                 for batch in await self._make_batches(pending, _BACKGROUND_BATCH[1]):
-                    if not await self._store._write_index(volatile(index.put_batches(self._store.engine, batch))):
+                    if not await self._put(batch):
                         return
                     is_quiet = monotonic() - self._last_write > _QUIET_S
                     await asyncio.sleep((monotonic() - started) * (_PAUSE_FACTOR if is_quiet else _BUSY_PAUSE_FACTOR))
@@ -196,7 +196,11 @@ class SearchIndex:
             targets = missing[first : first + _SESSIONS_PER_PASS]
             while pending := await self._read_pending(targets, _FOREGROUND_BATCH[0]):
                 for batch in await self._make_batches(pending, _FOREGROUND_BATCH[1]):
-                    await self._store._write_index(volatile(index.put_batches(self._store.engine, batch)))
+                    await self._put(batch)
+
+    async def _put(self, batch: Sequence[IndexBatch]) -> bool:
+        self._store.listed.clear()
+        return await self._store._write_index(volatile(index.put_batches(self._store.engine, batch)))
 
     async def _repair_overrun(self) -> None:
         """Reindex sessions with an ``indexed_seq`` beyond their end; checked once after the store is opened."""
