@@ -188,6 +188,22 @@ def test_an_unknown_model_is_an_error_that_helps() -> None:
     assert "price file" in done.stderr
 
 
+@pytest.mark.parametrize(
+    ("variables", "encoding"),
+    [
+        ({"PYTHONIOENCODING": "ascii"}, "ascii"),
+        ({"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}, "utf-8"),
+    ],
+)
+def test_an_output_without_utf_8_is_no_error(variables: dict[str, str], encoding: str) -> None:
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")} | variables
+    done = subprocess.run(
+        [sys.executable, "-m", "dragoman", "tour"], capture_output=True, env=environment, timeout=60, check=False
+    )
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert done.stdout.decode(encoding)
+
+
 def test_help_imports_nothing_that_only_some_commands_need() -> None:
     heavy = ("textual", "aiohttp", "apsw", "psycopg", "xllamacpp", "mcp", "keyring", "opentelemetry", "genai_prices")
     rooms = ("dragoman.store", "dragoman.turn", "dragoman.tui", "dragoman.client", "dragoman.dialects")

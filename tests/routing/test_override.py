@@ -47,6 +47,12 @@ def test_a_name_that_nobody_has_is_an_error_that_says_how_to_write_an_at_sign(te
     assert caught.value.code == "unknown_model"
 
 
+def test_an_unknown_model_beside_the_message_is_not_an_error_of_the_message() -> None:
+    with pytest.raises(UnknownModelError, match="model: no model is called 'nobody'") as caught:
+        read_override((TextBlock("hello"),), REGISTRY, "nobody")
+    assert "@" not in str(caught.value)
+
+
 @pytest.mark.parametrize("text", ["@big", "@big ", "@big\n"])
 def test_a_name_and_nothing_else_is_refused(text: str) -> None:
     with pytest.raises(InputError, match="/model big") as caught:

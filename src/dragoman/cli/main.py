@@ -6,6 +6,7 @@ traceback is a defect.
 
 from __future__ import annotations
 
+import io
 import os
 import sys
 from typing import Final, NoReturn
@@ -26,6 +27,7 @@ _OS_ERROR_CODES: Final[dict[type[OSError], str]] = {
 
 def main() -> None:
     """Run the command that the arguments name."""
+    _set_encodings()
     for argument in sys.argv[1:]:
         if not _is_utf8(argument):
             _fail(f"{argument!a}: the argument is not UTF-8. Use UTF-8 for file names and texts [usage]")
@@ -45,6 +47,14 @@ def main() -> None:
     except KeyboardInterrupt:
         sys.stderr.write("\n")
         sys.exit(130)
+
+
+def _set_encodings() -> None:
+    """Let no character fail: files and pipes get UTF-8, a terminal of another encoding gets a replacement."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper) and stream.encoding.lower() not in ("utf-8", "utf8"):
+            is_chosen = stream.isatty() or "PYTHONIOENCODING" in os.environ
+            stream.reconfigure(encoding=None if is_chosen else "utf-8", errors="replace")
 
 
 def _is_utf8(argument: str) -> bool:

@@ -160,7 +160,7 @@ class Override(msgspec.Struct, frozen=True):
 def read_override(content: Iterable[ContentBlock], registry: Registry, explicit: str | None = None) -> Override:
     """Remove the ``@model`` from a message. ``explicit`` is a model for this turn and takes precedence."""
     blocks = tuple(content)
-    chosen = _model_id(explicit, registry)
+    chosen = _explicit_id(explicit, registry)
     for at, block in enumerate(blocks):
         if isinstance(block, TextBlock):
             model, text = _read_text(block.text, registry, is_decided=chosen is not None, is_all=len(blocks) == 1)
@@ -197,10 +197,16 @@ def _split(text: str) -> tuple[str, str]:
     return name, rest[0] if rest else ""
 
 
-def _model_id(name: str | None, registry: Registry) -> str | None:
-    """Return the id of the model with that name, or raise ``UnknownModelError``."""
-    if name is None:
-        return None
+def _explicit_id(name: str | None, registry: Registry) -> str | None:
+    """Return the id of the model that the caller chose beside the message, or raise ``UnknownModelError``."""
+    try:
+        return None if name is None else registry.get(name).id
+    except UnknownModelError as error:
+        raise UnknownModelError(f"no model is called {name!r}", where="model", remedy=error.remedy) from None
+
+
+def _model_id(name: str, registry: Registry) -> str:
+    """Return the id of the model that a message names, or raise ``UnknownModelError``."""
     try:
         return registry.get(name).id
     except UnknownModelError as error:
