@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from typing import Any
 
@@ -20,7 +20,7 @@ from dragoman.exchange import StopReason
 from dragoman.redaction import Redactor, Rule
 from dragoman.routing.pattern import Fingerprint, PatternSample
 from dragoman.store import Store, TraceEvent, open_store
-from dragoman.store.trace import AUDIT_TYPES, SYSTEM
+from dragoman.store.trace import AUDIT_TYPES, SYSTEM, _old_events
 from tests.store.conftest import Clock, Place
 from tests.store.first_version import _metadata
 from tests.store.messages import answered, said
@@ -162,6 +162,18 @@ async def test_sweeping_leaves_what_is_young_and_what_an_audit_needs(store: Stor
     assert [one.payload["n"] for one in await store.trace.events(session.id, limit=5_000)] == [2_000]
     assert [one.type for one in await store.trace.events(SYSTEM)] == ["gateway.key_issued"]
     assert await store.trace.delete_old_events(timedelta(days=1)) == 1
+
+
+async def test_old_events_are_found_by_their_time(tmp_path: Any) -> None:
+    path = tmp_path / "chats.db"
+    async with open_store(f"sqlite:///{path}"):
+        pass
+    connection = apsw.Connection(str(path))
+    condition, arguments = _old_events(datetime.now(UTC), AUDIT_TYPES)
+    sql = f"EXPLAIN QUERY PLAN SELECT session_id, id FROM events WHERE {condition} ORDER BY timestamp_us LIMIT 5"
+    steps = [row[3] for row in connection.execute(sql, arguments).fetchall()]
+    connection.close()
+    assert steps == ["SEARCH events USING INDEX events_by_time (timestamp_us<?)"]
 
 
 def test_what_an_audit_needs_is_what_the_catalogue_says() -> None:

@@ -379,20 +379,19 @@ def _append_events(
 
 def move_run_end(run: Run, after_number: int, count: int, end: RunEnd | None, now: datetime) -> Statement:
     """Add to the number of events of a running run, and end it; returns a row if its last event is the expected one."""
-    new_state = end or RunEnd("running")
+    changes: tuple[Any, ...] = ()
+    if end is not None:
+        changes = (end.status, _interrupts_json(end.interrupts), to_micros(now))
     return (
-        "UPDATE runs SET last_number = ?, status = ?, interrupts_json = ?, ended_at = ?"
-        " WHERE session_id = ? AND run_id = ? AND status = 'running' AND last_number = ? RETURNING 1",
-        (
-            after_number + count,
-            new_state.status,
-            _interrupts_json(new_state.interrupts),
-            None if end is None else to_micros(now),
-            run.session_id,
-            run.run_id,
-            after_number,
-        ),
+        _MOVE_END.format(", status = ?, interrupts_json = ?, ended_at = ?" if end is not None else ""),
+        (after_number + count, *changes, run.session_id, run.run_id, after_number),
     )
+
+
+_MOVE_END: Final = (
+    "UPDATE runs SET last_number = ?{} WHERE session_id = ? AND run_id = ? AND status = 'running' AND last_number = ?"
+    " RETURNING 1"
+)
 
 
 def insert_batch(session_id: str, run_id: str, first: int, events: Sequence[str], now: datetime) -> Statement:

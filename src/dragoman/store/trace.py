@@ -26,6 +26,7 @@ from dragoman.jsontext import OWN, read_json
 from dragoman.store.operation import (
     FOR_KEY_SHARE,
     Facet,
+    Statement,
     Steps,
     from_micros,
     insert_chunks,
@@ -119,15 +120,11 @@ class TraceStore(Facet):
         self, older_than: timedelta = RETENTION, *, exempt: Iterable[str] = AUDIT_TYPES, dry_run: bool = False
     ) -> int:
         """Delete older events except those of the exempt types; return their number."""
-        cutoff, exempt_types, count = self._store.clock() - older_than, frozenset(exempt), 0
-        for name in await self._store._read(_list_types()):
-            if name in exempt_types:
-                continue
-            if dry_run:
-                count += await self._store._read(_count_before(name, cutoff))
-                continue
-            while deleted := await self._store._write(_delete_before(name, cutoff)):
-                count += deleted
+        cutoff, exempt_types, count = self._store.clock() - older_than, sorted(set(exempt)), 0
+        if dry_run:
+            return await self._store._read(_count_before(cutoff, exempt_types))
+        while deleted := await self._store._write(_delete_before(cutoff, exempt_types)):
+            count += deleted
         return count
 
 
@@ -231,26 +228,28 @@ def _read_events(
     return [_event_from_row(row) for row in rows]
 
 
-@operation
-def _list_types() -> Steps[list[str]]:
-    rows = yield "SELECT DISTINCT type FROM events ORDER BY type", ()
-    return [row[0] for row in rows]
+def _old_events(cutoff: datetime, exempt: Sequence[str]) -> Statement:
+    """Return the condition of older events, and its arguments."""
+    condition = f"timestamp_us < ? AND type NOT IN ({', '.join('?' * len(exempt))})" if exempt else "timestamp_us < ?"
+    return condition, (to_micros(cutoff), *exempt)
 
 
 @operation
-def _count_before(name: str, cutoff: datetime) -> Steps[int]:
-    rows = yield "SELECT count(*) FROM events WHERE type = ? AND timestamp_us < ?", (name, to_micros(cutoff))
+def _count_before(cutoff: datetime, exempt: Sequence[str]) -> Steps[int]:
+    condition, arguments = _old_events(cutoff, exempt)
+    rows = yield f"SELECT count(*) FROM events WHERE {condition}", arguments
     count: int = rows[0][0]
     return count
 
 
 @operation
-def _delete_before(name: str, cutoff: datetime) -> Steps[int]:
-    """Delete a page of older events of a type, so that other writers get their turn in between."""
+def _delete_before(cutoff: datetime, exempt: Sequence[str]) -> Steps[int]:
+    """Delete a page of older events, so that other writers get their turn in between."""
+    condition, arguments = _old_events(cutoff, exempt)
     rows = yield (
-        "DELETE FROM events WHERE (session_id, id) IN (SELECT session_id, id FROM events WHERE type = ?"
-        " AND timestamp_us < ? LIMIT ?) RETURNING 1",
-        (name, to_micros(cutoff), _PAGE),
+        "DELETE FROM events WHERE (session_id, id) IN"
+        f" (SELECT session_id, id FROM events WHERE {condition} ORDER BY timestamp_us LIMIT ?) RETURNING 1",
+        (*arguments, _PAGE),
     )
     return len(rows)
 

@@ -161,7 +161,7 @@ class TurnStore(Facet):
         new_end, synced = await store._commit_messages(drafts, make_operation)
         lease.confirm()
         if is_new:
-            store.mark.add_session(session.id, session.last_seq)
+            store.mark.note_session(session.id, session.last_seq)
         if new_end is not None:
             store._acknowledge(session.id, new_end, messages[-1].id)
         return synced

@@ -112,6 +112,7 @@ class WriteScheduler:
     def _prepare(self) -> None:
         self._is_synced = True
         self._connection.set_wal_hook(self._note_log)  # replaces SQLite's own, which copies the log within a commit
+        self._connection.execute("PRAGMA temp_store=MEMORY")  # statements of many rows write to files otherwise
 
     def _note_log(self, _connection: apsw.Connection, _database: str, pages: int) -> int:
         self._log_pages = pages
