@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import multiprocessing
 import os
 import random
 import signal
@@ -29,10 +28,9 @@ from dragoman.mail import Delivery, Encryptor, Mail
 from dragoman.mail.nats import NatsTransport
 from dragoman.store import Store, open_store
 from dragoman.store.mailbox.mail_store import MailStore  # so that it is there before anything is forked
+from tests.fork_server import processes
 from tests.mail.conftest import WHEN
 
-_processes = multiprocessing.get_context("forkserver")
-_processes.set_forkserver_preload([__name__])
 KEYS = "a:c2VhbGluZy1rZXktZm9yLXRlc3RzLW9mLW1haWwtMDE="
 
 MADE = "CREATE TABLE IF NOT EXISTS effects (letter_id TEXT NOT NULL)"
@@ -167,7 +165,7 @@ class Consumers:
 
     def _started(self, orders: Orders) -> BaseProcess:
         given = msgspec.structs.replace(orders, seed=self._chance.getrandbits(32))
-        process = _processes.Process(target=consume, args=(given,), daemon=True)
+        process = processes.Process(target=consume, args=(given,), daemon=True)
         process.start()
         return process
 

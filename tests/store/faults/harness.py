@@ -11,7 +11,6 @@ only processes that it started.
 from __future__ import annotations
 
 import contextlib
-import multiprocessing
 import os
 import random
 import signal
@@ -25,12 +24,10 @@ from pathlib import Path
 import pytest
 
 from dragoman.store import Store, open_store
+from tests.fork_server import processes
 from tests.store.faults.checker import BlobOf, Log, Tables, problems
 from tests.store.faults.traffic import WRITERS, append_named
 from tests.store.faults.writer import UNUSABLE, Orders, write, write_once_traced
-
-processes = multiprocessing.get_context("forkserver")
-processes.set_forkserver_preload([write.__module__])
 
 _GIVE_UP_S = 60.0
 

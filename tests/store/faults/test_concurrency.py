@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
-import multiprocessing
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine
 from multiprocessing.connection import Connection
@@ -15,25 +14,25 @@ import pytest
 
 from dragoman.errors import ConflictError
 from dragoman.store import Store, liveness, open_store
+from tests import fork_server
 from tests.conftest import scale
 from tests.store.conftest import Place, pass_time
 from tests.store.messages import said
 
-_processes = multiprocessing.get_context("forkserver")
-_processes.set_forkserver_preload([__name__, "dragoman.store.engines.sqlite"])
-
-PROCESSES, EACH = 16, scale(25, 200)
+PROCESSES, EACH = 16, scale(12, 200)
 
 Work = Callable[[Store, str, int], Coroutine[Any, Any, Any]]
 
 
 def together(work: Work, place: Place, session_id: str, processes: int) -> list[Any]:
     """Start the processes, let them begin at once, and give back what came of each."""
-    barrier = _processes.Barrier(processes)
+    barrier = fork_server.processes.Barrier(processes)
     started = []
     for number in range(processes):
-        hears, says = _processes.Pipe(duplex=False)
-        process = _processes.Process(target=_worked, args=(work, (place.url, session_id, number), barrier, says))
+        hears, says = fork_server.processes.Pipe(duplex=False)
+        process = fork_server.processes.Process(
+            target=_worked, args=(work, (place.url, session_id, number), barrier, says)
+        )
         process.start()
         says.close()
         started.append((process, hears))
@@ -87,7 +86,7 @@ async def test_sixteen_processes_write_to_one_session_in_one_order(shared_place:
 
 # --- one winner ------------------------------------------------------------------------------------------------------
 
-ROUNDS = scale(20, 50)
+ROUNDS = scale(12, 50)
 
 
 async def append_at_the_place_it_knows(store: Store, session_id: str, number: int) -> list[str]:
@@ -189,8 +188,8 @@ def _hold_lease(url: str, session_id: str, pipe: Connection) -> None:
 @contextlib.asynccontextmanager
 async def _lease_holder(place: Place, session_id: str) -> AsyncIterator[None]:
     """A process that holds the lease of a session for an hour."""
-    receiver, sender = _processes.Pipe(duplex=False)
-    process = _processes.Process(target=_hold_lease, args=(place.url, session_id, sender))
+    receiver, sender = fork_server.processes.Pipe(duplex=False)
+    process = fork_server.processes.Process(target=_hold_lease, args=(place.url, session_id, sender))
     process.start()
     sender.close()
     try:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-import multiprocessing
 import os
 import sqlite3
 import sys
@@ -19,6 +18,7 @@ from dragoman.errors import StoreUnusableError
 from dragoman.store import open_store
 from dragoman.store.engines import sqlite
 from dragoman.store.engines.tables import migrations
+from tests.fork_server import processes
 
 
 async def _refused(path: Path) -> StoreUnusableError:
@@ -159,9 +159,8 @@ async def test_what_may_not_be_written_is_refused(what: str, tmp_path: Path) -> 
         place.chmod(0o777)
         (place / "store.db-lock").chmod(0o600 if what == "lock" else 0o666)
         path.chmod(0o666 if what == "lock" else 0o444)
-    context = multiprocessing.get_context("forkserver")
-    hears, says = context.Pipe(duplex=False)
-    process = context.Process(target=_open_as_nobody, args=(path, says))
+    hears, says = processes.Pipe(duplex=False)
+    process = processes.Process(target=_open_as_nobody, args=(path, says))
     process.start()
     says.close()
     told = hears.recv()
