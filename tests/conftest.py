@@ -70,7 +70,7 @@ def scale(default: int, full: int) -> int:
 
 settings.register_profile(
     "default",
-    max_examples=scale(20, 100),
+    max_examples=scale(12, 100),
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )

@@ -84,7 +84,7 @@ AROUND = [
 ]
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("around", AROUND)
 @pytest.mark.parametrize("name", KEYS)
 def test_a_key_of_somebody_who_is_known_is_found_anywhere(name: str, around: str) -> None:

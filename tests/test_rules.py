@@ -607,7 +607,7 @@ def test_places_are_those_of_the_blocks() -> None:
 
 def test_a_long_message_of_wrong_blocks_is_checked_in_one_pass() -> None:
     """A pass for each block would take minutes at this size."""
-    count = scale(5_000, 20_000)
+    count = scale(2_500, 20_000)
     assert len(check(user(*[CALL] * count))) == count
     many = [assistant(*[CALL.replace(id="call_0")] * 1_500), *[result("call_0") for _ in range(1_500)]]
     assert check(repair(many).messages) == ()
@@ -618,7 +618,7 @@ def test_a_tool_message_with_bare_text_becomes_a_result() -> None:
     assert repair(history).messages[1].content == (ToolResultBlock(CALL.id, (TEXT,)),)
 
 
-@settings(max_examples=scale(150, 600))
+@settings(max_examples=scale(75, 600))
 @given(strategies.histories)
 def test_a_repaired_history_breaks_no_rule(history: list[Message]) -> None:
     assert check(repair(history).messages) == ()

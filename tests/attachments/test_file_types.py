@@ -38,7 +38,7 @@ def test_every_type_that_is_taken_is_told_by_its_content(mime_type: str) -> None
     assert type_from_path(f"a/b.{EXTENSIONS[mime_type]}") == mime_type
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("mime_type", TAKEN)
 @pytest.mark.parametrize("declared", TAKEN)
 def test_a_file_that_is_not_what_was_declared_is_refused(mime_type: str, declared: str) -> None:
@@ -73,7 +73,7 @@ def test_a_declared_type_that_is_not_taken_is_refused_whatever_the_content_is(de
     assert code_of(png(), declared) == "type_not_allowed"
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("name", REFUSED)
 @pytest.mark.parametrize("declared", [None, *TAKEN])
 def test_what_only_looks_like_a_type_is_refused_under_every_name(name: str, declared: str | None) -> None:

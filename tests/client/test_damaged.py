@@ -86,7 +86,7 @@ async def test_stream_cut_at_any_byte_fails_without_tool_call_or_lost_text(diale
         Client() as client,
     ):
         call = call_to(dialect, server.address, streamed=True, retries=ONCE, timeouts=PATIENT)
-        lengths = [*range(0, len(data), scale(17, 1)), len(data)]
+        lengths = [*range(0, len(data), scale(37, 1)), len(data)]
         for length in lengths:
             reply = await told(client, numbered(call, length))
             expected = told_by_reader(dialect, data[:length], quirks)

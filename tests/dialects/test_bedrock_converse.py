@@ -99,7 +99,7 @@ def is_written_immediately(event: StreamEvent, own_reasoning: set[int]) -> bool:
 def test_recorded_streams_of_every_dialect_convert_event_by_event() -> None:
     count: Counter[str] = Counter()
     other = []
-    for source, record in records(*dialects.callable_names(), part="stream", sample=30):
+    for source, record in records(*dialects.callable_names(), part="stream", sample=15):
         if record["status"] not in (200, None):
             continue
         count[source] += 1

@@ -36,7 +36,7 @@ UNSAID = {
 @pytest.mark.parametrize("name", dialects.names())
 def test_recorded_traffic_is_equal_after_a_round_trip(name: str) -> None:
     reasons, proof = BROKEN.get(name, {}), Proof(Counter(), [], [])
-    prove_records((record for _, record in records(name, sample=200, always=reasons)), proof, name)
+    prove_records((record for _, record in records(name, sample=100, always=reasons)), proof, name)
     assert proof.failures == []
     assert {part for _, _, part in proof.equal} == {"request", "reply", "stream"}
     broken = {found.record: found.difference for found in proof.broken}
@@ -51,7 +51,7 @@ def test_every_record_is_of_a_known_dialect() -> None:
 @pytest.mark.parametrize("name", dialects.names())
 def test_every_recorded_stop_reason_is_known(name: str) -> None:
     dialect, unknown, unsaid = dialects.load(name), set(), UNSAID.get(name, set())
-    for _, record in records(name, part="response", sample=200, always=unsaid):
+    for _, record in records(name, part="response", sample=100, always=unsaid):
         if record.get("status") in (200, None):
             reply = dialect.read_reply(record["response"])
             if reply.stop_reason is StopReason.UNKNOWN:

@@ -62,7 +62,7 @@ SECRETS = ("abcdef0123456789", "very-secret-indeed")
 # --- every dialect ---------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(6)
 @every_case
 def test_a_damaged_stream_has_the_same_outcome_for_all_chunks(
     name: str, case: Case, caplog: pytest.LogCaptureFixture
@@ -92,7 +92,7 @@ def check_fault(reply: Reply, case: Case) -> None:
     assert case.code is None or case.code in FAULT_CODES
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(6)
 @every_case
 def test_a_damaged_stream_stays_damaged_when_rewritten(name: str, case: Case) -> None:
     dialect = dialects.load(name)

@@ -22,7 +22,7 @@ ANTHROPIC, CHAT = dialects.load("anthropic"), dialects.load("openai_chat")
 
 
 def recorded_requests(name: str) -> Iterator[dict[str, Any]]:
-    return (record["request"] for _, record in records(name, part="request", sample=150))
+    return (record["request"] for _, record in records(name, part="request", sample=75))
 
 
 def skip_fast_paths(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -75,7 +75,7 @@ def test_recorded_requests_have_the_same_result_on_both_paths(
 @pytest.mark.parametrize("name", ["openai_chat", "anthropic"])
 def test_recorded_replies_have_the_same_result_on_both_paths(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     dialect = dialects.load(name)
-    wires = [record["response"] for _, record in records(name, part="response", sample=300)]
+    wires = [record["response"] for _, record in records(name, part="response", sample=150)]
     fast = [encode_result(dialect.read_reply, wire) for wire in wires]
     skip_fast_paths(monkeypatch)
     assert [encode_result(dialect.read_reply, wire) for wire in wires] == fast

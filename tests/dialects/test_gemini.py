@@ -287,7 +287,7 @@ def test_foreign_reasoning_is_never_streamed() -> None:
 
 def recorded_streams() -> Iterator[tuple[str, str, list[StreamEvent]]]:
     """Yield recorded streams of every dialect as events."""
-    for name, record in records(*dialects.callable_names(), part="stream", sample=30):
+    for name, record in records(*dialects.callable_names(), part="stream", sample=15):
         if record["status"] in (200, None):
             reader = dialects.load(name).stream_reader(record["stream_format"])
             events = reader.feed(record["stream"].encode("utf-8", "surrogatepass"))

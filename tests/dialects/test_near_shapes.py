@@ -29,7 +29,7 @@ from tests.fuzz import seeds
 from tests.fuzz.mutation import paths_of
 
 PARTS = ("request", "reply")
-COUNT = scale(80, 1_500)  # of each dialect and part
+COUNT = scale(40, 1_500)  # of each dialect and part
 NEW_FIELDS: tuple[Any, ...] = ("v", None, {"a": [1]}, 7)
 NEW_ITEMS: tuple[Any, ...] = ({"type": "x_new", "x": 1}, {"x_new": {"a": 1}})
 WORD = re.compile(r"[A-Za-z_.\-/]{2,40}")

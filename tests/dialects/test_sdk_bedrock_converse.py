@@ -128,7 +128,7 @@ def test_requests_of_every_dialect_match_the_service_model() -> None:
     found: dict[str, list[str]] = {}
     lost = []
     count: Counter[str] = Counter()
-    for source, record in records(*dialects.callable_names(), part="request", sample=60):
+    for source, record in records(*dialects.callable_names(), part="request", sample=30):
         try:
             request = dialects.load(source).read_request(record["request"])
         except FormatError:

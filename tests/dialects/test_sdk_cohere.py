@@ -79,7 +79,7 @@ def test_requests_of_every_dialect_match_the_published_types() -> None:
     found: dict[str, list[str]] = {}
     lost: list[tuple[str, str, str]] = []
     count: Counter[str] = Counter()
-    for source, record in records(*OTHERS, part="request", sample=20):
+    for source, record in records(*OTHERS, part="request", sample=10):
         try:
             request = dialects.load(source).read_request(record["request"])
         except FormatError:
@@ -308,7 +308,7 @@ def test_the_sdk_reads_our_replies_and_streams(name: str, loopback: Loopback) ->
 @pytest.mark.parametrize("source", OTHERS)
 def test_the_sdk_reads_converted_streams_of_other_dialects(source: str, loopback: Loopback) -> None:
     count = 0
-    for _, record in records(source, part="stream", sample=15):
+    for _, record in records(source, part="stream", sample=8):
         if record["status"] not in (200, None):
             continue
         reader, writer = dialects.load(source).stream_reader(record["stream_format"]), COHERE.stream_writer()

@@ -174,7 +174,7 @@ def drop_unknown(ours: Any, theirs: Any) -> Any:
 def test_the_sdk_reads_recorded_streams_as_we_do(loopback: Loopback) -> None:
     differences = {}
     count = 0
-    for _, record in records(gemini.NAME, part="stream", sample=50):
+    for _, record in records(gemini.NAME, part="stream", sample=25):
         if record["status"] not in (200, None) or record["stream_format"] != "sse":
             continue
         data = record["stream"].encode("utf-8", "surrogatepass")
@@ -194,7 +194,7 @@ def test_the_sdk_reads_recorded_streams_as_we_do(loopback: Loopback) -> None:
 def test_the_sdk_reads_rewritten_replies_like_the_original(loopback: Loopback) -> None:
     differences = {}
     count = 0
-    for _, record in records(gemini.NAME, part="response", sample=50):
+    for _, record in records(gemini.NAME, part="response", sample=25):
         body = record["response"]
         if record["status"] not in (200, None):
             continue
@@ -299,7 +299,7 @@ def texts_and_calls(content: Sequence[ContentBlock]) -> list[Any]:
 def test_the_sdk_reads_converted_streams_of_every_dialect(loopback: Loopback) -> None:
     differences = {}
     seen = set()
-    for name, record in records(*OTHERS, part="stream", sample=15):
+    for name, record in records(*OTHERS, part="stream", sample=8):
         if record["status"] not in (200, None):
             continue
         reader = dialects.load(name).stream_reader(record["stream_format"])
@@ -358,7 +358,7 @@ def problems(wire: dict[str, Any]) -> Iterator[str]:
 def test_requests_of_every_dialect_match_the_published_types() -> None:
     found: dict[str, list[str]] = {}
     counts: dict[str, int] = {}
-    for source, record in records(*OTHERS, part="request", sample=60):
+    for source, record in records(*OTHERS, part="request", sample=30):
         if record["id"] in UNFIT:
             continue
         try:

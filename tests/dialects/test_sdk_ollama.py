@@ -145,7 +145,7 @@ def test_the_sdk_sends_requests_of_every_dialect_as_written(loopback: Loopback) 
     found: dict[str, list[str]] = {}
     lost: list[tuple[str, str, str]] = []
     count: Counter[str] = Counter()
-    for source, record in records(*OTHERS, part="request", sample=20):
+    for source, record in records(*OTHERS, part="request", sample=10):
         try:
             request = dialects.load(source).read_request(record["request"])
         except FormatError:
@@ -291,7 +291,7 @@ def test_the_sdk_raises_for_a_failed_stream(loopback: Loopback) -> None:
 @pytest.mark.parametrize("source", OTHERS)
 def test_the_sdk_reads_converted_streams_of_other_dialects(source: str, loopback: Loopback) -> None:
     count = 0
-    for _, record in records(source, part="stream", sample=15):
+    for _, record in records(source, part="stream", sample=8):
         if record["status"] not in (200, None):
             continue
         reader, writer = dialects.load(source).stream_reader(record["stream_format"]), OLLAMA.stream_writer()

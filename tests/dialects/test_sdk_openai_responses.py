@@ -103,7 +103,7 @@ def loopback() -> Iterator[Loopback]:
 
 
 def recorded(name: str, part: Part) -> Iterator[dict[str, Any]]:
-    sample = 15 if part == "stream" else 25
+    sample = 8 if part == "stream" else 12
     return (record for _, record in records(name, part=part, sample=sample) if record["status"] in (200, None))
 
 

@@ -42,7 +42,7 @@ FRAMING: Final = {  # every other one has server-sent events
     "ollama_generate": "ndjson",
 }
 NOON: Final = datetime(2026, 5, 8, 12, tzinfo=UTC)
-COUNT: Final = int(os.environ.get("DRAGOMAN_FUZZ_COUNT", scale(15, 40)))  # inputs of each subject
+COUNT: Final = int(os.environ.get("DRAGOMAN_FUZZ_COUNT", scale(8, 40)))  # inputs of each subject
 IS_LONG: Final = COUNT > 100
 _MOST_OF_EACH: Final = 40
 _LONGEST: Final = 12_000  # characters: a longer input costs more than it finds

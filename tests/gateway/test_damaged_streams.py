@@ -67,7 +67,7 @@ async def test_no_damaged_stream_looks_whole_to_any_client(tmp_path: Path, upstr
     assert wrong == [one for one in wrong if one in UNSAID]
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("client", CLIENTS)
 @pytest.mark.parametrize("upstream", CLIENTS)
 async def test_a_stream_that_is_cut_at_every_event_ends_as_an_error(tmp_path: Path, upstream: str, client: str) -> None:

@@ -24,7 +24,7 @@ from tests.mail.timeouts import within
 from tests.store.conftest import Place
 from tests.store.faults.conftest import IS_LONG, times
 
-LETTERS = times(scale(200, 1_000), 10_000)
+LETTERS = times(scale(100, 1_000), 10_000)
 TASKS = min(400, LETTERS * 2 // 5)  # so that there is an order to keep, and still something to do for several
 GIVE_UP_S = 600 if IS_LONG else 120
 
@@ -59,7 +59,7 @@ async def made_ready(store: Store) -> None:
 async def test_every_letter_has_its_effect_once_without_a_broker(
     shared_place: Place, chance: random.Random, count: Count
 ) -> None:
-    wanted = LETTERS if shared_place.url.startswith("sqlite") else times(scale(100, 200), 10_000)
+    wanted = LETTERS if shared_place.url.startswith("sqlite") else times(scale(50, 200), 10_000)
     async with shared_place.open() as store:
         await made_ready(store)
         mail = Mail(store)

@@ -1,7 +1,4 @@
-"""PostgreSQL behind PgBouncer in transaction mode: the tests of the store, and what differs.
-
-The tests of some modules run again here with a place behind the pooler.
-"""
+"""PostgreSQL behind PgBouncer in transaction mode: what differs from a direct connection."""
 
 from __future__ import annotations
 
@@ -14,11 +11,6 @@ from dragoman.store import Store, open_store
 from dragoman.store.engines.postgres import PostgresStore
 from tests.store.conftest import Place, schema_of
 from tests.store.messages import said
-from tests.store.test_append import *  # noqa: F403
-from tests.store.test_entries import *  # noqa: F403
-from tests.store.test_leases import *  # noqa: F403
-from tests.store.test_runs import *  # noqa: F403
-from tests.store.test_turns import *  # noqa: F403
 
 
 @pytest.fixture

@@ -119,7 +119,7 @@ async def test_every_engine_finds_exactly_what_the_words_say(store: Store) -> No
         assert await seqs(store, query, session_id=session.id) == expected, query
 
 
-@settings(max_examples=scale(5, 15), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=scale(3, 15), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(text=TEXTS)
 def test_every_word_of_what_was_appended_finds_it(store: Store, runner: asyncio.Runner, text: str) -> None:
     async def check() -> None:
@@ -130,7 +130,7 @@ def test_every_word_of_what_was_appended_finds_it(store: Store, runner: asyncio.
     runner.run(check())
 
 
-@settings(max_examples=scale(8, 25), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=scale(5, 25), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(query=st.one_of(TEXTS, st.text("ab \"'*:()-+^&|!<>\\/?%_{}[]~.,;NOTANDOR\0", max_size=30)))
 def test_any_text_is_a_query(store: Store, runner: asyncio.Runner, query: str) -> None:
     async def check() -> None:

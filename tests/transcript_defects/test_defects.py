@@ -83,8 +83,8 @@ def ways_to_break() -> list[tuple[tuple[str, ...], int]]:
 def sample_marks(ways: tuple[str, ...], seed: int) -> list[pytest.MarkDecorator]:
     """The default run has each way alone, and a sample of further speakers and of several ways together."""
     if len(ways) == 1:
-        return [pytest.mark.sampled(4)] if seed else []
-    return [pytest.mark.sampled(10)]
+        return [pytest.mark.sampled(8)] if seed else []
+    return [pytest.mark.sampled(20)]
 
 
 CASES = ways_to_break()

@@ -24,7 +24,7 @@ from tests.store.faults.conftest import times
 
 PATIENT = Timeouts(connect_s=20, first_byte_s=20, silence_s=20, whole_s=60)
 ONCE = Retries(max_retries=0)
-STEP = times(scale(29, 7), 1)  # of the lengths at which a stream is cut
+STEP = times(scale(59, 7), 1)  # of the lengths at which a stream is cut
 every_dialect = pytest.mark.parametrize("dialect", dialects.callable_names())
 _SETTINGS = """
 default_model = "fake:model"

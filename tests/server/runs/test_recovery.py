@@ -175,7 +175,7 @@ async def test_a_killed_server_loses_no_event_that_a_client_received(
     shared_place: Place, tmp_path: Path, count: Callable[[str], None]
 ) -> None:
     chance = random.Random(11)
-    kills = times(scale(5, 10), 50) if shared_place.url.startswith("sqlite") else times(3, 20)
+    kills = times(scale(3, 10), 50) if shared_place.url.startswith("sqlite") else times(3, 20)
     clients: list[Client] = []
     async with run_factory(shared_place.url, tmp_path) as servers, aiohttp.ClientSession() as session:
         for _ in range(kills):

@@ -25,6 +25,7 @@ from dragoman.errors import DragomanError, StorageError, StoreError, StoreUnusab
 from dragoman.message import ImageBlock, ImageSource, Role, TextBlock, Usage
 from dragoman.store import Session, Store, message_rows, open_store
 from dragoman.store.operation import Rows, Statement
+from tests.conftest import scale
 from tests.store.faults.conftest import times
 from tests.store.messages import answered, called, message, result, said
 
@@ -222,7 +223,7 @@ async def _outcomes(sound: Sound, places: Iterable[tuple[int, int]], folder: Pat
 async def test_a_flipped_bit_is_found_or_harmless(
     where: str, sound: Sound, chance: random.Random, tmp_path: Path, count: Callable[[str], None]
 ) -> None:
-    flips = times(50, 1_000)
+    flips = times(scale(25, 50), 1_000)
     if where == "in messages":
         places = [(sound.place_in_a_message(chance), chance.randrange(8)) for _ in range(flips)]
     else:

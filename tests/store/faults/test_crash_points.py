@@ -108,7 +108,7 @@ def test_a_crash_at_any_system_call_of_appends_loses_nothing(
     crashes = Crashes(strace, tmp_path, is_new=False)
     points = crashes.points()
     assert {"pwrite64", "fdatasync", "fsync"} <= {call for call, _ in points}
-    points = points[part :: scale(20, 4)]
+    points = points[part :: scale(40, 4)]
     for call, number in points:
         crashes.run(f"{call}:signal=SIGKILL:when={number}")
     _assert_killed(crashes, points)
@@ -120,7 +120,7 @@ def test_a_crash_at_any_system_call_while_a_store_is_made_leaves_one_that_opens(
     part: int, strace: str, tmp_path: Path, count: Count
 ) -> None:
     crashes = Crashes(strace, tmp_path, is_new=True)
-    points = crashes.points()[part :: scale(12, 2)]
+    points = crashes.points()[part :: scale(24, 2)]
     for call, number in points:
         crashes.run(f"{call}:signal=SIGKILL:when={number}")
     _assert_killed(crashes, points)

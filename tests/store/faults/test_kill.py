@@ -15,7 +15,7 @@ from tests.store.faults.conftest import times
 from tests.store.faults.harness import Harness
 
 CYCLES_OF_ONE_FILE = 10
-CYCLES = times(scale(8, 25), 250)
+CYCLES = times(scale(4, 25), 250)
 
 
 @pytest.mark.slow

@@ -88,7 +88,7 @@ def server() -> Iterator[Server]:
 async def test_acknowledged_messages_survive_sigkill_on_postgres(
     server: Server, chance: random.Random, count: Callable[[str], None]
 ) -> None:
-    cycles = times(scale(6, 15), 100)
+    cycles = times(scale(4, 15), 100)
     for number in range(0, cycles, CYCLES_OF_ONE_SCHEMA):
         schema = f"kills_{number}"
         harness = Harness(f"{server.url}&schema={schema}", writers=3, may_be_refused=True)

@@ -1,0 +1,16 @@
+"""PostgreSQL behind PgBouncer in transaction mode: the tests of some modules run again, a sample of them by default."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.store.test_append import *  # noqa: F403
+from tests.store.test_entries import *  # noqa: F403
+from tests.store.test_leases import *  # noqa: F403
+from tests.store.test_pooler import place, shared_place
+from tests.store.test_runs import *  # noqa: F403
+from tests.store.test_turns import *  # noqa: F403
+
+__all__ = ["place", "shared_place"]
+
+pytestmark = pytest.mark.sampled(3)
