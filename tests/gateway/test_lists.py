@@ -16,6 +16,7 @@ from tests.servers.faulty_server import make_answer
 
 anthropic: Any = LazyModule("anthropic")
 genai: Any = LazyModule("google.genai")
+ollama: Any = LazyModule("ollama")
 HI = [{"role": "user", "content": "hi there, how are you?"}]
 
 
@@ -45,6 +46,23 @@ async def test_each_client_gets_the_list_in_its_own_shape(gateway_server: Server
         assert response.status == 200
     async with gateway_server.client.post("/api/show", json={"model": "ollama"}) as response:
         assert "tools" in (await response.json())["capabilities"]
+
+
+async def test_a_request_of_ollama_without_a_question_loads_a_model(gateway_server: ServerFixture) -> None:
+    def load() -> list[tuple[str, str | None]]:
+        client = ollama.Client(host=gateway_server.base_url)
+        given = {"model": "anthropic"}
+        chats = [client.chat(**given), *client.chat(**given, stream=True), client.chat(**given, keep_alive=0)]
+        generated = [client.generate(**given), *client.generate(**given, stream=True)]
+        client._client.close()
+        assert all(reply.message.content == "" for reply in chats)
+        assert all(reply.response == "" for reply in generated)
+        return [(reply.model, reply.done_reason) for reply in (*chats, *generated)]
+
+    loaded = ("anthropic", "load")
+    expected = [loaded, loaded, ("anthropic", "unload"), loaded, loaded]
+    assert await asyncio.to_thread(load) == expected
+    assert gateway_server.fakes["anthropic"].bodies == [], "a provider was called"
 
 
 async def test_lists_have_pages(gateway_server: ServerFixture) -> None:

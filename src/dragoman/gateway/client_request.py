@@ -24,6 +24,7 @@ _REQUIRED: Final = {
     "cohere": "messages",
     "gemini": "contents",
 }
+_QUESTIONS: Final = {"ollama": "messages", "ollama_generate": "prompt"}
 _STREAM_BY_DEFAULT: Final = ("ollama", "ollama_generate")
 _EMPTY: Final = (b"[]", b"null", b'""')
 
@@ -72,6 +73,12 @@ def check_content(client_request: ClientRequest) -> None:
     raw = client_request.fields.get(name)
     if raw is None or bytes(raw).strip() in _EMPTY:
         raise invalid_request_error(f"{name}: at least one message is required.")
+
+
+def is_load(client_request: ClientRequest) -> bool:
+    """Whether a request of Ollama's API has no question. Its clients load a model in this way before the first one."""
+    name = _QUESTIONS.get(client_request.dialect)
+    return name is not None and bytes(client_request.fields.get(name, b"null")).strip() in _EMPTY
 
 
 def with_fields(fields: Mapping[str, msgspec.Raw], **values: Any) -> bytes:

@@ -24,7 +24,14 @@ from dragoman.gateway.endpoints import Match, detect_dialect
 from dragoman.gateway.error_shapes import error_response, fault_from
 from dragoman.gateway.fast_path import RequestTemplates
 from dragoman.gateway.hooks import Hooks, load_hook
-from dragoman.gateway.model_lists import OLLAMA_VERSION, describe_prices, json_response, list_models, show_model
+from dragoman.gateway.model_lists import (
+    OLLAMA_VERSION,
+    confirm_load,
+    describe_prices,
+    json_response,
+    list_models,
+    show_model,
+)
 from dragoman.gateway.model_names import ModelNames
 from dragoman.gateway.record_fast_path import RecordTemplates
 from dragoman.gateway.recorder import Recorder
@@ -130,6 +137,8 @@ class Gateway:
         client_request, state = await resolve_state(self, client_request)
         seed = await self._affinity_seed(client_request) if self.names.has_weights else ""
         resolution = self.names.find(client_request.model, client_request.reply_dialect, seed)
+        if requests.is_load(client_request) and not self._speaks(resolution.models[0], "ollama"):
+            return confirm_load(client_request, self.services.clock())
         if compaction.has_trigger(client_request) and not self._speaks(resolution.models[0], client_request.dialect):
             return await compaction.answer_trigger(self, client_request, resolution)
         return await ChatCall(self, compaction.open_compactions(client_request), resolution, state).run()

@@ -2,6 +2,7 @@
 
 list_models(names, dialect, query)      OpenAI, Anthropic, Gemini or Ollama
 show_model(names, dialect, name)        one model
+confirm_load(client_request, now)       Ollama's response to a request without a question
 describe_prices(names, prices, now)     ``/v1/model/info``, which clients of LiteLLM read
 """
 
@@ -16,6 +17,7 @@ import msgspec
 
 from dragoman.catalog import Model
 from dragoman.errors import UnknownPriceError
+from dragoman.gateway.client_request import ClientRequest
 from dragoman.gateway.model_names import ModelNames
 from dragoman.gateway.types import JSON_TYPE, GatewayResponse, invalid_request_error
 from dragoman.pricing import MILLION, PriceTable
@@ -149,6 +151,18 @@ def _describe_for_ollama(model: Model) -> dict[str, Any]:
         "capabilities": [name for name, has_it in features.items() if has_it],
         "modified_at": _CREATED_AT,
     }
+
+
+def confirm_load(client_request: ClientRequest, now: datetime) -> GatewayResponse:
+    """Return Ollama's response to a request that only loads or unloads a model; other APIs do not load models."""
+    is_chat = client_request.dialect == "ollama"
+    answer = {"message": {"role": "assistant", "content": ""}} if is_chat else {"response": ""}
+    reason = "unload" if client_request.value("keep_alive") in (0, "0") else "load"
+    created = now.isoformat().replace("+00:00", "Z")
+    wire = {"model": client_request.model, "created_at": created, **answer, "done": True, "done_reason": reason}
+    if not client_request.stream:
+        return json_response(wire)
+    return GatewayResponse(headers={"content-type": "application/x-ndjson"}, body=msgspec.json.encode(wire) + b"\n")
 
 
 def describe_prices(names: ModelNames, prices: PriceTable, now: datetime) -> GatewayResponse:

@@ -193,7 +193,7 @@ def principal_from(key: ApiKey) -> Principal:
 
 def credentials_error() -> ApiError:
     """The same error for a missing and for every invalid key."""
-    message = "An API key is required: Authorization: Bearer KEY. Create one with dragoman keys create."
+    message = "A valid API key is required: Authorization: Bearer KEY. Create one with dragoman keys create."
     return ApiError(401, "unauthorized", message, headers={"www-authenticate": "Bearer"})
 
 
