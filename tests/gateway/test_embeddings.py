@@ -13,7 +13,7 @@ import msgspec
 import pytest
 
 from dragoman import pricing
-from dragoman.gateway import Caller, GatewayRequest, embedding_forms, endpoints
+from dragoman.gateway import Caller, GatewayConfig, GatewayRequest, embedding_forms, endpoints
 from dragoman.gateway.hooks import CallEnd, CallStart, Hooks
 from dragoman.message import TokenUsage
 from tests.gateway.in_process import open_gateway
@@ -200,6 +200,33 @@ async def test_a_failed_call_and_a_key_without_recording_cost_nothing(tmp_path: 
         response = await gateway.gateway.handle(found, request)
         assert response.status == 200
         assert await gateway.gateway.services.store.costs.totals("model") == []
+
+
+@pytest.mark.parametrize(("status", "answered"), [(500, "ollama:m"), (404, "ollama:m"), (400, None)])
+async def test_the_next_model_embeds_if_one_fails(tmp_path: Path, status: int, answered: str | None) -> None:
+    def play(request: ReceivedRequest) -> Answer:
+        if request.path == UPSTREAM_PATHS["ollama"]:
+            return make_answer(msgspec.json.encode(REPLIES["ollama"]))
+        return make_answer(b'{"error":{"message":"no"}}', status)
+
+    ends: list[CallEnd] = []
+
+    async def after(call: CallEnd) -> None:
+        ends.append(call)
+
+    async with open_gateway(tmp_path, play, ["anthropic", *REPLIES], "durable") as gateway:
+        route = ("anthropic:m", "openai_chat:m", "gemini:m", "ollama:m")  # the first one has no embeddings
+        gateway.gateway.config = GatewayConfig(models={"words": route})
+        gateway.gateway.reload_models()
+        gateway.gateway.hooks = Hooks(None, after)
+        sent = await gateway.send("/v1/embeddings", {"model": "words", "input": TEXTS})
+        totals = await gateway.gateway.services.store.costs.totals("model")
+    assert sent.status == (200 if answered else status)
+    assert (ends[0].model, ends[0].start.models) == (answered, route[1:])
+    assert [total.group for total in totals] == ([answered] if answered else [])
+    if answered:
+        assert read_vectors("openai_chat", msgspec.json.decode(sent.body)) == VECTORS
+        assert sent.headers["x-dragoman-model"] == answered
 
 
 async def test_hooks_run_around_an_embedding(tmp_path: Path) -> None:

@@ -28,7 +28,7 @@ from dragoman.exchange import ErrorClass, Fault, Loss, Reply, Request, Written
 from dragoman.gateway import fast_path, record_fast_path
 from dragoman.gateway import headers as header_rules
 from dragoman.gateway.client_request import ClientRequest, with_fields
-from dragoman.gateway.error_shapes import error_response, request_id_header
+from dragoman.gateway.error_shapes import error_response, may_fall_back, request_id_header
 from dragoman.gateway.fast_path import PlainRequest
 from dragoman.gateway.hooks import CallEnd, CallStart
 from dragoman.gateway.identity import echo_request, end_fields, reply_identity
@@ -59,10 +59,6 @@ from dragoman.store.gateway_calls import PlainSession, StoredObject
 if TYPE_CHECKING:
     from dragoman.gateway.gateway import Gateway
 
-# Failures after which another model may answer.
-_FALLBACK_CLASSES: Final = frozenset(
-    (ErrorClass.RATE_LIMIT, ErrorClass.SERVER_ERROR, ErrorClass.NETWORK, ErrorClass.AUTH, ErrorClass.CONTEXT_OVERFLOW)
-)
 _MAX_REPLY_BYTES: Final = 64 * 2**20
 _MAX_HEADER: Final = 1_000
 Stream = NativeStream | StreamTranslator
@@ -160,7 +156,7 @@ class ChatCall:
             if isinstance(outcome, GatewayResponse):
                 return outcome
             failure = outcome
-            if not _may_fall_back(failure.fault):
+            if not may_fall_back(failure.fault):
                 break
         assert failure is not None
         await self._report_end(fault=failure.fault)
@@ -698,10 +694,6 @@ class StreamPump:
     def close(self) -> None:
         """Close the connection."""
         self._response.close()
-
-
-def _may_fall_back(fault: Fault) -> bool:
-    return fault.error_class in _FALLBACK_CLASSES or fault.code == "not_found"
 
 
 def _mask(body: bytes, target: Target) -> bytes:

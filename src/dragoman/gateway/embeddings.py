@@ -2,7 +2,8 @@
 
     response = await embed(gateway, client_request)
 
-OpenAI's endpoint serves both OpenAI dialects; Gemini and Ollama have their own. The other APIs have no embeddings.
+OpenAI's endpoint serves both OpenAI dialects; Gemini and Ollama have their own. The other APIs have no embeddings. If a
+model fails, the next one of the name's list is called.
 
 Usage and cost of a call are added to the totals of its caller before the response is sent. Texts and vectors are not
 stored. If the provider reports no tokens, they are estimated.
@@ -22,6 +23,7 @@ from dragoman.exchange import ErrorClass, Fault
 from dragoman.gateway import embedding_forms
 from dragoman.gateway import headers as header_rules
 from dragoman.gateway.client_request import ClientRequest, with_fields
+from dragoman.gateway.error_shapes import may_fall_back
 from dragoman.gateway.hooks import CallEnd, CallStart
 from dragoman.gateway.model_lists import json_response
 from dragoman.gateway.types import JSON_TYPE, GatewayError, GatewayResponse, invalid_request_error
@@ -44,26 +46,25 @@ class _Answer(msgspec.Struct, frozen=True):
 
 async def embed(gateway: Gateway, client_request: ClientRequest) -> GatewayResponse:
     """Return the embeddings in the caller's form."""
-    form = client_request.reply_dialect
-    model = gateway.names.find(client_request.model, form).models[0]
-    target = await gateway.target(model)
-    provider_form = embedding_forms.FORMS.get(target.provider.dialect)
-    if provider_form is None:
+    models = gateway.names.find(client_request.model, client_request.reply_dialect).models
+    targets = [await gateway.target(model) for model in models]
+    usable = [target for target in targets if target.provider.dialect in embedding_forms.FORMS]
+    if not usable:
         raise invalid_request_error(
-            f"{model.id} is reached by the API {target.provider.dialect}, which has no embeddings."
+            f"{models[0].id} is reached by the API {targets[0].provider.dialect}, which has no embeddings."
             " Choose a model of another provider."
         )
-    return await _EmbeddingCall(gateway, client_request, target, provider_form).run()
+    return await _EmbeddingCall(gateway, client_request, usable).run()
 
 
 class _EmbeddingCall:
     """One call in progress."""
 
-    def __init__(self, gateway: Gateway, client_request: ClientRequest, target: Target, provider_form: str) -> None:
+    def __init__(self, gateway: Gateway, client_request: ClientRequest, targets: list[Target]) -> None:
         self._gateway = gateway
         self._client_request = client_request
-        self._target = target
-        self._provider_form = provider_form
+        self._targets = targets  # in the order in which they are tried
+        self._target = targets[0]  # the one that is tried
         self._started_at = gateway.services.clock()
         self._start_s = gateway.services.client.clock()
         self._body = b""  # of the provider's response, once it is known to have vectors
@@ -75,7 +76,7 @@ class _EmbeddingCall:
             caller=request.caller,
             dialect=self._client_request.reply_dialect,
             name=self._client_request.model,
-            models=(self._target.model.id,),
+            models=tuple(target.model.id for target in self._targets),
             is_stream=False,
             body=request.body,
             request_id=request.request_id,
@@ -85,7 +86,7 @@ class _EmbeddingCall:
         usage: Usage | None = None
         is_cancelled = False
         try:
-            response, fault = await self._send_in_form()
+            response, fault = await self._try_targets()
             if fault is None:
                 usage = self._price()
                 await run_to_completion(self._count(usage))
@@ -108,11 +109,27 @@ class _EmbeddingCall:
             )
             await run_to_completion(self._gateway.hooks.end(end))
 
+    async def _try_targets(self) -> tuple[GatewayResponse, Fault | None]:
+        """Return the response of the first target that does not fail, else of the last one that was tried."""
+        for target in self._targets[:-1]:
+            self._target = target
+            try:
+                response, fault = await self._send_in_form()
+            except GatewayError as error:
+                if not may_fall_back(error.fault):
+                    raise
+            else:
+                if fault is None or not may_fall_back(fault):
+                    return response, fault
+        self._target = self._targets[-1]
+        return await self._send_in_form()
+
     async def _send_in_form(self) -> tuple[GatewayResponse, Fault | None]:
         """Return the response, and the fault that it contains."""
         gateway, client_request, target = self._gateway, self._client_request, self._target
-        if self._provider_form != client_request.reply_dialect:
-            response, self._body = await _translate(gateway, client_request, target, self._provider_form)
+        provider_form = embedding_forms.FORMS[target.provider.dialect]
+        if provider_form != client_request.reply_dialect:
+            response, self._body = await _translate(gateway, client_request, target, provider_form)
             return response, None
         response = await _pass_on(gateway, client_request, target)
         assert isinstance(response.body, bytes)

@@ -30,6 +30,9 @@ _STATUSES: Final = {
     "server_error": 500,
     "cancelled": 499,
 }
+_FALLBACK_CLASSES: Final = frozenset(
+    (ErrorClass.RATE_LIMIT, ErrorClass.SERVER_ERROR, ErrorClass.NETWORK, ErrorClass.AUTH, ErrorClass.CONTEXT_OVERFLOW)
+)
 _NETWORK_STATUS: Final = 502  # the provider did not answer, or with something that is no answer
 _OVERLOADED: Final = {"anthropic": 529}
 _REQUEST_ID_HEADERS: Final = {"anthropic": "request-id", "bedrock_converse": "x-amzn-requestid"}
@@ -45,6 +48,11 @@ def error_response(dialect: str, fault: Fault, request_id: str = "") -> GatewayR
         headers["x-amzn-errortype"] = wire["__type"]
     headers |= request_id_header(dialect, request_id)
     return GatewayResponse(status=status, headers=headers, body=msgspec.json.encode(wire))
+
+
+def may_fall_back(fault: Fault) -> bool:
+    """Whether another model may answer after this failure."""
+    return fault.error_class in _FALLBACK_CLASSES or fault.code == "not_found"
 
 
 def request_id_header(dialect: str, request_id: str) -> dict[str, str]:
