@@ -99,13 +99,22 @@ class UlidSource:
 
 
 def _ulid_from_int(number: int) -> str:
-    # Two characters at a time, from three small numbers: every event and every message has an id.
-    pair, begin, middle, end = _PAIRS, number >> 100, number >> 50 & _FIFTY_BITS, number & _FIFTY_BITS
+    # Two characters at a time, from small numbers: every event and every message has an id.
+    pair, end = _PAIRS, number & _FIFTY_BITS
+    return (
+        f"{_ulid_prefix(number >> 50)}{pair[end >> 40]}{pair[end >> 30 & 1023]}{pair[end >> 20 & 1023]}"
+        f"{pair[end >> 10 & 1023]}{pair[end & 1023]}"
+    )
+
+
+@functools.lru_cache(maxsize=16)
+def _ulid_prefix(number: int) -> str:
+    """Return the first 16 characters of a ULID, which the ids of one millisecond share."""
+    pair, begin, middle = _PAIRS, number >> 50, number & _FIFTY_BITS
     return (
         f"{pair[begin >> 20]}{pair[begin >> 10 & 1023]}{pair[begin & 1023]}"
         f"{pair[middle >> 40]}{pair[middle >> 30 & 1023]}{pair[middle >> 20 & 1023]}{pair[middle >> 10 & 1023]}"
-        f"{pair[middle & 1023]}{pair[end >> 40]}{pair[end >> 30 & 1023]}{pair[end >> 20 & 1023]}"
-        f"{pair[end >> 10 & 1023]}{pair[end & 1023]}"
+        f"{pair[middle & 1023]}"
     )
 
 

@@ -125,6 +125,14 @@ class PoolResponse:
         self._size -= size
         return chunks
 
+    def take_body(self) -> bytes | None:
+        """Return the rest of the body if it has arrived in one piece; none if it has to be read in chunks."""
+        chunks = self._chunks
+        if not self._is_complete or self._decoder is not None or len(chunks) != 1 or self._size > _READ_BYTES:
+            return None
+        self._chunks, self._size = [], 0
+        return chunks[0]
+
     async def pause(self, seconds: float) -> None:
         """Receive nothing for a time, so that more arrives with the next read."""
         if self._connection is not None:
@@ -412,16 +420,19 @@ class ConnectionPool:
         """Send a request and return its response when the headers have arrived."""
         origin = split_url(url)[0]
         head = b"%bcontent-length: %d\r\n\r\n" % (_encode_head(url, tuple(headers.items())), len(body))
-        while (connection := self._take(origin)) is not None:
-            try:
-                return await _send(connection, head, body, head_s)
-            except ClosedEarlyError:
-                continue
-        connection = await self._connect(origin, connect_s)
         try:
-            return await _send(connection, head, body, head_s)
+            while (connection := self._take(origin)) is not None:
+                try:
+                    return await connection.send(head, body, head_s)
+                except ClosedEarlyError:
+                    continue
+            connection = await self._connect(origin, connect_s)
+            return await connection.send(head, body, head_s)
         except ClosedEarlyError as error:
             raise error.error from None
+        except TimeoutError:
+            where = f"{origin.host}:{origin.port}"
+            raise NetworkError(network_fault("timeout", f"the response of {where} timed out")) from None
 
     @property
     def size(self) -> int:
@@ -480,14 +491,6 @@ class ConnectionPool:
             raise NetworkError(network_fault("unreachable", message)) from error
         self._all.add(connection)
         return connection
-
-
-async def _send(connection: Connection, head: bytes, body: bytes, timeout_s: float) -> PoolResponse:
-    try:
-        return await connection.send(head, body, timeout_s)
-    except TimeoutError:
-        where = f"{connection.origin.host}:{connection.origin.port}"
-        raise NetworkError(network_fault("timeout", f"the response of {where} timed out")) from None
 
 
 @functools.lru_cache(maxsize=1024)

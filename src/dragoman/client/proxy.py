@@ -50,6 +50,10 @@ class ProxyResponse:
             fault = network_fault("stream_broken", f"the connection broke: {_describe_error(error)}")
             raise NetworkError(fault) from error
 
+    def take_body(self) -> bytes | None:
+        """Return none: the body has to be read in chunks."""
+        return None
+
     async def pause(self, seconds: float) -> None:
         """Wait, so that more arrives with the next read."""
         await asyncio.sleep(seconds)

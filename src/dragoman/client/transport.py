@@ -41,6 +41,9 @@ class Response(Protocol):
     async def read_chunk(self, timeout_s: float | None) -> bytes:
         """Return the next bytes, empty at the end; ``TimeoutError`` after ``timeout_s``."""
 
+    def take_body(self) -> bytes | None:
+        """Return the rest of the body if it has arrived in one piece; none if it has to be read in chunks."""
+
     async def pause(self, seconds: float) -> None:
         """Receive nothing for a time, so that more arrives with the next read."""
 

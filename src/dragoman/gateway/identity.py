@@ -34,14 +34,13 @@ _ECHO: Final = (
 
 def reply_identity(dialect: str, new_id: str, created_at: datetime) -> dict[str, Any]:
     """Return the top-level fields that identify a reply in a dialect."""
-    seconds = int(created_at.timestamp())
     match dialect:
         case "anthropic":
             return {"id": f"msg_{new_id}"}
         case "openai_chat":
-            return {"id": f"chatcmpl-{new_id}", "created": seconds}
+            return {"id": f"chatcmpl-{new_id}", "created": int(created_at.timestamp())}
         case "openai_responses":
-            return {"id": f"resp_{new_id}", "created_at": seconds, "completed_at": None}
+            return {"id": f"resp_{new_id}", "created_at": int(created_at.timestamp()), "completed_at": None}
         case "cohere":
             return {"id": new_id}
         case "ollama" | "ollama_generate":

@@ -144,6 +144,9 @@ class UpstreamResponse:
 
     async def read_all(self, limit: int) -> bytes:
         """Return the whole body; ``NetworkError`` if it is larger than the limit."""
+        body: bytes | None = self._response.take_body()  # of most replies: they are short
+        if body is not None:
+            return body
         chunks, size = [], 0
         while chunk := await self.read():
             size += len(chunk)
