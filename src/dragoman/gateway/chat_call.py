@@ -175,16 +175,16 @@ class ChatCall:
 
     async def _try_target(self, target: Target, *, is_last: bool) -> GatewayResponse | Failure:
         attempt = await self._prepare(target)
-        retries = Retries(max_retries=self._config.retries)
-        for number in range(retries.max_retries + 1):
+        max_retries = self._config.retries
+        for number in range(max_retries + 1):
             self._attempts += 1
-            has_more = number < retries.max_retries or not is_last
+            has_more = number < max_retries or not is_last
             outcome = await self._attempt(attempt, has_more=has_more)
             fault = outcome.fault if isinstance(outcome, Failure) else None
             self._services.record_call(target.model, fault, session_id="system")
             if isinstance(outcome, GatewayResponse):
                 return outcome
-            hint = retry_hint(outcome.headers)
+            retries, hint = Retries(max_retries=max_retries), retry_hint(outcome.headers)
             delay_s = retry_delay_s(
                 outcome.fault, number, retries, self._services.client.random_source(), provider_hint=hint
             )

@@ -16,6 +16,7 @@ new options; its result without the texts is the template for further requests w
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Annotated, Any, Final, Literal
 
@@ -83,33 +84,37 @@ def read_plain(client_request: ClientRequest) -> PlainRequest | None:
     fields, body, dialect = client_request.fields, client_request.request.body, client_request.dialect
     if dialect not in (ANTHROPIC, OPENAI) or dialect != client_request.reply_dialect or len(body) > _MAX_BYTES:
         return None
-    if not fields.keys() <= _FIELDS.keys() or (b"\\u00" in body and any(mark in body for mark in _ESCAPED_LETTERS)):
+    raw = fields.get("messages")
+    if raw is None or (b"\\u00" in body and any(mark in body for mark in _ESCAPED_LETTERS)):
         return None
     try:
-        texts = _decode_messages(fields["messages"])
-    except (KeyError, msgspec.DecodeError):
+        texts = _decode_messages(raw)
+    except msgspec.DecodeError:
         return None
-    if not _has_each_name_once(body, fields, len(texts)):
+    written = bytes(raw)
+    if not written.count(b'"role"') == written.count(b'"content"') == len(texts):  # a name may occur twice
+        return None
+    before, _, behind = body.partition(written)
+    if not _are_options(before, behind, tuple(fields)):
         return None
     system = texts.pop(0).content if dialect == OPENAI and texts and texts[0].role == "system" else ""
     if not _are_turns(texts) or (system and not _is_plain_text(system)):
         return None
-    options = [(name, bytes(raw)) for name, raw in fields.items() if name != "messages"]
-    return PlainRequest(dialect, texts, (system, *options))
+    return PlainRequest(dialect, texts, (system, before, behind))
 
 
-def _has_each_name_once(body: bytes, fields: dict[str, Any], messages: int) -> bool:
-    """Whether no name occurs twice in one object, which readers reject."""
-    for name in fields:
-        if body.count(_FIELDS[name]) != 1:
-            return False
-    return body.count(b'"role"') == body.count(b'"content"') == messages
+@functools.lru_cache(maxsize=_MAX_TEMPLATES)
+def _are_options(before: bytes, behind: bytes, names: tuple[str, ...]) -> bool:
+    """Whether a body has only known options beside its messages, and none of them twice, which readers reject."""
+    body, has_name = before + behind, before.rstrip().removesuffix(b":").rstrip().endswith(_FIELDS["messages"])
+    return has_name and all(name in _FIELDS and body.count(_FIELDS[name]) == 1 for name in names)
 
 
 def _are_turns(texts: Sequence[_Message]) -> bool:
-    return len(texts) % 2 == 1 and all(
-        message.role == _TURNS[at % 2] and _is_plain_text(message.content) for at, message in enumerate(texts)
-    )
+    for at, message in enumerate(texts):
+        if message.role != _TURNS[at % 2] or not _is_plain_text(message.content):
+            return False
+    return len(texts) % 2 == 1
 
 
 def _is_plain_text(text: str) -> bool:

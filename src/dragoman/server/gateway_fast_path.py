@@ -19,6 +19,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import logging
+import math
 import os
 import time
 from collections.abc import AsyncGenerator
@@ -44,6 +45,7 @@ _GENERAL_HEADERS: Final = frozenset(
     ("content-encoding", "expect", "origin", "sec-fetch-site", "transfer-encoding", "upgrade", *PROXY_HEADERS)
 )
 _LENGTH: Final = b"content-length"
+_ID_NAMES: Final = ("request-id", "x-request-id", "x-amzn-requestid", "x-dragoman-session")  # differ in each response
 _log: Final = logging.getLogger("dragoman.server")
 Pairs = list[tuple[bytes, bytes]]
 
@@ -114,6 +116,8 @@ class GatewayProtocol(LimitedProtocol):
     _call: FastCall | None = None  # the request that is received
     _task: asyncio.Task[None] | None = None  # the call that is answered
     _head: RequestHead | None = None  # of the last request
+    _idle_until_s: float = math.inf  # when the connection is closed, if no request has begun by then
+    _keep_alive_timer: asyncio.TimerHandle | None = None
 
     # --- requests ----------------------------------------------------------------------------------------------------
 
@@ -122,6 +126,7 @@ class GatewayProtocol(LimitedProtocol):
         self.headers = []
         self._is_due = self._in_head = True
         self._head_bytes = 0
+        self._idle_until_s = math.inf
 
     def on_header(self, name: bytes, value: bytes) -> None:
         self.headers.append((name.lower(), value))
@@ -200,11 +205,13 @@ class GatewayProtocol(LimitedProtocol):
         self._is_due = False
         self._call = None
         task = self._task = self.loop.create_task(self._run(call))
-        task.add_done_callback(self.tasks.discard)
         self.tasks.add(task)
 
     def connection_lost(self, exc: Exception | None) -> None:
+        if self._keep_alive_timer is not None:
+            self._keep_alive_timer.cancel()
         if self._task is not None:
+            self._task.add_done_callback(self.tasks.discard)
             self._task.cancel()
         super().connection_lost(exc)
 
@@ -232,6 +239,7 @@ class GatewayProtocol(LimitedProtocol):
             await self._send(call, response, request_id)
         except Exception:
             _log.exception("unexpected error", extra={"request_id": request_id})
+            self._end_task()
             self.transport.close()
         finally:
             seconds = time.perf_counter() - start_s
@@ -259,39 +267,62 @@ class GatewayProtocol(LimitedProtocol):
             self.transport.write(b"0\r\n\r\n")
 
     def _end_response(self, call: FastCall) -> None:
-        self._task = None
+        self._end_task()
         call.response_complete = True
         if not call.keep_alive:
             self.transport.close()
-        self.on_response_complete()
+        if self.pipeline or self.transport.is_closing():
+            self.on_response_complete()
+            return
+        self.server_state.total_requests += 1
+        self.flow.resume_reading()
+        self._idle_until_s = self.loop.time() + self.timeout_keep_alive
+        if self._keep_alive_timer is None:
+            self._keep_alive_timer = self.loop.call_at(self._idle_until_s, self._check_idle)
+
+    def _end_task(self) -> None:
+        if self._task is not None:
+            self.tasks.discard(self._task)
+            self._task = None
+
+    def _check_idle(self) -> None:
+        """Close the connection if it is idle for too long. One timer serves many requests: it moves when it fires."""
+        self._keep_alive_timer = None
+        if self.loop.time() >= self._idle_until_s:
+            self.timeout_keep_alive_handler()
+        elif self._idle_until_s < math.inf:
+            self._keep_alive_timer = self.loop.call_at(self._idle_until_s, self._check_idle)
 
     def _encode_head(self, call: FastCall, response: GatewayResponse, request_id: str, length: int | None) -> bytes:
         headers = response.headers
-        lines = [f"{name}: {value}\r\n" for name, value in headers.items()]
+        lines = [f"{name}: {headers[name]}\r\n" for name in _ID_NAMES if name in headers]
         lines.append("transfer-encoding: chunked\r\n" if length is None else f"content-length: {length}\r\n")
         if "x-request-id" not in headers:
             lines.append(f"x-request-id: {request_id}\r\n")
         if not call.keep_alive:
             lines.append("connection: close\r\n")
-        text = "".join(lines)
-        if text.count("\n") != len(lines) or text.count("\r") != len(lines) or "\0" in text:
-            raise ValueError("a header contains a line break")
+        others = _encode_headers(tuple([pair for pair in headers.items() if pair[0] not in _ID_NAMES]))
         defaults = b"".join([b"%b: %b\r\n" % pair for pair in self.server_state.default_headers])
-        common = _encode_common(tuple([name for name in _COMMON_NAMES if name in headers]))
-        return b"".join((STATUS_LINE[response.status], defaults, text.encode("latin-1"), common, b"\r\n"))
+        return b"".join((STATUS_LINE[response.status], defaults, others, _encode_lines(lines), b"\r\n"))
 
 
 def _is_small(length: bytes) -> bool:
     return length.isdigit() and len(length) < 8 and int(length) <= LARGE
 
 
-_COMMON_NAMES: Final = tuple(name.decode() for name, _ in COMMON_HEADERS)
+def _encode_lines(lines: list[str]) -> bytes:
+    text = "".join(lines)
+    if text.count("\n") != len(lines) or text.count("\r") != len(lines) or "\0" in text:
+        raise ValueError("a header contains a line break")
+    return text.encode("latin-1")
 
 
-@functools.lru_cache(maxsize=64)
-def _encode_common(replaced: tuple[str, ...]) -> bytes:
-    """Return the headers of every response, without those that a response replaces."""
-    return b"".join(b"%b: %b\r\n" % pair for pair in COMMON_HEADERS if pair[0].decode() not in replaced)
+@functools.lru_cache(maxsize=256)
+def _encode_headers(headers: tuple[tuple[str, str], ...]) -> bytes:
+    """Return headers that many responses share, with those of every response that they do not replace."""
+    names = {name for name, _ in headers}
+    common = [b"%b: %b\r\n" % pair for pair in COMMON_HEADERS if pair[0].decode() not in names]
+    return b"".join((_encode_lines([f"{name}: {value}\r\n" for name, value in headers]), *common))
 
 
 def make_protocol(state: AppState) -> type[GatewayProtocol]:
