@@ -474,6 +474,71 @@ async def test_an_append_whose_connection_is_lost_is_stored_once(url: str, monke
             return []  # committed, and the answer was lost
 
         monkeypatch.setattr(store, "_run_statement", lose)
+        monkeypatch.setattr(store._append_groups, "_run", lose)
         store._ends[session] = (0, "")
         (row,) = await store.append(session, said("a word"))
         assert [row] == await store.read(session)
+
+
+async def test_appends_that_wait_share_a_statement_and_one_that_conflicts_fails_no_other(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with open_store(url) as store, open_store(url) as other:
+        assert isinstance(store, PostgresStore)
+        run_statement, statements = store._run_statement, []
+
+        async def count(statement: Any) -> Any:
+            statements.append(statement)
+            return await run_statement(statement)
+
+        sessions = [(await store.create_session()).id for _ in range(20)]
+        for session in sessions:
+            await store.append(session, said("first"))
+        monkeypatch.setattr(store._append_groups, "_run", count)
+        await asyncio.gather(*(store.append(session, [said("second"), said("third")]) for session in sessions))
+        assert len(statements) < 20
+        await other.append(sessions[10], said("by another server"))
+        results = await asyncio.gather(
+            *(store.append(session, said("fourth"), expected_seq=3) for session in sessions), return_exceptions=True
+        )
+        assert [number for number, result in enumerate(results) if isinstance(result, ConflictError)] == [10]
+        assert {(await store.get_session(session)).last_seq for session in sessions} == {4}
+        assert [row.seq for row in await other.read(sessions[11])] == [1, 2, 3, 4]
+        assert len(await other.search("fourth", limit=50)) == 19
+        assert (await store.verify()).is_sound
+
+
+async def test_an_append_that_nobody_awaits_any_more_harms_no_other(url: str) -> None:
+    async with open_store(url) as store:
+        sessions = [(await store.create_session()).id for _ in range(8)]
+        for session in sessions:
+            await store.append(session, said("first"))
+        tasks = [asyncio.create_task(store.append(session, said("second"))) for session in sessions]
+        await asyncio.sleep(0)
+        for task in tasks[::3]:
+            task.cancel()
+        results = await asyncio.gather(*tasks, return_exceptions=True)
+        assert all(isinstance(result, list) for number, result in enumerate(results) if number % 3)
+        (row,) = await store.append(sessions[0], said("third"))
+        assert [row.seq for row in await store.read(sessions[0])] == list(range(1, row.seq + 1))
+        assert (await store.verify()).is_sound
+
+
+async def test_appends_that_share_a_statement_are_stored_once_if_the_answer_is_lost(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with open_store(url) as store:
+        assert isinstance(store, PostgresStore)
+        sessions = [(await store.create_session()).id for _ in range(8)]
+        for session in sessions:
+            await store.append(session, said("first"))
+        run_statement = store._run_statement
+
+        async def lose(statement: Any) -> Any:
+            await run_statement(statement)
+            return []
+
+        monkeypatch.setattr(store, "_run_statement", lose)
+        monkeypatch.setattr(store._append_groups, "_run", lose)
+        await asyncio.gather(*(store.append(session, said("second")) for session in sessions))
+        assert [len(await store.read(session)) for session in sessions] == [2] * 8

@@ -29,6 +29,7 @@ from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
 from dragoman.errors import CorruptDataError, FormatError, StorageError, StoreUnusableError
 from dragoman.store.blobs import Blob, Blobs, verify_blob
 from dragoman.store.engines import single_statement
+from dragoman.store.engines.append_groups import AppendGroups
 from dragoman.store.engines.tables import check_version, migrations
 from dragoman.store.lease_clock import restart_leases
 from dragoman.store.message_writer import Draft, MessageRange, SessionEnd
@@ -95,6 +96,7 @@ class PostgresStore(Store):
         self._pooler = options.get("pooler")  # "none" or "transaction"; detected if unset
         self._setup = ""  # statements at the start of each transaction
         self._pool: Pool | None = None
+        self._append_groups = AppendGroups(self._run_statement)
         super().__init__(blobs if blobs is not None else PostgresBlobs(self), clock)
         self.signals: PostgresSignals = PostgresSignals(self._connect_listener, self._send_signal, self._schema or "")
 
@@ -318,8 +320,11 @@ class PostgresStore(Store):
     ) -> MessageRange | None:
         if not single_statement.can_append(drafts, end, expected_seq):
             return None
-        rows = await self._run_statement(single_statement.append_statement(session_id, drafts, end, **fields))
-        seqs = sorted(seq for (seq,) in rows)
+        if fields["key"] is None and not any(draft.message.metadata.usage for draft in drafts):
+            seqs = await self._append_groups.append(session_id, drafts, end, fields["now"])
+        else:
+            rows = await self._run_statement(single_statement.append_statement(session_id, drafts, end, **fields))
+            seqs = sorted(seq for (seq,) in rows)
         return MessageRange(seqs, (seqs[-1], drafts[-1].columns.id)) if seqs else None
 
     async def _try_append_events(

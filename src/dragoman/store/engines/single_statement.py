@@ -12,6 +12,8 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import Any, Final
 
+import msgspec
+
 from dragoman.message import Message, Role, ToolResultBlock
 from dragoman.store import message_reader, message_writer, runs
 from dragoman.store.message_writer import CALL_BLOCKS, Draft, SessionEnd, fingerprint
@@ -31,6 +33,12 @@ _NUMBERS: Final = (
     "last_number",
     "unpriced",
 )
+
+
+def _column_type(name: str) -> str:
+    if name in ("hash", "fingerprint"):
+        return "bytea"
+    return "bigint" if name in _NUMBERS or name.endswith("_tokens") else "text"
 
 
 def end_statement(session_id: str) -> Statement:
@@ -77,6 +85,44 @@ def append_statement(
     return _append_sql(len(drafts) > 1, min(len(used), 2), key is not None), arguments
 
 
+class Append(msgspec.Struct, frozen=True):
+    """Messages to append after the end of a session."""
+
+    session_id: str
+    drafts: Sequence[Draft]
+    end: SessionEnd
+    now: datetime
+
+
+def append_group_statement(appends: Sequence[Append]) -> Statement:
+    """Append messages without usage to several sessions; returns the sessions and seqs of those that ended there."""
+    moves: list[tuple[Any, ...]] = []
+    rows: list[tuple[Any, ...]] = []
+    for one in appends:
+        first = one.end[0] + 1
+        times = touch_arguments(one.now)
+        moves.append((one.session_id, *one.end, first - 1 + len(one.drafts), one.drafts[-1].columns.id, *times[1:3]))
+        for seq, draft in enumerate(one.drafts, first):
+            rows.append(message_writer.message_values(one.session_id, seq, draft.columns))
+    columns = [list(column) for part in (moves, rows) for column in zip(*part, strict=True)]
+    return _GROUP_SQL, columns
+
+
+_MESSAGE_TYPES: Final = ", ".join(f"?::{_column_type(name)}[]" for name in message_reader.MESSAGE_COLUMNS.split(", "))
+_GROUP_SQL: Final = (  # the sessions are locked in one order, so that two statements cannot wait for each other
+    "WITH asked AS (SELECT * FROM unnest(?::text[], ?::bigint[], ?::text[], ?::bigint[], ?::text[], ?::bigint[],"
+    " ?::bigint[]) AS a (id, old_seq, old_id, new_seq, new_id, at, bucket)),"
+    " locked AS (SELECT s.id FROM sessions AS s JOIN asked AS a ON a.id = s.id AND a.old_seq = s.last_seq"
+    " AND a.old_id = s.last_message_id ORDER BY s.id FOR NO KEY UPDATE OF s),"
+    " moved AS (UPDATE sessions AS s SET last_seq = a.new_seq, last_message_id = a.new_id,"
+    " updated_at = greatest(s.updated_at, a.at), listed_at = greatest(s.listed_at, a.bucket), is_behind = 1"
+    " FROM asked AS a JOIN locked AS l ON l.id = a.id"
+    " WHERE s.id = a.id AND s.last_seq = a.old_seq AND s.last_message_id = a.old_id RETURNING s.id)"
+    f" INSERT INTO messages ({message_reader.MESSAGE_COLUMNS}) SELECT r.* FROM unnest({_MESSAGE_TYPES})"
+    f" AS r ({message_reader.MESSAGE_COLUMNS}) JOIN moved ON moved.id = r.session_id RETURNING session_id, seq"
+)
+
+
 def _to_messages(drafts: Sequence[tuple[int, Draft]]) -> list[tuple[int, Message]]:
     return [(seq, draft.message) for seq, draft in drafts]
 
@@ -107,12 +153,6 @@ def _insert_sql(table: str, columns: str, has_many: bool) -> str:
     else:
         values = f"SELECT moved.id, {', '.join(f'?::{name}' for name in types)} FROM moved"
     return f"INSERT INTO {table} ({columns}) {values}"
-
-
-def _column_type(name: str) -> str:
-    if name in ("hash", "fingerprint"):
-        return "bytea"
-    return "bigint" if name in _NUMBERS or name.endswith("_tokens") else "text"
 
 
 def append_events_statement(
