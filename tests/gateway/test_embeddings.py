@@ -90,6 +90,20 @@ async def test_one_content_has_one_vector(tmp_path: Path) -> None:
     assert sent.headers["x-dragoman-losses"] == "embedding.taskType"
 
 
+@pytest.mark.parametrize("model", ["openai_chat:m", "ollama:m"])
+async def test_the_older_endpoint_of_ollama_embeds_one_text(tmp_path: Path, model: str) -> None:
+    def play(request: ReceivedRequest) -> Answer:
+        is_native = request.path == "/api/embeddings"
+        reply = {"embedding": VECTORS[0]} if is_native else {"data": [{"embedding": VECTORS[0]}]}
+        return make_answer(msgspec.json.encode(reply))
+
+    async with open_gateway(tmp_path, play, REPLIES, "durable") as gateway:
+        sent = await gateway.send("/api/embeddings", {"model": model, "prompt": "a"})
+        (total,) = await gateway.gateway.services.store.costs.totals("model")
+    assert msgspec.json.decode(sent.body) == {"embedding": VECTORS[0]}
+    assert (total.group, total.input_tokens) == (model, 1)
+
+
 async def test_vectors_are_packed_as_the_sdk_of_openai_wants_them(tmp_path: Path) -> None:
     body = {"model": "ollama:m", "input": TEXTS, "encoding_format": "base64"}
     reply = make_answer(msgspec.json.encode(REPLIES["ollama"]))

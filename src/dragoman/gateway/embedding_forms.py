@@ -31,7 +31,7 @@ _PATH_ENDS: Final = {OPENAI: "/embeddings", GEMINI: ":batchEmbedContents", OLLAM
 _READ: Final = {
     OPENAI: frozenset(("model", "input", "dimensions", "encoding_format", "user")),
     GEMINI: frozenset(("model", "content", "requests", "outputDimensionality", "output_dimensionality")),
-    OLLAMA: frozenset(("model", "input", "dimensions", "keep_alive", "truncate")),
+    OLLAMA: frozenset(("model", "input", "prompt", "dimensions", "keep_alive", "truncate")),
 }
 
 
@@ -41,7 +41,7 @@ class EmbeddingRequest(msgspec.Struct, frozen=True, kw_only=True):
     form: str
     texts: tuple[str, ...]
     dimensions: int | None = None
-    is_single: bool = False  # Gemini: the reply has one vector and no list
+    is_single: bool = False  # Gemini, and Ollama's older endpoint: the reply has one vector and no list
     is_base64: bool = False  # OpenAI: a vector is base64 of its numbers
     losses: tuple[str, ...] = ()  # fields that no other API has
 
@@ -64,9 +64,11 @@ def path_end(form: str) -> str:
 def read_request(form: str, path: str, body: dict[str, Any]) -> EmbeddingRequest:
     """Return the request of a caller; ``GatewayError`` if it has anything but texts."""
     if form != GEMINI:
+        is_single = form == OLLAMA and path.endswith("/embeddings")
         return EmbeddingRequest(
             form=form,
-            texts=_read_texts(body.get("input")),
+            is_single=is_single,
+            texts=_read_texts(body.get("prompt" if is_single else "input")),
             dimensions=_read_dimensions(body.get("dimensions")),
             is_base64=body.get("encoding_format") == "base64",
             losses=_find_losses(form, body),
@@ -156,7 +158,7 @@ def estimate_tokens(fields: dict[str, Any], model: str) -> int:
     """Return about how many tokens the texts of a request have. Tokens in a request are counted as they are."""
     found: list[str] = []
     numbers = 0
-    left = [fields.get(name) for name in ("input", "content", "requests")]
+    left = [fields.get(name) for name in ("input", "prompt", "content", "requests")]
     while left:
         match left.pop():
             case str() as text:
@@ -205,6 +207,8 @@ def read_reply(form: str, body: bytes) -> Embeddings:
 
 def write_reply(wanted: EmbeddingRequest, found: Embeddings, model: str) -> dict[str, Any]:
     """Return the reply in the form of the request."""
+    if wanted.form == OLLAMA and wanted.is_single:
+        return {"embedding": found.vectors[0]}
     if wanted.form == OLLAMA:
         return {"model": model, "embeddings": found.vectors, "prompt_eval_count": found.tokens}
     if wanted.form == GEMINI:

@@ -90,6 +90,7 @@ ENDPOINTS: Final = (
     _post("/models/{model}:embedContent", "gemini", _GEMINI, "embed"),
     _post("/models/{model}:batchEmbedContents", "gemini", _GEMINI, "embed"),
     _post("/api/embed", "ollama", operation="embed"),
+    _post("/api/embeddings", "ollama", operation="embed"),
     _post("/api/show", "ollama", operation="show"),
     _get("/api/tags", "ollama", operation="models"),
     _get("/api/version", "ollama", operation="version"),

@@ -29,7 +29,7 @@ _DIALECTS: Final = {  # by the first segment of a path
     "responses": "openai_responses",
     "messages": "anthropic",
 }
-_OLLAMA: Final = ("blobs", "copy", "create", "delete", "embeddings", "me", "pull", "push")
+_OLLAMA: Final = ("blobs", "copy", "create", "delete", "me", "pull", "push")
 _OPENAI: Final = ("openai_chat", "openai_responses")
 _VERSIONS: Final = ("", "/v1", "/v1beta")
 
