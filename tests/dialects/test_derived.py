@@ -11,7 +11,16 @@ import pytest
 from dragoman import dialects
 from dragoman.event import StreamEvent, fold, unfold
 from dragoman.exchange import Reply, Request, StopReason, Written
-from dragoman.message import OpaqueBlock, Role, TextBlock, ThinkingBlock, ToolResultBlock, ToolUseBlock
+from dragoman.message import (
+    ImageBlock,
+    ImageSource,
+    OpaqueBlock,
+    Role,
+    TextBlock,
+    ThinkingBlock,
+    ToolResultBlock,
+    ToolUseBlock,
+)
 from tests.dialects.test_every_dialect import CALLS, PIXEL, REQUEST, message
 
 INVOKE = dialects.load("bedrock_invoke")
@@ -284,6 +293,17 @@ def test_calls_in_an_answer_for_ollama_generate_are_losses() -> None:
     written = GENERATE.write_reply(reply)
     assert written.wire["response"] == "I'll look."
     assert {loss.block_type for loss in written.losses} == {"tool_use", "stop_reason"}
+
+
+def test_an_image_in_an_answer_for_ollama_generate_is_a_loss() -> None:
+    image = ImageBlock(ImageSource("base64", "iVBORw0KGgo="), "image/png")
+    reply = Reply(content=(TextBlock("Here."), image), stop_reason=StopReason.END_TURN, model="m")
+    written = GENERATE.write_reply(reply)
+    assert written.wire["response"] == "Here."
+    assert [(loss.block_type, loss.reason) for loss in written.losses] == [("image", "this API answers with a text")]
+    writer = GENERATE.stream_writer()
+    assert b"".join([*map(writer.feed, unfold(reply)), writer.close()])
+    assert [loss.block_type for loss in writer.losses] == ["image"]
 
 
 def test_a_conversation_for_ollama_generate_is_one_prompt() -> None:

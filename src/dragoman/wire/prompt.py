@@ -1,7 +1,7 @@
 """Requests as one prompt, for wire formats with a text instead of a conversation.
 
     to_prompt(request, dialect, losses, keeps_images=…)    the request with one user message, after the system prompts
-    drop_calls(reply, dialect, losses)                     the reply without calls
+    drop_calls(reply, dialect, losses)                     the reply without calls and media
 
 A conversation of several messages becomes a text with the name of a role before each message. Calls, results, tools and
 other blocks are losses.
@@ -12,7 +12,7 @@ from __future__ import annotations
 from typing import Final
 
 from dragoman.exchange import Loss, Reply, Request, StopReason
-from dragoman.message import CallBlock, ContentBlock, ImageBlock, Message, Role, TextBlock
+from dragoman.message import CallBlock, ContentBlock, ImageBlock, MediaBlock, Message, Role, TextBlock
 from dragoman.wire.losses import supported_blocks
 from dragoman.wire.residue import foreign_options
 
@@ -49,10 +49,12 @@ def to_prompt(
 
 
 def drop_calls(reply: Reply, dialect: str, losses: list[Loss]) -> Reply:
-    """Return the reply without calls, for a wire without tools."""
+    """Return the reply without calls and media, for a wire without tools whose answers are texts."""
 
     def find_reason(block: ContentBlock) -> str | None:
-        return "this API has no tools" if isinstance(block, CallBlock) else None
+        if isinstance(block, CallBlock):
+            return "this API has no tools"
+        return "this API answers with a text" if isinstance(block, MediaBlock) else None
 
     content = supported_blocks(reply.content, find_reason, dialect, losses)
     if len(content) == len(reply.content):
