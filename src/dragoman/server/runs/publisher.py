@@ -295,7 +295,7 @@ class RunPublisher:
     async def _wait_for_flush(self) -> None:
         """Wait until no events are being stored."""
         self._cancel_timer()
-        if self._flush_task is not None:
+        while self._flush_task is not None:  # a flush may start the next one
             await asyncio.wait([self._flush_task])
         self._cancel_timer()
 
