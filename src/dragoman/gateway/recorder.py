@@ -408,4 +408,5 @@ def title_from(texts: Sequence[Sequence[str]]) -> str | None:
     """Return the title of a session by the texts of its questions."""
     questions = [[text for text in parts if not ("</" in text and _CONTEXT.fullmatch(text))] for parts in texts]
     parts = next((parts for parts in (*questions, *texts) if parts), ())
-    return " ".join(" ".join(parts).split())[:_MAX_TITLE] or None
+    words = " ".join(parts).split(None, _MAX_TITLE)[:_MAX_TITLE]  # no more of them fit
+    return " ".join(words)[:_MAX_TITLE] or None
