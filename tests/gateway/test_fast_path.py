@@ -194,6 +194,40 @@ async def test_a_connection_is_kept_and_closed_on_request(tmp_path: Path) -> Non
         assert served.upstream.connections == 1
 
 
+async def test_an_idle_connection_is_closed_after_a_call(tmp_path: Path) -> None:
+    async with run_raw_gateway(tmp_path) as served, served.connect() as client:
+        (connection,) = served.server.server_state.connections
+        connection.timeout_keep_alive = 0.01
+        assert (await client.ask(make_request("/v1/messages", QUESTION))).status == 200
+        assert client.reader is not None
+        assert await asyncio.wait_for(client.reader.read(), 60) == b""
+
+
+async def test_the_idle_timer_spares_a_call_in_progress(tmp_path: Path) -> None:
+    release = asyncio.Event()
+    answers = [make_answer(CHAT), [release, *make_answer(CHAT)], make_answer(CHAT)]
+    async with run_raw_gateway(tmp_path, answers) as served, served.connect() as client:
+        (connection,) = served.server.server_state.connections
+        connection.timeout_keep_alive = 600
+        request = make_request("/v1/messages", QUESTION)
+        assert (await client.ask(request)).status == 200
+        await client.send(request)
+        while len(served.upstream.requests) < 2:
+            await asyncio.sleep(0)
+        fire_idle_timer(connection)
+        assert connection._keep_alive_timer is None  # until the call has ended
+        release.set()
+        assert (await client.read_response()).status == 200
+        fire_idle_timer(connection)
+        assert connection._keep_alive_timer.when() == connection._idle_until_s
+        assert (await client.ask(request)).status == 200
+
+
+def fire_idle_timer(connection: Any) -> None:
+    connection._keep_alive_timer.cancel()
+    connection._check_idle()
+
+
 HEAD = b"POST /v1/messages HTTP/1.1\r\nHost: 127.0.0.1\r\n"
 
 

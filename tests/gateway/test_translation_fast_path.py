@@ -220,6 +220,41 @@ async def test_a_request_that_readers_reject_is_rejected(tmp_path: Path, body: b
     assert outcome.status == 400
 
 
+MESSAGES = b'[{"role":"user","content":"hi"}]'
+
+
+@pytest.mark.parametrize("dialect", PATHS)
+@pytest.mark.parametrize(
+    "case",
+    [
+        pytest.param((b'"stop":%b,"messages":%b', False), id="an option before with the same bytes"),
+        pytest.param((b'"messages":%b,"stop":%b', True), id="an option behind with the same bytes"),
+        pytest.param((b'"messages":%b,"messages":%b', False), id="messages twice"),
+        pytest.param((b'"messages":[],"messages":%b', False), id="messages twice, first empty"),
+        pytest.param((b'"stop":{"messages":%b},"messages":%b', False), id="messages inside an option before"),
+        pytest.param((b'"messages":%b,"stop":{"messages":%b}', False), id="messages inside an option behind"),
+        pytest.param((b'"stop":{"x":%b},"messages" : %b', False), id="the same bytes inside an option"),
+        pytest.param((b'"stop":"messages","messages":%b', False), id="the name as an option"),
+        pytest.param((rb'"stop":"\"messages\":[","messages":%b', True), id="the name inside a text"),
+        pytest.param((b'"messages":%b,"system":[{"type":"text","text":"messages"}]', False), id="the name in a block"),
+        pytest.param((b'"messages":{"messages":%b}', False), id="an object of messages"),
+    ],
+)
+async def test_messages_are_found_as_on_the_general_path(
+    tmp_path: Path, dialect: str, case: tuple[bytes, bool], general: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fields, is_fast = case
+    text = b'{"model":"%b:m","max_tokens":64,%b}' % (PATHS[dialect].encode(), fields.replace(b"%b", MESSAGES))
+    plain = b'{"model":"%b:m","max_tokens":64,"messages":%b}' % (PATHS[dialect].encode(), MESSAGES)
+    other = text.replace(b'"messages":' + MESSAGES, b'"messages":' + MESSAGES.replace(b"hi", b"ho"))
+    answer = make_answer(msgspec.json.encode(REPLIES[PATHS[dialect]]))
+    translations = count_calls(monkeypatch, "translate_request")
+    fast = await translate(tmp_path / "fast", dialect, [plain, other, text], answer)
+    assert (len(translations) == 2) is is_fast
+    general()
+    assert fast == await translate(tmp_path / "general", dialect, [plain, other, text], answer)
+
+
 @pytest.mark.parametrize("case", cases(REPLY_CHANGES))
 async def test_a_reply_is_translated_as_on_the_general_path(
     tmp_path: Path, case: Case, general: Any, monkeypatch: pytest.MonkeyPatch
