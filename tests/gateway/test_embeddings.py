@@ -1,14 +1,16 @@
-"""Embeddings: passed on in the same API, translated between the APIs of OpenAI, Gemini and Ollama."""
+"""Embeddings: passed on in the same API, translated between the APIs of OpenAI, Gemini, Ollama and Cohere."""
 
 from __future__ import annotations
 
 import array
+import asyncio
 import base64
 from datetime import UTC, datetime
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
+import httpx
 import msgspec
 import pytest
 
@@ -18,8 +20,10 @@ from dragoman.gateway.hooks import CallEnd, CallStart, Hooks
 from dragoman.message import TokenUsage
 from tests.gateway.in_process import open_gateway
 from tests.gateway.test_passthrough import post, run_gateway
+from tests.lazy import LazyModule
 from tests.servers.faulty_server import Answer, ReceivedRequest, make_answer
 
+cohere: Any = LazyModule("cohere")
 VECTORS = [[0.5, -1.0], [0.25, 2.0]]
 TEXTS = ["a", "b"]
 REPLIES: dict[str, Any] = {
@@ -31,13 +35,25 @@ REPLIES: dict[str, Any] = {
     },
     "gemini": {"embeddings": [{"values": vector} for vector in VECTORS]},
     "ollama": {"model": "other", "embeddings": VECTORS, "prompt_eval_count": 5},
+    "cohere": {
+        "id": "e1",
+        "embeddings": {"float": VECTORS},
+        "texts": ["a", "b"],
+        "meta": {"billed_units": {"input_tokens": 5.0}},
+    },
 }
 PATHS = {
     "openai_chat": "/v1/embeddings",
     "gemini": "/v1beta/models/{model}:batchEmbedContents",
     "ollama": "/api/embed",
+    "cohere": "/v2/embed",
 }
-UPSTREAM_PATHS = {"openai_chat": "/embeddings", "gemini": "/v1beta/models/m:batchEmbedContents", "ollama": "/api/embed"}
+UPSTREAM_PATHS = {
+    "openai_chat": "/embeddings",
+    "gemini": "/v1beta/models/m:batchEmbedContents",
+    "ollama": "/api/embed",
+    "cohere": "/v2/embed",
+}
 
 
 def write_request(form: str, model: str, texts: list[str], size: int | None = None) -> dict[str, Any]:
@@ -45,6 +61,9 @@ def write_request(form: str, model: str, texts: list[str], size: int | None = No
         size_field = {"outputDimensionality": size} if size else {}
         name = f"models/{model}"
         return {"requests": [{"model": name, "content": {"parts": [{"text": text}]}, **size_field} for text in texts]}
+    if form == "cohere":
+        fixed = {"input_type": "search_document", "embedding_types": ["float"]}
+        return {"model": model, "texts": texts, **fixed, **({"output_dimension": size} if size else {})}
     return {"model": model, "input": texts, **({"dimensions": size} if size else {})}
 
 
@@ -54,6 +73,8 @@ def read_vectors(form: str, wire: Any) -> Any:
             return [entry["embedding"] for entry in wire["data"]]
         case "gemini":
             return [entry["values"] for entry in wire["embeddings"]]
+        case "cohere":
+            return wire["embeddings"]["float"]
         case _:
             return wire["embeddings"]
 
@@ -113,6 +134,35 @@ async def test_vectors_are_packed_as_the_sdk_of_openai_wants_them(tmp_path: Path
     packed = [base64.b64decode(entry["embedding"]) for entry in wire["data"]]
     assert [list(array.array("f", data)) for data in packed] == VECTORS
     assert wire["usage"] == {"prompt_tokens": 5, "total_tokens": 5}
+
+
+async def test_the_sdk_of_cohere_reads_vectors_of_another_api(tmp_path: Path) -> None:
+    def embed(address: str) -> Any:
+        with httpx.Client() as http_client:
+            client = cohere.ClientV2(api_key="x", base_url=address, httpx_client=http_client)
+            return client.embed(
+                model="alias",
+                texts=TEXTS,
+                input_type="search_query",
+                embedding_types=["float", "base64"],
+                output_dimension=2,
+            )
+
+    answer = make_answer(msgspec.json.encode(REPLIES["openai_chat"]))
+    async with run_gateway(tmp_path, answer) as (client, upstream):
+        found = await asyncio.to_thread(embed, str(client._base_url).rstrip("/"))
+        assert upstream.requests[0].json == {"model": "gpt-x", "input": TEXTS, "dimensions": 2}
+    assert found.embeddings.float_ == VECTORS
+    assert [list(array.array("f", base64.b64decode(text))) for text in found.embeddings.base64] == VECTORS
+    assert (found.texts, found.meta.billed_units.input_tokens) == (TEXTS, 5)
+
+
+async def test_cohere_has_numbers_that_others_do_not_have(tmp_path: Path) -> None:
+    body = {"model": "ollama:m", "texts": TEXTS, "input_type": "search_query", "embedding_types": ["int8"]}
+    async with open_gateway(tmp_path, lambda _: make_answer(b"{}"), REPLIES) as gateway:
+        sent = await gateway.send("/v2/embed", body)
+    assert sent.status == 400
+    assert b"embedding_types" in sent.body
 
 
 @pytest.mark.parametrize("wrong", [[1, 2, 3], [], None, [{"image": "x"}]])

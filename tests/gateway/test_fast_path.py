@@ -311,3 +311,28 @@ async def test_a_server_that_stops_finishes_its_calls(tmp_path: Path) -> None:
         stopped.set()
         response = await client.read_response()
         assert (response.status, response.headers["connection"]) == (200, "close")
+
+
+OLD_CALLS: dict[str, tuple[bytes, bytes]] = {
+    "a stream": (QUESTION[:-1] + b',"stream":true}', b"".join(OPENAI_STREAM)),
+    "a whole reply": (QUESTION, CHAT),
+    "an error": (b"{}", b"model"),
+}
+
+
+@pytest.mark.parametrize("name", OLD_CALLS)
+async def test_a_client_of_http_1_0_receives_no_chunks(tmp_path: Path, name: str) -> None:
+    body, expected = OLD_CALLS[name]
+    answer = make_stream(OPENAI_STREAM) if b"stream" in body else make_answer(CHAT)
+    async with run_raw_gateway(tmp_path, [answer]) as served, served.connect() as client:
+        request = make_request("/v1/chat/completions", body, "Connection: keep-alive").replace(b"HTTP/1.1", b"HTTP/1.0")
+        await client.close()
+        await client.send(request)
+        assert client.reader is not None
+        head, _, received = (await client.reader.read()).partition(b"\r\n\r\n")
+    assert b"transfer-encoding" not in head
+    assert b"connection: close" in head
+    assert (b"content-length" in head) == (name != "a stream")
+    assert expected in received
+    if name != "an error":
+        assert received == expected

@@ -6,15 +6,18 @@ import asyncio
 from pathlib import Path
 from typing import Any
 
+import httpx
 import msgspec
 import pytest
 
+from tests.gateway.in_process import open_gateway
 from tests.gateway.test_passthrough import post, run_gateway
 from tests.lazy import LazyModule
 from tests.server.conftest import ServerFixture
 from tests.servers.faulty_server import make_answer
 
 anthropic: Any = LazyModule("anthropic")
+cohere: Any = LazyModule("cohere")
 genai: Any = LazyModule("google.genai")
 ollama: Any = LazyModule("ollama")
 HI = [{"role": "user", "content": "hi there, how are you?"}]
@@ -89,11 +92,32 @@ async def test_lists_have_pages(gateway_server: ServerFixture) -> None:
     await asyncio.to_thread(collect)
 
 
+async def test_the_sdk_of_cohere_reads_the_list(gateway_server: ServerFixture) -> None:
+    def collect() -> None:
+        with httpx.Client() as http_client:
+            client = cohere.ClientV2(api_key="x", base_url=gateway_server.base_url, httpx_client=http_client)
+            listed = client.models.list()
+            names = [model.name for model in listed.models]
+            assert {"cohere", "gemini"} <= set(names)
+            assert listed.models[0].context_length > 0
+            page = client.models.list(page_size=2)
+            assert [model.name for model in page.models] == names[:2]
+            page = client.models.list(page_size=2, page_token=page.next_page_token)
+            assert [model.name for model in page.models] == names[2:4]
+            assert client.models.get("cohere").endpoints == ["chat"]
+
+    await asyncio.to_thread(collect)
+
+
 @pytest.mark.parametrize("model", ["openai_chat", "anthropic", "gemini"])
 async def test_tokens_are_counted_for_every_model(gateway_server: ServerFixture, model: str) -> None:
     calls: dict[str, tuple[Any, str]] = {
         "/v1/messages/count_tokens": ({"model": model, "messages": HI}, "input_tokens"),
         "/v1/responses/input_tokens": ({"model": model, "input": HI[0]["content"]}, "input_tokens"),
+        f"/model/{model}/count-tokens": (
+            {"input": {"converse": {"messages": [{"role": "user", "content": [{"text": HI[0]["content"]}]}]}}},
+            "inputTokens",
+        ),
         f"/v1beta/models/{model}:countTokens": ({"contents": [{"parts": [{"text": HI[0]["content"]}]}]}, "totalTokens"),
     }
     for path, (body, field) in calls.items():
@@ -114,3 +138,56 @@ async def test_the_provider_counts_if_it_can(tmp_path: Path) -> None:
         assert [request.path for request in upstream.requests] == ["/v1/messages/count_tokens"] * 2
         assert upstream.requests[0].body == body
         assert "max_tokens" not in upstream.requests[1].json
+
+
+async def test_an_alias_is_counted_by_the_provider_too(tmp_path: Path) -> None:
+    more = '[models."up-a:claude-x"]\naliases = ["big"]\n'
+    body = b'{"model":"big","messages":[{"role":"user","content":"hi"}],"new":1e2}'
+    async with run_gateway(tmp_path, make_answer(b'{"input_tokens": 7}'), more=more) as (client, upstream):
+        _, headers, _ = await post(client, "/v1/messages/count_tokens", body)
+        assert headers["x-dragoman-count"] == "provider"
+        assert upstream.requests[0].body == body.replace(b'"big"', b'"claude-x"')
+
+
+async def test_an_unknown_model_does_not_end_the_counts_of_the_others(tmp_path: Path) -> None:
+    answers = (make_answer(b'{"type":"error"}', 404), make_answer(b'{"input_tokens": 7}'))
+    async with run_gateway(tmp_path, *answers) as (client, upstream):
+        for model, count in (("none", "estimate"), ("none", "estimate"), ("claude-x", "provider")):
+            body = msgspec.json.encode({"model": model, "messages": HI})
+            _, headers, _ = await post(client, "/v1/messages/count_tokens", body)
+            assert headers["x-dragoman-count"] == count
+        assert len(upstream.requests) == 2
+
+
+BEDROCK_MESSAGES = [{"role": "user", "content": [{"text": "hi"}]}]
+INVOKED = msgspec.json.encode({"anthropic_version": "bedrock-2023-05-31", "max_tokens": 5, "messages": HI})
+
+
+@pytest.mark.parametrize("upstream_dialect", ["bedrock_converse", "anthropic", "openai_chat"])
+@pytest.mark.parametrize("counted", [{"converse": {"messages": BEDROCK_MESSAGES}}, {"invokeModel": {"body": INVOKED}}])
+async def test_bedrock_counts_both_kinds_of_requests(tmp_path: Path, upstream_dialect: str, counted: Any) -> None:
+    body = {"input": counted}
+    answer = make_answer(b'{"input_tokens": 7, "inputTokens": 7}')
+    async with open_gateway(tmp_path, lambda _: answer, ["bedrock_converse", "anthropic", "openai_chat"]) as gateway:
+        sent = await gateway.send(f"/model/{upstream_dialect}:m/count-tokens", body)
+        requests = gateway.upstream.requests
+    count = msgspec.json.decode(sent.body)["inputTokens"]
+    if upstream_dialect == "openai_chat":
+        assert (sent.headers["x-dragoman-count"], requests) == ("estimate", [])
+        assert 0 < count < 20
+        return
+    assert (sent.headers["x-dragoman-count"], count) == ("provider", 7)
+    if upstream_dialect == "bedrock_converse":
+        assert requests[0].path == "/model/m/count-tokens"
+        assert requests[0].json == msgspec.json.decode(msgspec.json.encode(body))
+    else:
+        assert requests[0].path == "/v1/messages/count_tokens"
+        assert requests[0].json.keys() == {"model", "messages"}
+
+
+@pytest.mark.parametrize("wrong", [None, {}, {"converse": 1}, {"invokeModel": {"body": "%"}}])
+async def test_a_count_of_nothing_is_rejected(tmp_path: Path, wrong: Any) -> None:
+    async with open_gateway(tmp_path, lambda _: make_answer(b"{}"), ["bedrock_converse"]) as gateway:
+        sent = await gateway.send("/model/bedrock_converse:m/count-tokens", {"input": wrong})
+    assert sent.status == 400
+    assert b"converse or invokeModel" in sent.body

@@ -183,3 +183,44 @@ def test_frames_are_complete_and_keep_their_bytes() -> None:
             assert b"".join(frames) + gate.close() == data
             if framing == "ndjson":
                 assert len(frames) == 2
+
+
+REPEATED = {
+    "the model": b'{"model":"claude-x","messages":[{"role":"user","content":"hi"}],"model":"other","max_tokens":5}',
+    "with spaces": b'{ "model": "claude-x", "max_tokens": 5, "messages": [{"role": "user", "content": "hi"}], "model": "b" }',
+    "with an escape": b'{"model":"claude-x","max_tokens":5,"messages":[{"role":"user","content":"hi"}],"\\u006dodel":"other"}',
+    "with an escaped colon": b'{"model":"a\\u003ab","max_tokens":5,"messages":[{"role":"user","content":"hi"}],"model":"a"}',
+    "an option": b'{"model":"claude-x","max_tokens":5,"messages":[{"role":"user","content":"hi"}],"max_tokens":6}',
+}
+
+
+@pytest.mark.parametrize("name", REPEATED)
+async def test_a_name_that_occurs_twice_is_rejected(tmp_path: Path, name: str) -> None:
+    """The gateway would choose and price one model, and the provider might read the other one."""
+    async with run_gateway(tmp_path, make_answer(b"{}")) as (client, upstream):
+        status, _, body = await post(client, "/v1/messages", REPEATED[name])
+        assert upstream.requests == []
+    error = msgspec.json.decode(body)
+    repeated = "max_tokens" if name == "an option" else "model"
+    assert (status, error["type"], error["error"]["type"]) == (400, "error", "invalid_request_error")
+    assert error["error"]["message"] == f"{repeated}: this name occurs twice in the body. Send it once."
+
+
+async def test_names_that_occur_once_are_not_rejected(tmp_path: Path) -> None:
+    bodies = (
+        b'{"model":"claude-x","max_tokens":5,"messages":[{"role":"user","content":"a\\u003a \\"model\\":"}]}',
+        b'{"model":"claude-x", "max_tokens":5,"x\\u003a":1,\n"messages":[{"role":"user","content":"a: b","model":1}]}',
+        b'{"model":"claude-x","max_tokens":5,"metadata":{"model":1,"a":123456789012345678901234567890},"messages":[1]} ',
+    )
+    async with run_gateway(tmp_path, *[make_answer(b'{"type":"error"}', 400)] * len(bodies)) as (client, upstream):
+        for body in bodies:
+            await post(client, "/v1/messages", body)
+        assert tuple(request.body for request in upstream.requests) == bodies
+
+
+async def test_a_body_with_too_many_levels_is_rejected(tmp_path: Path) -> None:
+    deep = b"[" * 50_000 + b"]" * 50_000
+    async with run_gateway(tmp_path, make_answer(b"{}")) as (client, _):
+        status, _, body = await post(client, "/v1/messages", b'{"model":"claude-x","messages":' + deep + b"}")
+    assert status == 400
+    assert b"not a JSON object" in body

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import io
+import json
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -205,3 +206,28 @@ async def test_a_head_without_a_body_is_sent_when_other_work_runs_or_the_respons
     response.close()
     assert transport.packets == [b"head", b"next head"]
     assert response.is_closing()
+
+
+@pytest.mark.parametrize(
+    ("request_line", "has_length"),
+    [("POST /api/v1/agent/runs", False), ("GET /api/v1/threads", True), ("GET /none", True), ("HEAD /healthz", True)],
+)
+async def test_a_client_of_http_1_0_receives_no_chunks(
+    chat_server: ServerFixture, request_line: str, *, has_length: bool
+) -> None:
+    message = {"id": "m1", "role": "user", "content": "hi"}
+    body = (
+        json.dumps({"threadId": "t1", "runId": "r1", "messages": [message]}).encode() if "POST" in request_line else b""
+    )
+    lines = [f"{request_line} HTTP/1.0", "Host: 127.0.0.1", "Content-Type: application/json", "Expect: 100-continue"]
+    lines += ["Accept: text/event-stream", f"Content-Length: {len(body)}", "", ""]
+    async with open_connection(chat_server) as (reader, writer):
+        writer.write("\r\n".join(lines).encode() + body)
+        head, _, received = (await the_end(reader)).partition(b"\r\n\r\n")
+    assert b" 100 " not in head
+    assert b"transfer-encoding" not in head
+    assert (b"content-length" in head) == has_length
+    if not has_length:
+        assert received.startswith(b"id: 1\n")
+        assert b"RUN_FINISHED" in received
+        assert received.endswith(b"\n\n")

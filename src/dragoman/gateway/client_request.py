@@ -8,6 +8,7 @@ the same bytes. ``with_fields`` replaces single top-level values without touchin
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from typing import Any, Final
 
@@ -15,9 +16,11 @@ import msgspec
 
 from dragoman.gateway.endpoints import Match, detect_dialect
 from dragoman.gateway.types import GatewayRequest, invalid_request_error
+from dragoman.jsontext import has_every_key
 
 _TopLevel = dict[str, msgspec.Raw]
 _decode: Final = msgspec.json.Decoder(_TopLevel).decode
+_encode: Final = msgspec.json.Encoder().encode
 _REQUIRED: Final = {
     "openai_chat": "messages",
     "anthropic": "messages",
@@ -90,9 +93,25 @@ def with_fields(fields: Mapping[str, msgspec.Raw], **values: Any) -> bytes:
 def decode_fields(body: bytes) -> _TopLevel:
     """Return the top level of a body, or raise ``GatewayError``."""
     try:
-        return _decode(body)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        fields = _decode(body)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise invalid_request_error(f"The body is not a JSON object: {error}.") from None
+    encoded = _encode(fields)
+    if len(encoded) != len(body) and not has_every_key(body, encoded):
+        _reject_repeated_names(body)
+    return fields
+
+
+def _reject_repeated_names(body: bytes) -> None:
+    """Reject a name that occurs twice at the top level: the provider may read another one of its values."""
+    try:
+        pairs = json.loads(body.decode("utf-8", "replace"), object_pairs_hook=list, parse_int=str, parse_float=str)
+    except RecursionError as error:
+        raise invalid_request_error(f"The body is not a JSON object: {error}.") from None
+    names = [name for name, _ in pairs]
+    repeated = next((name for name in names if names.count(name) > 1), None)
+    if repeated is not None:
+        raise invalid_request_error(f"{repeated}: this name occurs twice in the body. Send it once.")
 
 
 def _body_dialect(dialect: str, fields: _TopLevel) -> str:

@@ -1,9 +1,9 @@
-"""Requests for embeddings and their replies in the forms of three APIs. Pure.
+"""Requests for embeddings and their replies in the forms of four APIs. Pure.
 
     wanted = read_request("openai_chat", path, body)             the texts, and how the vectors are wanted
     write_request("ollama", wanted, model)                       the provider's body
     found = read_reply("ollama", wire)                           the vectors
-    write_reply(wanted, found, model)                            the reply in the caller's form
+    write_reply(wanted, found, model, reply_id)                  the reply in the caller's form
     read_tokens(wire)                                            the provider's count, of any form
     estimate_tokens(body, model)                                 an estimate, if the provider has none
 
@@ -26,13 +26,23 @@ from dragoman.wire.counts import MAX_CALL_TOKENS
 OPENAI: Final = "openai_chat"
 GEMINI: Final = "gemini"
 OLLAMA: Final = "ollama"
-FORMS: Final = {OPENAI: OPENAI, "openai_responses": OPENAI, GEMINI: GEMINI, OLLAMA: OLLAMA}  # by dialect
-_PATH_ENDS: Final = {OPENAI: "/embeddings", GEMINI: ":batchEmbedContents", OLLAMA: "/api/embed"}
+COHERE: Final = "cohere"
+FORMS: Final = {  # by dialect
+    OPENAI: OPENAI,
+    "openai_responses": OPENAI,
+    GEMINI: GEMINI,
+    OLLAMA: OLLAMA,
+    COHERE: COHERE,
+}
+_PATH_ENDS: Final = {OPENAI: "/embeddings", GEMINI: ":batchEmbedContents", OLLAMA: "/api/embed", COHERE: "/embed"}
 _READ: Final = {
     OPENAI: frozenset(("model", "input", "dimensions", "encoding_format", "user")),
     GEMINI: frozenset(("model", "content", "requests", "outputDimensionality", "output_dimensionality")),
     OLLAMA: frozenset(("model", "input", "prompt", "dimensions", "keep_alive", "truncate")),
+    COHERE: frozenset(("model", "texts", "output_dimension", "embedding_types")),
 }
+_COHERE_TYPES: Final = ("float", "base64")  # of a vector of floating-point numbers
+_COHERE_PURPOSE: Final = "search_document"  # Cohere requires one; the other APIs have none
 
 
 class EmbeddingRequest(msgspec.Struct, frozen=True, kw_only=True):
@@ -43,6 +53,7 @@ class EmbeddingRequest(msgspec.Struct, frozen=True, kw_only=True):
     dimensions: int | None = None
     is_single: bool = False  # Gemini, and Ollama's older endpoint: the reply has one vector and no list
     is_base64: bool = False  # OpenAI: a vector is base64 of its numbers
+    types: tuple[str, ...] = ()  # Cohere: the ways in which each vector is written
     losses: tuple[str, ...] = ()  # fields that no other API has
 
 
@@ -63,6 +74,14 @@ def path_end(form: str) -> str:
 
 def read_request(form: str, path: str, body: dict[str, Any]) -> EmbeddingRequest:
     """Return the request of a caller; ``GatewayError`` if it has anything but texts."""
+    if form == COHERE:
+        return EmbeddingRequest(
+            form=form,
+            texts=_read_texts(body.get("texts"), "texts"),
+            dimensions=_read_dimensions(body.get("output_dimension")),
+            types=_read_types(body.get("embedding_types")),
+            losses=_find_losses(form, body),
+        )
     if form != GEMINI:
         is_single = form == OLLAMA and path.endswith("/embeddings")
         return EmbeddingRequest(
@@ -91,10 +110,17 @@ def _find_losses(form: str, body: dict[str, Any]) -> tuple[str, ...]:
     return tuple(f"embedding.{name}" for name, value in body.items() if value is not None and name not in _READ[form])
 
 
-def _read_texts(value: Any) -> tuple[str, ...]:
+def _read_types(value: Any) -> tuple[str, ...]:
+    types = ["float"] if value is None else value
+    if not isinstance(types, list) or not types or not all(name in _COHERE_TYPES for name in types):
+        raise invalid_request_error("embedding_types: only float and base64 are available for a model of another API.")
+    return tuple(types)
+
+
+def _read_texts(value: Any, name: str = "input") -> tuple[str, ...]:
     texts = [value] if isinstance(value, str) else value
     if not isinstance(texts, list) or not texts or not all(isinstance(text, str) for text in texts):
-        raise invalid_request_error("input: a text or a list of texts is required for a model of another API.")
+        raise invalid_request_error(f"{name}: a text or a list of texts is required for a model of another API.")
     return tuple(texts)
 
 
@@ -117,6 +143,10 @@ def write_request(form: str, wanted: EmbeddingRequest, model: str) -> dict[str, 
         size = {} if wanted.dimensions is None else {"outputDimensionality": wanted.dimensions}
         name = f"models/{model}"
         return {"requests": [{"model": name, "content": {"parts": [{"text": text}]}, **size} for text in wanted.texts]}
+    if form == COHERE:
+        size = {} if wanted.dimensions is None else {"output_dimension": wanted.dimensions}
+        fixed = {"input_type": _COHERE_PURPOSE, "embedding_types": ["float"]}
+        return {"model": model, "texts": list(wanted.texts), **fixed, **size}
     body: dict[str, Any] = {"model": model, "input": list(wanted.texts)}
     return body if wanted.dimensions is None else {**body, "dimensions": wanted.dimensions}
 
@@ -130,10 +160,19 @@ class _Usage(msgspec.Struct):
     usage: _OpenAiUsage | None = None
     usage_metadata: _GeminiUsage | None = msgspec.field(name="usageMetadata", default=None)
     prompt_eval_count: int | None = None
+    meta: _CohereMeta | None = None
 
 
 class _GeminiUsage(msgspec.Struct):
     prompt_token_count: int | None = msgspec.field(name="promptTokenCount", default=None)
+
+
+class _CohereUnits(msgspec.Struct):
+    input_tokens: float | None = None  # a whole number
+
+
+class _CohereMeta(msgspec.Struct):
+    billed_units: _CohereUnits | None = None
 
 
 class _OpenAiUsage(msgspec.Struct):
@@ -146,10 +185,12 @@ def read_tokens(body: bytes) -> int | None:
         reply = msgspec.json.decode(body, type=_Usage)
     except msgspec.DecodeError:
         return None
+    units = reply.meta.billed_units if reply.meta is not None else None
     counts = (
         reply.usage.prompt_tokens if reply.usage is not None else None,
         reply.usage_metadata.prompt_token_count if reply.usage_metadata is not None else None,
         reply.prompt_eval_count,
+        int(units.input_tokens) if units is not None and units.input_tokens is not None else None,
     )
     return next((count for count in counts if count is not None and 0 <= count <= MAX_CALL_TOKENS), None)
 
@@ -158,7 +199,7 @@ def estimate_tokens(fields: dict[str, Any], model: str) -> int:
     """Return about how many tokens the texts of a request have. Tokens in a request are counted as they are."""
     found: list[str] = []
     numbers = 0
-    left = [fields.get(name) for name in ("input", "prompt", "content", "requests")]
+    left = [fields.get(name) for name in ("input", "prompt", "content", "requests", "texts", "inputs")]
     while left:
         match left.pop():
             case str() as text:
@@ -193,6 +234,14 @@ class _OllamaReply(msgspec.Struct):
     embeddings: list[list[float]]
 
 
+class _CohereVectors(msgspec.Struct):
+    vectors: list[list[float]] = msgspec.field(name="float")
+
+
+class _CohereReply(msgspec.Struct):
+    embeddings: _CohereVectors
+
+
 def read_reply(form: str, body: bytes) -> Embeddings:
     """Return the vectors of a provider. Raises ``msgspec.DecodeError`` if it is not a reply."""
     tokens_read = read_tokens(body) or 0
@@ -201,16 +250,20 @@ def read_reply(form: str, body: bytes) -> Embeddings:
         return Embeddings([vector.values for vector in vectors], tokens_read)
     if form == OLLAMA:
         return Embeddings(msgspec.json.decode(body, type=_OllamaReply).embeddings, tokens_read)
+    if form == COHERE:
+        return Embeddings(msgspec.json.decode(body, type=_CohereReply).embeddings.vectors, tokens_read)
     data = sorted(msgspec.json.decode(body, type=_OpenAiReply).data, key=lambda vector: vector.index)
     return Embeddings([vector.embedding for vector in data], tokens_read)
 
 
-def write_reply(wanted: EmbeddingRequest, found: Embeddings, model: str) -> dict[str, Any]:
+def write_reply(wanted: EmbeddingRequest, found: Embeddings, model: str, reply_id: str) -> dict[str, Any]:
     """Return the reply in the form of the request."""
     if wanted.form == OLLAMA and wanted.is_single:
         return {"embedding": found.vectors[0]}
     if wanted.form == OLLAMA:
         return {"model": model, "embeddings": found.vectors, "prompt_eval_count": found.tokens}
+    if wanted.form == COHERE:
+        return _write_cohere_reply(wanted, found, reply_id)
     if wanted.form == GEMINI:
         vectors = [{"values": vector} for vector in found.vectors]
         return {"embedding": vectors[0]} if wanted.is_single else {"embeddings": vectors}
@@ -220,6 +273,17 @@ def write_reply(wanted: EmbeddingRequest, found: Embeddings, model: str) -> dict
     ]
     usage = {"prompt_tokens": found.tokens, "total_tokens": found.tokens}
     return {"object": "list", "data": data, "model": model, "usage": usage}
+
+
+def _write_cohere_reply(wanted: EmbeddingRequest, found: Embeddings, reply_id: str) -> dict[str, Any]:
+    packed = {"float": found.vectors, "base64": [_pack(vector) for vector in found.vectors]}
+    return {
+        "response_type": "embeddings_by_type",
+        "id": reply_id,
+        "embeddings": {name: packed[name] for name in wanted.types},
+        "texts": list(wanted.texts),
+        "meta": {"api_version": {"version": "2"}, "billed_units": {"input_tokens": found.tokens}},
+    }
 
 
 def _pack(vector: list[float]) -> str:

@@ -2,8 +2,8 @@
 
     response = await embed(gateway, client_request)
 
-OpenAI's endpoint serves both OpenAI dialects; Gemini and Ollama have their own. The other APIs have no embeddings. If a
-model fails, the next one of the name's list is called.
+OpenAI's endpoint serves both OpenAI dialects; Gemini, Ollama and Cohere have their own. The other APIs have no
+embeddings. If a model fails, the next one of the name's list is called.
 
 Usage and cost of a call are added to the totals of its caller before the response is sent. Texts and vectors are not
 stored. If the provider reports no tokens, they are estimated.
@@ -220,7 +220,7 @@ async def _translate(
         raise GatewayError(
             Fault(code="bad_content_type", message=message, error_class=ErrorClass.SERVER_ERROR)
         ) from None
-    response = json_response(embedding_forms.write_reply(wanted, found, client_request.model))
+    response = json_response(embedding_forms.write_reply(wanted, found, client_request.model, gateway.new_id()))
     response.headers["x-dragoman-model"] = model.id
     if wanted.losses:
         response.headers["x-dragoman-losses"] = ", ".join(wanted.losses)
@@ -249,6 +249,8 @@ def _embedding_url(upstream: UpstreamRequest, target: Target, path_end: str) -> 
             base = base.rpartition(":")[0] + path_end
         case "ollama":
             base = base.removesuffix("/api/chat") + path_end
+        case "cohere":
+            base = base.removesuffix("/chat") + "/embed"
         case _:
             base = f"{target.endpoint.base_url}/embeddings"
     return base + question + query

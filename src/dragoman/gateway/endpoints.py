@@ -86,11 +86,13 @@ ENDPOINTS: Final = (
     _post("/responses/input_tokens", "openai_responses", _OPENAI, "count"),
     _post("/responses/compact", "openai_responses", _OPENAI, "compact"),
     _post("/models/{model}:countTokens", "gemini", _GEMINI, "count"),
+    _post("/model/{model}/count-tokens", "bedrock_converse", operation="count"),
     _post("/embeddings", "openai_chat", _OPENAI, "embed"),
     _post("/models/{model}:embedContent", "gemini", _GEMINI, "embed"),
     _post("/models/{model}:batchEmbedContents", "gemini", _GEMINI, "embed"),
     _post("/api/embed", "ollama", operation="embed"),
     _post("/api/embeddings", "ollama", operation="embed"),
+    _post("/v2/embed", "cohere", operation="embed"),
     _post("/api/show", "ollama", operation="show"),
     _get("/api/tags", "ollama", operation="models"),
     _get("/api/version", "ollama", operation="version"),
@@ -161,4 +163,6 @@ def detect_dialect(found: Match, path: str, headers: Mapping[str, str]) -> str:
         return "anthropic"
     if path.startswith("/v1beta") or "x-goog-api-key" in headers:
         return "gemini"
+    if headers.get("x-fern-sdk-name", "").startswith("cohere"):
+        return "cohere"
     return "openai_chat"

@@ -94,7 +94,7 @@ class Gateway:
         self.active_calls = 0
         self.templates = RequestTemplates()
         self.record_templates = RecordTemplates()
-        self.without_counter: set[str] = set()  # providers that do not answer their counting endpoint
+        self.without_counter: set[str] = set()  # models for which the counting endpoint does not answer
 
     def reload_models(self) -> None:
         """Use the models of the services as they are now."""

@@ -1,6 +1,6 @@
 """Lists and descriptions of models in the shape of each API. Pure.
 
-list_models(names, dialect, query)      OpenAI, Anthropic, Gemini or Ollama
+list_models(names, dialect, query)      OpenAI, Anthropic, Gemini, Ollama or Cohere
 show_model(names, dialect, name)        one model
 confirm_load(client_request, now)       Ollama's response to a request without a question
 describe_prices(names, prices, now)     ``/v1/model/info``, which clients of LiteLLM read
@@ -30,14 +30,16 @@ _METHODS: Final = ("generateContent", "streamGenerateContent", "countTokens")
 
 
 def list_models(names: ModelNames, dialect: str, query: str = "") -> GatewayResponse:
-    """Return the models that clients can name; of Anthropic and Gemini a page, if the query asks for one."""
+    """Return the models that clients can name, or a page of them, if the API has pages and the query asks for one."""
     items = [_describe(name, model, dialect) for name, model in names.entries()]
     parameters = {name: values[-1] for name, values in parse_qs(query).items()}
     match dialect:
         case "anthropic":
             return json_response(_anthropic_page(items, parameters))
         case "gemini":
-            return json_response(_gemini_page(items, parameters))
+            return json_response(_page_by_name(items, parameters, ("pageSize", "pageToken", "nextPageToken")))
+        case "cohere":
+            return json_response(_page_by_name(items, parameters, ("page_size", "page_token", "next_page_token")))
         case "ollama":
             return json_response({"models": items})
         case _:
@@ -58,14 +60,17 @@ def _anthropic_page(items: list[dict[str, Any]], parameters: dict[str, str]) -> 
     return {"data": items[start:end], "has_more": has_more, "first_id": first, "last_id": last}
 
 
-def _gemini_page(items: list[dict[str, Any]], parameters: dict[str, str]) -> dict[str, Any]:
-    """Return a page. The token of the next page is the name of the last model of this one."""
+def _page_by_name(
+    items: list[dict[str, Any]], parameters: dict[str, str], fields: tuple[str, str, str]
+) -> dict[str, Any]:
+    """Return a page of Gemini or Cohere. The token of the next page is the name of the last model of this one."""
+    size_field, token_field, next_field = fields
     names = [item["name"] for item in items]
-    size = _read_size(parameters, "pageSize", len(items))
-    token = parameters.get("pageToken")
-    start = _find_place(names, token, "pageToken") + 1 if token else 0
+    size = _read_size(parameters, size_field, len(items))
+    token = parameters.get(token_field)
+    start = _find_place(names, token, token_field) + 1 if token else 0
     page = items[start : start + size]
-    return {"models": page, "nextPageToken": page[-1]["name"]} if start + size < len(items) else {"models": page}
+    return {"models": page, next_field: page[-1]["name"]} if start + size < len(items) else {"models": page}
 
 
 def _read_size(parameters: dict[str, str], name: str, default: int) -> int:
@@ -109,6 +114,15 @@ def _describe(name: str, model: Model, dialect: str) -> dict[str, Any]:
                 "inputTokenLimit": capabilities.max_context_tokens,
                 "outputTokenLimit": capabilities.max_output_tokens,
                 "supportedGenerationMethods": list(_METHODS),
+            }
+        case "cohere":
+            return {
+                "name": name,
+                "endpoints": ["chat"],
+                "default_endpoints": [],
+                "finetuned": False,
+                "is_deprecated": False,
+                "context_length": capabilities.max_context_tokens,
             }
         case "ollama":
             digest = hashlib.sha256(model.id.encode()).hexdigest()

@@ -4,6 +4,9 @@ A request that stops, or arrives too slowly, is closed within ``read_timeout_s``
 reads its response slowly. After an early response the rest of the body is read and discarded up to a limit, because a
 client that still sends does not receive the response if the connection is reset.
 
+A client of HTTP/1.0 cannot read chunks, which uvicorn sends to it as to others. Its response without a length ends with
+the connection.
+
 The head of a response is sent together with the first bytes of its body: uvicorn writes each on its own, and a write
 to a socket takes longer than all other work for a small response.
 """
@@ -11,6 +14,7 @@ to a socket takes longer than all other work for a small response.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
 import msgspec
@@ -57,6 +61,23 @@ class ResponseTransport:
         """Close the connection when everything is sent."""
         self._send_head()
         self._transport.close()
+
+
+def _without_chunks(cycle: Any) -> Callable[[Any], Awaitable[None]]:
+    """Return the ``send`` of a cycle that writes a body without a length as it is."""
+    send = cycle.send
+
+    async def send_unframed(message: Any) -> None:
+        if message["type"] == "http.response.start":
+            if all(name.lower() != b"content-length" for name, _ in message["headers"]):
+                cycle.chunked_encoding = False
+                cycle.has_no_length = True
+        elif cycle.has_no_length:
+            cycle.expected_content_length = len(message.get("body", b""))  # uvicorn compares them
+        await send(message)
+
+    cycle.has_no_length = False
+    return send_unframed
 
 
 class LimitedProtocol(HttpToolsProtocol):
@@ -117,6 +138,9 @@ class LimitedProtocol(HttpToolsProtocol):
         cycle: Any = self.cycle  # none or the last one for an upgrade; one of a fast path has no transport
         if getattr(cycle, "transport", None) is self.transport:
             cycle.transport = ResponseTransport(self.transport)
+            if self.parser.get_http_version() == "1.0":
+                cycle.send = _without_chunks(cycle)
+                cycle.waiting_for_100_continue = False  # the client does not know interim responses
 
     def _has_responded(self) -> bool:
         cycle: Any = self.cycle  # none before the first request, and for an upgrade
