@@ -98,8 +98,8 @@ def test_a_path_names_its_endpoint() -> None:
         ("GET", "/v1/chat/completions", 405, "does not support GET. Send POST."),
         ("GET", "/v1beta/files", 404, "does not serve this endpoint"),
         ("POST", "/api/pull", 404, "does not serve this endpoint"),
-        ("POST", "/v2/embed", 404, "does not serve this endpoint"),
-        ("POST", "/model/m/count-tokens", 404, "does not serve this endpoint"),
+        ("POST", "/v2/rerank", 404, "does not serve this endpoint"),
+        ("POST", "/model/m/async-invoke", 404, "does not serve this endpoint"),
     ],
 )
 def test_an_endpoint_that_is_not_served_is_named_in_the_shape_of_its_api(
