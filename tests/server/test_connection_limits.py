@@ -210,7 +210,7 @@ async def test_a_head_without_a_body_is_sent_when_other_work_runs_or_the_respons
 
 @pytest.mark.parametrize(
     ("request_line", "has_length"),
-    [("POST /api/v1/agent/runs", False), ("GET /api/v1/threads", True), ("GET /none", True), ("HEAD /healthz", True)],
+    [("POST /api/v1/agent/runs", False), ("GET /api/v1/agent/me", True), ("GET /none", True), ("HEAD /healthz", True)],
 )
 async def test_a_client_of_http_1_0_receives_no_chunks(
     chat_server: ServerFixture, request_line: str, *, has_length: bool

@@ -43,7 +43,7 @@ _MAX_WITHOUT_COUNTER: Final = 1_024
 
 async def count_tokens(gateway: Gateway, client_request: ClientRequest) -> GatewayResponse:
     """Return the number of tokens of a request in the caller's shape."""
-    dialect, body = _counted_request(client_request)
+    dialect, body = _unwrap_request(client_request)
     read = dialects.load(dialect).read_request
     canonical: Request = await run_off_loop(len(body), read, body)
     model = gateway.names.find(client_request.model, client_request.reply_dialect).models[0]
@@ -56,7 +56,7 @@ async def count_tokens(gateway: Gateway, client_request: ClientRequest) -> Gatew
     return GatewayResponse(headers=headers, body=msgspec.json.encode(_shape(client_request.reply_dialect, count)))
 
 
-def _counted_request(client_request: ClientRequest) -> tuple[str, bytes]:
+def _unwrap_request(client_request: ClientRequest) -> tuple[str, bytes]:
     """Return the request that is counted, and its dialect; Gemini and Bedrock have a whole request inside the body."""
     dialect, fields = client_request.dialect, client_request.fields
     if dialect == "bedrock_converse":
