@@ -1,7 +1,12 @@
 """Prepare a request for writing: the steps that every dialect takes before it writes.
 
     prepare_request(request, table, carries, …) -> Preparation   drops failed turns, fits limits, fills ids
+    fit_request(request, table, losses, carries, …)              the request that the target accepts, and adjustments
     is_plain_history(messages, dialect)                          whether messages need none of these steps
+
+The limits are data: the table of the dialect, with the families of its models, and the row of the model if the caller
+has one. What changes is an adjustment; what is left out is a loss. Invariant: a request that was read in the target's
+own dialect is not changed, except by the row of a model.
 
 One pass over the messages decides whether any step on messages is necessary. Most histories are plain: texts, and
 calls with their results. Invariant: preparing the messages of a plain history one step at a time changes and reports
@@ -13,10 +18,14 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from typing import TYPE_CHECKING, NamedTuple
 
+import msgspec
+
 from dragoman.exchange import Loss, Request
 from dragoman.message import ContentBlock, Message, ProviderRaw, Role, TextBlock, ToolResultBlock, ToolUseBlock
-from dragoman.wire.limits import Carries, LimitTable, fit_request
-from dragoman.wire.message_builder import drop_failed_turns, fill_result_ids
+from dragoman.wire.limits.history import EMPTY, Carries, fit_history
+from dragoman.wire.limits.options import fit_options, fit_tools
+from dragoman.wire.limits.table import LimitTable, Report, find_limits
+from dragoman.wire.message_builder import drop_failed_turns, fill_result_ids, make_message
 from dragoman.wire.residue import foreign_field_losses
 
 if TYPE_CHECKING:
@@ -60,6 +69,42 @@ def prepare_request(
     if table.has_result_ids and not is_plain:
         request = fill_result_ids(request, dialect)
     return Preparation(request, losses, adjustments, is_plain)
+
+
+def fit_request(
+    request: Request,
+    table: LimitTable,
+    losses: list[Loss],
+    carries: Carries,
+    *,
+    model: Model | None = None,
+    quirks: Quirks = (),
+    is_plain: bool = False,
+) -> tuple[Request, list[Loss]]:
+    """Return a request that the target accepts. Losses are added to ``losses``.
+
+    ``is_plain`` is whether the messages are a plain history, whose blocks need no change.
+    """
+    dialect, raw = table.dialect, request.provider_raw
+    is_native = raw is not None and raw.get("dialect") == dialect
+    if is_native and model is None:
+        return request, []
+    report = Report(dialect)
+    limits = find_limits(table, request.model, model, quirks)
+    options = fit_options(request, limits, report)
+    messages = request.messages
+    if not is_native:
+        messages = fit_history(messages, limits, carries, report, is_plain=is_plain)
+    if not messages and raw is not None and not is_native:
+        report.adjust("messages", "a user message is added: the request has none")
+        messages = (make_message(Role.USER, EMPTY),)
+    tools = request.tools
+    if tools and not is_native:
+        tools = fit_tools(tools, limits, report)
+    if options is request.options and messages is request.messages and tools is request.tools:
+        return request, []
+    losses.extend(report.losses)
+    return msgspec.structs.replace(request, options=options, messages=messages, tools=tools), report.adjustments
 
 
 def is_plain_history(messages: Iterable[Message], dialect: str) -> bool:

@@ -38,10 +38,9 @@ from dragoman.jsontext import accepts_json_text, expect_list, expect_object, fla
 from dragoman.message import ContentBlock, Message, ProviderRaw, Role, TextBlock
 from dragoman.wire.losses import summary_changes
 from dragoman.wire.message_builder import MessageBuilder
-from dragoman.wire.option_fields import OptionFields
 from dragoman.wire.preparation import Quirks, prepare_request
 from dragoman.wire.residue import apply_diff, get_notes, make_notes
-from dragoman.wire.support import request_losses
+from dragoman.wire.support import OptionFields, request_losses
 from dragoman.wire.tool_definitions import allowed_tools, write_tools
 
 if TYPE_CHECKING:
@@ -398,7 +397,8 @@ def _write_options(request: Request, form: str | None = None) -> dict[str, Any]:
     user = options.user if options.user is not None else options.safety_identifier
     if user is not None:
         wire["metadata"] = {"user_id": user}
-    wire.update(write_cache_hint(options.cache_hint))
+    if options.cache_hint is not None:
+        wire.update(write_cache_hint(options.cache_hint))
     wire.update(_write_choice(options))
     config: dict[str, Any] = {}
     if options.response_format is not None and options.response_format.kind == "json_schema":

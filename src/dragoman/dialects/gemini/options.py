@@ -13,7 +13,7 @@ from dragoman.dialects.gemini.tool_definitions import from_json_schema, to_json_
 from dragoman.exchange import Loss, Options, Reasoning, ResponseFormat, ToolChoice
 from dragoman.jsontext import integer_or_none, text_or_none, text_tuple
 from dragoman.wire.losses import summary_changes
-from dragoman.wire.option_fields import OptionFields
+from dragoman.wire.support import OptionFields
 
 _CHOICES: Final = {"AUTO": "auto", "ANY": "required", "NONE": "none", "VALIDATED": "auto"}
 _MODES: Final = {"auto": "AUTO", "required": "ANY", "none": "NONE", "tool": "ANY"}

@@ -49,10 +49,9 @@ from dragoman.message import (
 )
 from dragoman.wire.losses import option_losses, supported_blocks
 from dragoman.wire.message_builder import MessageBuilder
-from dragoman.wire.option_fields import OptionFields
 from dragoman.wire.preparation import Quirks, prepare_request
 from dragoman.wire.residue import apply_diff, get_notes, make_notes
-from dragoman.wire.support import request_losses
+from dragoman.wire.support import OptionFields, request_losses
 from dragoman.wire.tool_definitions import EMPTY_SCHEMA, write_tools
 
 if TYPE_CHECKING:

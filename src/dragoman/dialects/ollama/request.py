@@ -26,10 +26,9 @@ from dragoman.jsontext import accepts_json_text, expect_list, expect_object, tex
 from dragoman.message import ContentBlock, InvalidToolUseBlock, Message, Role, TextBlock, ToolResultBlock, ToolUseBlock
 from dragoman.wire.losses import error_flag_losses, option_losses, supported_blocks
 from dragoman.wire.message_builder import MessageBuilder
-from dragoman.wire.option_fields import OptionFields
 from dragoman.wire.preparation import Quirks, prepare_request
 from dragoman.wire.residue import apply_diff, get_notes, make_notes
-from dragoman.wire.support import request_losses
+from dragoman.wire.support import OptionFields, request_losses
 from dragoman.wire.tool_definitions import allowed_tools, default_tool, read_tool, write_tools
 
 if TYPE_CHECKING:

@@ -1,19 +1,27 @@
-"""Fit the options of a request to the limits of a target.
+"""Fit the options and the tools of a request to the limits of a target.
 
     fit_options(request, limits, report) -> Options
+    fit_tools(tools, limits, report) -> tools
 
 Efforts and budgets of reasoning are converted into each other where a target has only one of them. Invariant: an
 option that changes is in the report; one that is left out is a loss.
+
+Some APIs enforce a schema only if every object lists all of its properties as required and allows no others. Some
+reject a schema without a type; the input of a tool is an object. Invariant: names and descriptions stay, and a schema
+accepts the inputs that it accepted before.
 """
 
 from __future__ import annotations
 
 from typing import Any, Final
 
+import msgspec
+
 from dragoman.exchange import OpaqueTool, Options, Reasoning, Request, ResponseFormat, ToolChoice, ToolDefinition
 from dragoman.message import Role, TextBlock
 from dragoman.wire.limits.table import Limits, Report
 
+Tools = tuple[ToolDefinition | OpaqueTool, ...]
 EFFORTS: Final = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
 # Google publishes these numbers for its OpenAI-compatible endpoint; the greatest two continue the row.
 BUDGETS: Final = {"minimal": 512, "low": 1_024, "medium": 8_192, "high": 24_576, "xhigh": 32_768, "max": 65_536}
@@ -52,7 +60,7 @@ def fit_options(request: Request, limits: Limits, report: Report) -> Options:
         _drop(changes, "user", True, f"it is longer than {limits.max_user_length} characters", report)
     if options.service_tier is not None and limits.service_tiers is not None:
         _fit_tier(options.service_tier, limits.service_tiers, changes, report)
-    return options.replace(**changes) if changes else options
+    return msgspec.structs.replace(options, **changes) if changes else options
 
 
 # Names of one tier: what most requests get, and what is served first.
@@ -79,7 +87,7 @@ def _drop(changes: dict[str, Any], name: str, is_loss: bool, reason: str, report
     (report.lose if is_loss else report.adjust)(name, reason if is_loss else f"left out: {reason}")
 
 
-# --- tools -----------------------------------------------------------------------------------------------------------
+# --- choice of a tool -------------------------------------------------------------------------------------------------
 
 
 def _is_carried(tool: ToolDefinition | OpaqueTool, dialect: str) -> bool:
@@ -325,3 +333,63 @@ def _has_json_word(request: Request, limits: Limits) -> bool:
     messages = (m for m in request.messages if m.role is not Role.SYSTEM or limits.needs_json_word == "any role")
     texts = (block.text for message in messages for block in message.content if isinstance(block, TextBlock))
     return any("json" in text.lower() for text in texts)
+
+
+# --- schemas of tools ------------------------------------------------------------------------------------------------
+
+
+def fit_tools(tools: Tools, limits: Limits, report: Report) -> Tools:
+    """Return the tools that the target accepts."""
+    needs_type, strict_count = limits.needs_schema_type, 0
+    fitted: dict[int, ToolDefinition] = {}  # the tools that change, by their place
+    for index, tool in enumerate(tools):
+        if not isinstance(tool, ToolDefinition):
+            continue
+        if needs_type and "type" not in tool.input_schema:
+            fitted[index] = tool = _add_type(tool, report)  # noqa: PLW2901
+        if tool.strict:
+            reason = _strict_rejection(tool, strict_count, limits)
+            if reason is None:
+                strict_count += 1
+                continue
+            report.adjust("tool.strict", f"{tool.name} is not strict: {reason}")
+            fitted[index] = msgspec.structs.replace(tool, strict=False)
+    return tuple(fitted.get(index, tool) for index, tool in enumerate(tools)) if fitted else tools
+
+
+def _add_type(tool: ToolDefinition, report: Report) -> ToolDefinition:
+    report.adjust("tool.input_schema", f"{tool.name} takes an object: the API requires a type")
+    return msgspec.structs.replace(tool, input_schema={"type": "object", **tool.input_schema})
+
+
+def _strict_rejection(tool: ToolDefinition, strict_count: int, limits: Limits) -> str | None:
+    if limits.max_strict_tools is not None and strict_count >= limits.max_strict_tools:
+        return f"the API accepts {limits.max_strict_tools} strict tools"
+    if limits.needs_closed_schemas and not _is_closed(tool.input_schema):
+        return "the API enforces only schemas whose objects require every property and allow no others"
+    return None
+
+
+def _is_closed(schema: Any) -> bool:
+    """Whether every object of a schema requires all of its properties and allows no others."""
+    if isinstance(schema, list):
+        return all(_is_closed(item) for item in schema)
+    if not isinstance(schema, dict):
+        return True
+    properties = schema.get("properties")
+    if schema.get("type") == "object" or isinstance(properties, dict):
+        names = set(properties) if isinstance(properties, dict) else set()
+        if schema.get("additionalProperties") is not False or _required_names(schema) != names:
+            return False
+    inner = [*properties.values()] if isinstance(properties, dict) else []
+    inner += [schema[key] for key in ("items", "anyOf") if key in schema]
+    for key in ("$defs", "definitions"):
+        if isinstance(schema.get(key), dict):
+            inner += schema[key].values()
+    return all(_is_closed(part) for part in inner)
+
+
+def _required_names(schema: dict[str, Any]) -> set[Any]:
+    """Return the required properties; none if the list is invalid."""
+    required = schema.get("required")
+    return set(required) if isinstance(required, list) and all(isinstance(name, str) for name in required) else set()
