@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from dragoman.catalog import Model
 
 Quirks = Collection[str]  # deviations of a provider from its API, by name
-OpenIds = dict[str, str]  # calls without their result so far, and the ids that this dialect has noted
+OpenCalls = dict[str, ProviderRaw | None]  # notes of the calls without their result so far, by id
 _ASSISTANT, _SYSTEM, _TOOL, _USER = Role.ASSISTANT, Role.SYSTEM, Role.TOOL, Role.USER
 
 
@@ -113,50 +113,42 @@ def is_plain_history(messages: Iterable[Message], dialect: str) -> bool:
     No optional field is set, this dialect has no notes but equal ids of a call and its result, and other dialects have
     none but forms and ids.
     """
-    open_ids: OpenIds = {}
+    open_calls: OpenCalls = {}
     for message in messages:
         content, role, raw = message.content, message.role, message.metadata.provider_raw
         if not content or (raw is not None and _is_noted(raw, dialect)):
             return False
         if role is _TOOL:
-            is_plain = _are_plain_results(content, open_ids, dialect)
-        elif role is _USER or role is _ASSISTANT or role is _SYSTEM:
-            is_plain = not open_ids and _are_plain_blocks(content, role, open_ids, dialect)
-        else:
-            is_plain = False
-        if not is_plain:
+            if not _are_plain_results(content, open_calls, dialect):
+                return False
+            continue
+        if open_calls or not (role is _USER or role is _ASSISTANT or role is _SYSTEM):
             return False
-    return not open_ids
+        for block in content:
+            if type(block) is TextBlock:
+                text, raw = block.text, block.provider_raw
+                if not text or text.isspace() or block.citations or block.cache_hint is not None:
+                    return False
+                if raw is not None and _is_noted(raw, dialect):
+                    return False
+            elif role is _ASSISTANT and type(block) is ToolUseBlock:
+                if block.cache_hint is not None or block.free_form or block.id in open_calls:
+                    return False
+                open_calls[block.id] = raw = block.provider_raw
+                if _find_id(raw, dialect) is None:
+                    return False
+            else:
+                return False
+    return not open_calls
 
 
-def _are_plain_blocks(content: Iterable[ContentBlock], role: Role, open_ids: OpenIds, dialect: str) -> bool:
-    """Whether blocks are plain texts and calls; adds the ids of the calls to ``open_ids``."""
+def _are_plain_results(content: Iterable[ContentBlock], open_calls: OpenCalls, dialect: str) -> bool:
+    """Whether blocks are plain results of these calls; removes the calls from ``open_calls``."""
     for block in content:
-        if type(block) is TextBlock:
-            text, raw = block.text, block.provider_raw
-            if not text or text.isspace() or block.citations or block.cache_hint is not None:
-                return False
-            if raw is not None and _is_noted(raw, dialect):
-                return False
-        elif role is _ASSISTANT and type(block) is ToolUseBlock:
-            if block.cache_hint is not None or block.free_form or block.id in open_ids:
-                return False
-            own_id = _find_id(block.provider_raw, dialect)
-            if own_id is None:
-                return False
-            open_ids[block.id] = own_id
-        else:
+        if type(block) is not ToolResultBlock or block.cache_hint is not None or block.tool_use_id not in open_calls:
             return False
-    return True
-
-
-def _are_plain_results(content: Iterable[ContentBlock], open_ids: OpenIds, dialect: str) -> bool:
-    """Whether blocks are plain results of these calls; removes their ids from ``open_ids``."""
-    for block in content:
-        if type(block) is not ToolResultBlock or block.cache_hint is not None:
-            return False
-        own_id = _find_id(block.provider_raw, dialect)
-        if own_id is None or open_ids.pop(block.tool_use_id, None) != own_id:
+        raw, call_raw = block.provider_raw, open_calls.pop(block.tool_use_id)
+        if raw != call_raw and _find_id(raw, dialect) != _find_id(call_raw, dialect):
             return False
         for part in block.content:
             if type(part) is not TextBlock or not _is_plain_text(part, dialect):

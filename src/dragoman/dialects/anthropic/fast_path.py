@@ -13,7 +13,7 @@ compares them on recorded traffic.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 from dragoman.dialects.anthropic.blocks import DEFAULT_ID, NAME
@@ -120,39 +120,34 @@ def write_blocks(message: Message) -> list[dict[str, Any]] | None:
 def write_messages(messages: Iterable[Message]) -> list[dict[str, Any]]:
     """Write the messages of a plain history. Results that follow each other become one message."""
     wire: list[dict[str, Any]] = []
+    call_ids: dict[str, str | None] = {}  # ids on this wire, by our ids
     results: list[dict[str, Any]] | None = None
     for message in messages:
         if message.role is _TOOL:
             if results is None:
                 results = []
                 wire.append({"role": "user", "content": results})
-            for block in message.content:
-                results.append(_write_plain_result(block))  # type: ignore[arg-type]
-        else:
-            results = None
-            blocks: list[dict[str, Any]] = []
-            for block in message.content:
-                if type(block) is TextBlock:
-                    blocks.append({"type": "text", "text": block.text})
-                else:
-                    blocks.append(
-                        {
-                            "type": "tool_use",
-                            "id": _call_id(block.provider_raw, block.id),  # type: ignore[union-attr]
-                            "name": block.name,  # type: ignore[union-attr]
-                            "input": block.input,  # type: ignore[union-attr]
-                        }
-                    )
-            wire.append({"role": message.role._value_, "content": blocks})
+            for result in message.content:
+                results.append(_write_plain_result(result, call_ids))  # type: ignore[arg-type]
+            continue
+        results = None
+        blocks: list[dict[str, Any]] = []
+        for block in message.content:
+            if type(block) is TextBlock:
+                blocks.append({"type": "text", "text": block.text})
+            else:
+                call: ToolUseBlock = block  # type: ignore[assignment]
+                call_ids[call.id] = call_id = _call_id(call.provider_raw, call.id)
+                blocks.append({"type": "tool_use", "id": call_id, "name": call.name, "input": call.input})
+        wire.append({"role": message.role._value_, "content": blocks})
     return wire
 
 
-def _write_plain_result(result: ToolResultBlock) -> dict[str, Any]:
+def _write_plain_result(result: ToolResultBlock, call_ids: Mapping[str, str | None]) -> dict[str, Any]:
     parts: list[dict[str, Any]] = []
     for part in result.content:
         parts.append({"type": "text", "text": part.text})  # type: ignore[union-attr]
-    provider_id = _call_id(result.provider_raw, result.tool_use_id)
-    wire: dict[str, Any] = {"type": "tool_result", "tool_use_id": provider_id, "content": parts}
+    wire: dict[str, Any] = {"type": "tool_result", "tool_use_id": call_ids[result.tool_use_id], "content": parts}
     if result.is_error:
         wire["is_error"] = True
     return wire

@@ -1,6 +1,6 @@
 """Fast path for messages, tools, options and replies with few fields beyond the canonical ones.
 
-    read_message(wire, builder) -> bool            adds the message; ``False``: the general path must read it
+    read_messages(wires, builder, read_other)      adds the messages; ``read_other`` is the general path
     read_tool(wire) -> ToolDefinition | None       ``None``: the general path must read it
     read_options(body) -> (Options, keys) | None   the options, and the keys that are not the default ones
     write_messages(messages) -> wire               the messages of a plain history
@@ -12,7 +12,7 @@ that it reads. Invariant: its results are equal to those of the general path; a 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any, Final
 
 import msgspec
@@ -37,6 +37,7 @@ from dragoman.wire.message_builder import MessageBuilder, tool_id_for
 from dragoman.wire.residue import diff, fingerprint
 from dragoman.wire.tool_definitions import MAX_BRACKETS, is_valid_schema
 
+MessageReader = Callable[[Any, str, MessageBuilder], None]  # the message, its path, and what it is added to
 _ASSISTANT, _TOOL, _EXECUTE = Role.ASSISTANT, Role.TOOL, SideEffects.EXECUTE
 _text: Final = unvalidated(TextBlock)
 _tool_use: Final = unvalidated(ToolUseBlock)
@@ -58,24 +59,23 @@ _MAX_SHALLOW: Final = 2 * MAX_BRACKETS  # a shorter text is not nested too deep
 _SEPARATE_KEYS: Final = ("messages", "tools")
 
 
-def read_message(wire: Any, builder: MessageBuilder) -> bool:
-    """Read a text, calls with or without a text, or a result that is a text."""
-    if type(wire) is not dict:
-        return False
-    role, content = wire.get("role"), wire.get("content")
-    if len(wire) == 2:
-        message_role = _ROLES.get(role) if type(role) is str else None
-        if message_role is None or type(content) is not str or not content:
-            return False
-        if not content.isascii():
-            validate_text(content, "$")
-        builder.add_message(message_role, (_text(content),))
-        return True
-    if len(wire) != 3:
-        return False
-    if role == "tool":
-        return _read_result(wire.get("tool_call_id"), content, builder)
-    return role == "assistant" and _read_calls(wire, content, builder)
+def read_messages(wires: list[Any], builder: MessageBuilder, read_other: MessageReader) -> None:
+    """Read messages that are a text, calls with or without a text, or a result that is a text, and the others."""
+    for index, wire in enumerate(wires):
+        if type(wire) is dict:
+            role, content, size = wire.get("role"), wire.get("content"), len(wire)
+            if size == 2:
+                if type(content) is str and content and type(role) is str and role in _ROLES:
+                    if not content.isascii():
+                        validate_text(content, "$")
+                    builder.add_message(_ROLES[role], (_text(content),))
+                    continue
+            elif size == 3:
+                if role == "tool" and _read_result(wire.get("tool_call_id"), content, builder):
+                    continue
+                if role == "assistant" and _read_calls(wire, content, builder):
+                    continue
+        read_other(wire, f"$.messages[{index}]", builder)
 
 
 def _read_result(provider_id: Any, content: Any, builder: MessageBuilder) -> bool:
@@ -102,12 +102,9 @@ def _read_calls(wire: dict[str, Any], content: Any, builder: MessageBuilder) -> 
         if not content.isascii():
             validate_text(content, "$")
         blocks.append(_text(content))
-    fields = []
-    for call in calls:
-        parts = _read_call(call)
-        if parts is None:
-            return False
-        fields.append(parts)
+    fields = _read_fields(calls)
+    if fields is None:
+        return False
     for provider_id, name, value in fields:  # ids are drawn after the last check
         call_id = builder.call_id(provider_id)
         raw = {"dialect": NAME, "id": provider_id} if provider_id != call_id else None
@@ -116,28 +113,31 @@ def _read_calls(wire: dict[str, Any], content: Any, builder: MessageBuilder) -> 
     return True
 
 
-def _read_call(wire: Any) -> tuple[str, str, dict[str, Any]] | None:
-    """Return id, name and input of a call whose arguments are encoded as we encode them."""
-    try:
-        provider_id, kind, function = wire["id"], wire["type"], wire["function"]
-        name, arguments = function["name"], function["arguments"]
-    except (LookupError, TypeError):
-        return None
-    if kind != "function" or type(wire) is not dict or len(wire) != 3 or len(function) != 2:
-        return None
-    if not type(provider_id) is type(name) is type(arguments) is str:
-        return None
-    if not provider_id.isascii() or not name.isascii():
-        return None
-    if len(arguments) > _MAX_SHALLOW and arguments.count("{") + arguments.count("[") > MAX_BRACKETS:
-        return None
-    try:
-        value = _decode(arguments)
-        if type(value) is dict and _encode(value) == arguments.encode():
-            return provider_id, name, value
-    except (msgspec.DecodeError, UnicodeError):
-        pass  # the general path raises the error
-    return None
+def _read_fields(calls: list[Any]) -> list[tuple[str, str, dict[str, Any]]] | None:
+    """Return id, name and input of calls whose arguments are encoded as we encode them."""
+    fields = []
+    for wire in calls:
+        try:
+            provider_id, kind, function = wire["id"], wire["type"], wire["function"]
+            name, arguments = function["name"], function["arguments"]
+        except (LookupError, TypeError):
+            return None
+        if kind != "function" or type(wire) is not dict or len(wire) != 3 or len(function) != 2:
+            return None
+        if not type(provider_id) is type(name) is type(arguments) is str:
+            return None
+        if not provider_id.isascii() or not name.isascii():
+            return None
+        if len(arguments) > _MAX_SHALLOW and arguments.count("{") + arguments.count("[") > MAX_BRACKETS:
+            return None
+        try:
+            value = _decode(arguments)
+            if type(value) is not dict or _encode(value) != arguments.encode():
+                return None
+        except (msgspec.DecodeError, UnicodeError):
+            return None  # the general path raises the error
+        fields.append((provider_id, name, value))
+    return fields
 
 
 def write_messages(messages: Iterable[Message]) -> list[dict[str, Any]]:
@@ -296,11 +296,11 @@ def _read_choice(choice: Any) -> tuple[tuple[ContentBlock, ...], StopReason, dic
 
 
 def _make_calls(calls: Any) -> list[ContentBlock] | None:
-    fields = [_read_call(call) for call in calls] if type(calls) is list else [None]
-    if None in fields or len({call[0] for call in fields if call is not None}) != len(fields):
+    fields = _read_fields(calls) if type(calls) is list else None
+    if fields is None or len({call[0] for call in fields}) != len(fields):
         return None
     blocks: list[ContentBlock] = []
-    for provider_id, name, value in fields:  # type: ignore[misc]
+    for provider_id, name, value in fields:
         call_id = tool_id_for(provider_id)
         raw = {"dialect": NAME, "id": provider_id} if provider_id != call_id else None
         blocks.append(_tool_use(call_id, name, value, raw))

@@ -102,9 +102,7 @@ _SEPARATE_KEYS: Final = ("messages", "tools", "functions")  # read by their own 
 def read_request(body: dict[str, Any]) -> Request:
     """Read a request of Chat Completions."""
     builder = MessageBuilder()
-    for index, message in enumerate(expect_list(body.get("messages"), "$.messages")):
-        if not fast_path.read_message(message, builder):
-            _read_message(message, f"$.messages[{index}]", builder)
+    fast_path.read_messages(expect_list(body.get("messages"), "$.messages"), builder, _read_message)
     messages, tools = tuple(builder.messages), _read_tools(body)
     plain = fast_path.read_options(body)
     if plain is not None:
