@@ -8,6 +8,7 @@ import json
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -139,6 +140,36 @@ def test_workers_end_well_when_they_are_told_to(tmp_path: Path) -> None:
         get_json(address)
         begun.send_signal(signal.SIGTERM)
         assert begun.wait(30) == 0
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_second_interrupt_ends_the_wait_for_a_call(tmp_path: Path, workers: int) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent_provider:
+        silent_provider.settimeout(60)
+        port = silent_provider.getsockname()[1]
+        file = tmp_path / "config.toml"
+        file.write_text(
+            f'[providers.up]\ndialect = "openai_chat"\nbase_url = "http://127.0.0.1:{port}/v1"\napi_key = "sk-x"\n'
+        )
+        file.chmod(0o600)
+        options = ("--port", "0", "--workers", str(workers), "--grace-s", "3600", "--store", str(tmp_path / "chats.db"))
+        with run_process(tmp_path, *options, DRAGOMAN_CONFIG=str(file)) as (begun, address):
+            get_json(address)
+            host, _, own_port = address.removeprefix("http://").partition(":")
+            body = b'{"model":"up:m","messages":[{"role":"user","content":"hi"}]}'
+            with socket.create_connection((host, int(own_port)), timeout=60) as client:
+                head = f"POST /v1/chat/completions HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: {len(body)}\r\n\r\n"
+                client.sendall(head.encode() + body)
+                call, _ = silent_provider.accept()  # the call is in progress
+                begun.send_signal(signal.SIGINT)
+                deadline = time.monotonic() + 60
+                while "stopping; in progress: requests 1" not in (tmp_path / "log.jsonl").read_text():
+                    assert time.monotonic() < deadline
+                    time.sleep(0.05)
+                assert begun.poll() is None
+                begun.send_signal(signal.SIGINT)
+                assert begun.wait(60) == 0
+                call.close()
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import aiohttp
+import pytest
 
 from dragoman.message import MessageStatus, TextBlock
 from dragoman.tools import tool
@@ -55,7 +56,9 @@ async def _events(server: ServerFixture, run: str) -> list[dict[str, Any]]:
     return [json.loads(line.removeprefix("data: ")) for line in text.splitlines() if line.startswith("data: ")]
 
 
-async def test_a_running_turn_is_finished_before_the_server_ends(tmp_path: Path) -> None:
+async def test_a_running_turn_is_finished_before_the_server_ends(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     async with run_blocking_server(tmp_path, grace_s=30) as (server, waiting):
         following = asyncio.create_task(_events(server, "r1"))
         await waiting.has_begun.wait()
@@ -68,6 +71,9 @@ async def test_a_running_turn_is_finished_before_the_server_ends(tmp_path: Path)
         waiting.may_end.set()
         events = await following
         assert events[-1]["type"] == "RUN_FINISHED"
+        assert [text for text in caplog.messages if "stopping" in text] == [
+            "stopping; in progress: requests 1, runs 1; they have 30 s to end; press Ctrl-C again to stop now"
+        ]
         rows = await server.store.tail("of-r1")
         assert rows[-1].message.content == (TextBlock("I have waited."),)
         assert len(await server.store.list_sessions()) == 1

@@ -79,6 +79,7 @@ async def test_an_answer_of_the_gateway_shows_both_sides_of_its_translation(tmp_
     assert wire["client"]["request"]["messages"] == [{"role": "user", "content": "hi"}]
     assert wire["client"]["reply"]["choices"][0]["message"]["content"] == "Through the gateway."
     assert wire["provider"]["reply"]["content"] == [{"type": "text", "text": "Through the gateway."}]
+    assert wire["provider"]["request"].keys() == {"model", "messages"}, "an option that was not sent"
 
 
 async def test_the_system_prompt_of_the_server_is_hidden_from_its_users(tmp_path: Path) -> None:

@@ -239,7 +239,16 @@ class ChatServer(uvicorn.Server):
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Stop accepting, wait for active turns, then close. A second signal ends the wait."""
-        close_task = asyncio.create_task(self.app_state.runs.close(self.app_state.config.grace_s))
+        grace_s = self.app_state.config.grace_s
+        requests, runs = len(self.server_state.tasks), self.app_state.runs.active_count
+        if (requests or runs) and not self.force_exit:
+            _log.warning(
+                "stopping; in progress: requests %d, runs %d; they have %g s to end; press Ctrl-C again to stop now",
+                requests,
+                runs,
+                grace_s,
+            )
+        close_task = asyncio.create_task(self.app_state.runs.close(grace_s))
         await super().shutdown(sockets)
         while not close_task.done() and not self.force_exit:
             await asyncio.wait([close_task], timeout=0.1)

@@ -11,6 +11,7 @@ import contextlib
 import ctypes
 import logging
 import multiprocessing
+import os
 import signal
 import socket
 import sys
@@ -176,7 +177,7 @@ def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
 
 @contextlib.contextmanager
 def _stop_on_signals(server: uvicorn.Server) -> Iterator[None]:
-    """Stop the server on SIGINT and SIGTERM; on a second signal without a grace period."""
+    """Stop the server on SIGINT and SIGTERM; on a SIGINT after that without a grace period."""
     previous = {number: signal.signal(number, server.handle_exit) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         yield
@@ -223,6 +224,12 @@ class _Worker:
         with contextlib.suppress(OSError):  # it has died itself
             self._deaths.send_bytes(b"1")
 
+    def interrupt(self) -> None:
+        """Send SIGINT, which ends the grace period of a worker that stops."""
+        if self.process.pid is not None and self.process.is_alive():
+            with contextlib.suppress(OSError):
+                os.kill(self.process.pid, signal.SIGINT)
+
     def close(self) -> None:
         self._deaths.close()
 
@@ -230,11 +237,19 @@ class _Worker:
 def _supervise(config: ServerConfig, listener: socket.socket, token: str) -> None:
     """Keep the configured number of worker processes running until a signal."""
     stop_event = threading.Event()
+    workers: list[_Worker] = []
+
+    def stop(number: int, _: object) -> None:
+        if stop_event.is_set() and number == signal.SIGINT:
+            for worker in workers:
+                worker.interrupt()
+        stop_event.set()
+
     for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda *_: stop_event.set())
+        signal.signal(number, stop)
     table = make_shared_table(config.workers)
     access_log.configure(config.log_level)
-    workers = [_Worker(config, listener, token, table, index) for index in range(config.workers)]
+    workers += [_Worker(config, listener, token, table, index) for index in range(config.workers)]
     while not stop_event.is_set():
         wait([worker.process.sentinel for worker in workers], timeout=_SIGNAL_POLL_S)
         for index, worker in enumerate(workers):

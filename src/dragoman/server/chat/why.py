@@ -18,7 +18,7 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
-from dragoman.exchange import Loss
+from dragoman.exchange import Loss, Options
 from dragoman.handoff import BlockPlan
 from dragoman.ids import name_from_id, with_names
 from dragoman.message import OMITTED_MESSAGES, Message, Role, RoutingDecisionRecord
@@ -226,6 +226,8 @@ async def show_wire(request: Request) -> Response:
 
     def rebuild() -> RebuiltCall | None:
         services, config = state.agent.services, state.agent.config
+        if gateway is not None:  # the options of the server are not those of its callers
+            config = msgspec.structs.replace(config, options=Options(), stream=False)
         return rebuild_call(services, config, session, answer, history, tools=tools, tool_ids=tool_ids)
 
     call = await asyncio.to_thread(rebuild)
@@ -235,7 +237,7 @@ async def show_wire(request: Request) -> Response:
             thread_id=name_from_id(session.id),
             message_id=client_message_id(row.message),
             projection=None if call is None else _projection(call),
-            provider=None if call is None else _exchange(call.dialect, call.request, call.reply),
+            provider=None if call is None else _provider_exchange(call, gateway),
             client=client,
             is_shortened=bool(rows) and rows[0].seq > 1,
         )
@@ -248,10 +250,23 @@ def _system_prompt(state: AppState, session: Session, *, is_operator: bool) -> S
     return system_messages("\n\n".join(text for text in prompts if text), session)
 
 
+def _provider_exchange(call: RebuiltCall, gateway: GatewayOrigin | None) -> WireExchange:
+    """The exchange with the provider."""
+    request = call.request if gateway is None else _without_defaults(call.dialect, call.request)
+    return _exchange(call.dialect, request, call.reply)
+
+
+def _without_defaults(dialect: str, request: Any) -> Any:
+    """A request of the gateway without the limit that the API requires: the limit of the caller is not stored."""
+    if dialect != "anthropic":
+        return request
+    return {name: value for name, value in request.items() if name != "max_tokens"}
+
+
 def _client_exchange(dialect: str, answer: Message, history: Sequence[Message]) -> WireExchange:
     """The exchange with a gateway client."""
     wire = write_conversation(dialect, answer.metadata.model or "", history)
-    return _exchange(dialect, wire, write_reply(dialect, answer))
+    return _exchange(dialect, _without_defaults(dialect, wire), write_reply(dialect, answer))
 
 
 def _exchange(dialect: str, request: Any, reply: Any) -> WireExchange:

@@ -305,6 +305,11 @@ class RunRegistry:
             changes.close()
 
     @property
+    def active_count(self) -> int:
+        """The number of runs in this process that have not ended."""
+        return sum(1 for publisher in self._publishers.values() if not publisher.has_ended)
+
+    @property
     def is_stopping(self) -> bool:
         """Whether the server is shutting down, so that endless streams must end."""
         return self._stop_event.is_set()
