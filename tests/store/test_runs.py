@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
+import apsw
 import pytest
 
 from dragoman.errors import ConflictError, DragomanError, UnknownSessionError
 from dragoman.message import Message, MessageMetadata, Role, TextBlock
-from dragoman.store import Store
-from dragoman.store.runs import Run, RunEnd, RunEventPage, RunExistsError
+from dragoman.store import Store, open_store
+from dragoman.store.operation import FOR_UPDATE
+from dragoman.store.runs import OLD_RUNS, Run, RunEnd, RunEventPage, RunExistsError
 from tests.store.conftest import Clock, Place, pass_time
 
 HASH = b"h" * 32
@@ -149,6 +152,33 @@ async def test_old_events_are_swept_and_numbers_go_on(store: Store) -> None:
     assert texts(await store.runs.events(session)) == [(3, "b", "3")]
     clock.now += timedelta(days=8)
     assert await store.runs.delete_old_events() == 0  # it is running still
+
+
+async def test_old_events_are_deleted_page_by_page(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dragoman.store.runs._OLD_RUN_PAGE", 2)
+    store.clock = clock = Clock()
+    session = (await store.create_session()).id
+    for number in range(5):
+        await begin(store, session, f"r{number}")
+        ends = {} if number == 4 else {"end": RunEnd("finished")}
+        await append(store, session, f"r{number}", number, [str(number + 1)], **ends)
+    clock.now += timedelta(days=8)
+    assert await store.runs.delete_old_events() == 4
+    assert texts(await store.runs.events(session)) == [(5, "r4", "5")]
+    assert await append(store, session, "r4", 5, ["6"], end=RunEnd("finished"))
+    clock.now += timedelta(days=8)
+    assert await store.runs.delete_old_events() == 2
+    assert await store.runs.delete_old_events() == 0
+
+
+async def test_old_events_are_found_by_the_end_of_their_run(tmp_path: Path) -> None:
+    path = tmp_path / "chats.db"
+    async with open_store(f"sqlite:///{path}"):
+        pass
+    connection = apsw.Connection(str(path))
+    rows = connection.execute(f"EXPLAIN QUERY PLAN {OLD_RUNS.removesuffix(FOR_UPDATE)}", (0, 5)).fetchall()
+    connection.close()
+    assert [row[3] for row in rows] == ["SEARCH runs USING INDEX runs_by_end (ended_at<?)"]
 
 
 async def test_a_session_takes_its_runs_along_and_a_fork_has_none(store: Store) -> None:

@@ -29,6 +29,8 @@ from dragoman.offload import LARGE
 from dragoman.signals import CANCEL, RUN
 from dragoman.store.liveness import is_dead
 from dragoman.store.operation import (
+    FOR_UPDATE,
+    RETURNING_ONE,
     Facet,
     Operation,
     Part,
@@ -55,6 +57,11 @@ _IS_EXPIRED: Final = "(status = 'running' AND alive_until < lease_now())"
 _RUN_SELECT: Final = f"{_RUN_COLUMNS}, {_IS_EXPIRED}"
 _BATCHES: Final = 50
 _PAGE: Final = 500
+_OLD_RUN_PAGE: Final = 100  # runs whose events one transaction deletes
+OLD_RUNS: Final = (
+    "SELECT session_id, run_id, first_number, last_number FROM runs WHERE has_events = 1 AND ended_at < ?"
+    f" ORDER BY ended_at LIMIT ?{FOR_UPDATE}"
+)
 
 
 class Run(msgspec.Struct, frozen=True, kw_only=True):
@@ -244,9 +251,10 @@ class RunStore(Facet):
 
     async def delete_old_events(self, older_than: timedelta = RETENTION) -> int:
         """Delete the events of runs that ended so long ago, and return the number of batches. The runs stay."""
-        cutoff, count = self._store.clock() - older_than, 0
-        while deleted := await self._store._write(_delete_old_events(cutoff)):
-            count += deleted
+        cutoff, count, has_more = self._store.clock() - older_than, 0, True
+        while has_more:
+            run_count, deleted = await self._store._write(_delete_old_events(cutoff))
+            count, has_more = count + deleted, run_count > 0
         return count
 
 
@@ -512,15 +520,18 @@ def _fail_expired(run: Run, event: str, now: datetime) -> Steps[bool]:
 
 
 @operation
-def _delete_old_events(before: datetime) -> Steps[int]:
-    """Delete a page of old batches, so that other writers get their turn in between."""
-    rows = yield (
-        "DELETE FROM run_events WHERE (session_id, first_number) IN (SELECT e.session_id, e.first_number"
-        " FROM run_events AS e JOIN runs AS r ON r.session_id = e.session_id AND r.run_id = e.run_id"
-        " WHERE e.created_at < ? AND r.ended_at < ? LIMIT ?) RETURNING 1",
-        (to_micros(before), to_micros(before), _PAGE),
-    )
-    return len(rows)
+def _delete_old_events(before: datetime) -> Steps[tuple[int, int]]:
+    """Delete the events of a page of runs, so that other writers get their turn in between; the runs and batches."""
+    runs = yield OLD_RUNS, (to_micros(before), _OLD_RUN_PAGE)
+    count = 0
+    for session_id, run_id, first, last in runs:
+        batches = yield (
+            f"DELETE FROM run_events WHERE session_id = ? AND first_number BETWEEN ? AND ?{RETURNING_ONE}",
+            (session_id, first, last),
+        )
+        yield "UPDATE runs SET has_events = 0 WHERE session_id = ? AND run_id = ?", (session_id, run_id)
+        count += len(batches)
+    return len(runs), count
 
 
 def anonymize(user_id: str) -> Steps[None]:

@@ -29,6 +29,7 @@ from dragoman.store.operation import (
     Statement,
     Steps,
     from_micros,
+    in_clause_chunks,
     insert_chunks,
     operation,
     to_micros,
@@ -197,9 +198,9 @@ def _insert_sql(count: int) -> str:
 def append_events(rows: Sequence[tuple[Any, ...]]) -> Steps[int]:
     """Insert the events of existing sessions; return how many were new."""
     session_ids = {SYSTEM}
-    for session_id in sorted({row[2] for row in rows} - session_ids):
-        session_rows = yield f"SELECT id FROM sessions WHERE id = ?{FOR_KEY_SHARE}", (session_id,)
-        session_ids.update(name for (name,) in session_rows)
+    for places, names in in_clause_chunks(sorted({row[2] for row in rows} - session_ids)):
+        found = yield f"SELECT id FROM sessions WHERE id IN ({places}) ORDER BY id{FOR_KEY_SHARE}", names
+        session_ids.update(name for (name,) in found)
     accepted = [row for row in rows if row[2] in session_ids]
     count = 0
     for batch in insert_chunks(accepted):
