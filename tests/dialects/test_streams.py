@@ -172,6 +172,22 @@ def test_an_input_that_goes_on_after_it_was_whole_is_a_fault(dialect: ModuleType
     assert heard(dialect, *calls, *more).fault is not None
 
 
+@pytest.mark.parametrize(
+    ("content", "notes"), [("", {"dialect": "openai_chat", "form": "empty"}), (None, None), ("Hi", None)]
+)
+def test_streams_with_the_same_start_have_notes_of_their_own(content: str | None, notes: Any) -> None:
+    delta = {"role": "assistant", "content": content}
+    chunk = {"id": "c1", "object": "chat.completion.chunk", "created": 5, "model": "m"}
+    data = json.dumps({**chunk, "choices": [{"index": 0, "delta": delta, "finish_reason": None}]})
+    for _ in range(2):
+        start = dialects.load("openai_chat").stream_reader().feed(f"data: {data}\n\n".encode())[0]
+        assert isinstance(start, MessageStart)
+        assert start.provider_raw is not None
+        assert start.provider_raw.get("message") == notes
+        assert start.provider_raw["residue"]["in"].keys() == {"id", "created"}
+        start.provider_raw.get("message", {})["form"] = "changed"
+
+
 def test_the_end_waits_for_what_was_consumed_and_for_nothing_else(dialect: ModuleType) -> None:
     said = (MessageStart("m"), TextDelta(0, "Hi."))
     *_, end, rest = written(dialect, *said, USAGE, ENDED)

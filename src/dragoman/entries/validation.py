@@ -29,9 +29,8 @@ def find_problems(entry: Any) -> list[str]:
     missing = [f"{name}: required for {kind}" for name in shape.required if name not in entry]
     wrong = [
         f"{name}: {expected}, not {_describe_value(entry[name])}"
-        for name, expected in (shape.required | shape.optional).items()
-        if name in entry
-        and not (_TYPE_CHECKS[expected](entry[name]) or (entry[name] is None and name in shape.optional))
+        for name, expected, has_type in _FIELDS[kind]
+        if name in entry and not (has_type(entry[name]) or (entry[name] is None and name in shape.optional))
     ]
     return missing + wrong + _common_problems(entry) + _json_problems(entry)
 
@@ -73,7 +72,7 @@ def is_timestamp(value: Any) -> TypeGuard[float]:
 
 def _json_problems(entry: Mapping[str, Any]) -> list[str]:
     try:
-        validate_json(dict(entry), "it")
+        validate_json(entry if type(entry) is dict else dict(entry), "it")
     except ValueError as error:
         return [str(error)]
     return []
@@ -88,4 +87,8 @@ _TYPE_CHECKS: Final[dict[str, Callable[[Any], bool]]] = {
     TEXT: lambda given: isinstance(given, str) and bool(given),
     OBJECT: lambda given: isinstance(given, dict),
     WHOLE: lambda given: isinstance(given, int) and not isinstance(given, bool),
+}
+_FIELDS: Final = {  # of each type: name, description of the value, and its check
+    kind: tuple((name, type_, _TYPE_CHECKS[type_]) for name, type_ in (shape.required | shape.optional).items())
+    for kind, shape in SHAPES.items()
 }

@@ -318,10 +318,14 @@ def _read_failure(choice: dict[str, Any], body: dict[str, Any]) -> Fault:
     )
 
 
+def default_head(model: str | None) -> dict[str, Any]:
+    """Return the fields that every reply has; the model is required by the API, but some providers send none."""
+    return {"id": DEFAULT_ID, "object": "chat.completion", "created": 0, "model": model or ""}
+
+
 def default_reply(reply: Reply) -> dict[str, Any]:
     """Return the wire around the choices, without notes."""
-    wire: dict[str, Any] = {"id": DEFAULT_ID, "object": "chat.completion", "created": 0}
-    wire["model"] = reply.model or ""  # required by the API; some providers send none
+    wire = default_head(reply.model)
     if reply.usage is not None:
         wire["usage"] = write_usage(reply.usage)
         if reply.usage.service_tier in TIERS:

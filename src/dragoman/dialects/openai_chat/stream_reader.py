@@ -8,6 +8,7 @@ Invariant: a stream that was cut, damaged or out of order never ends as complete
 
 from __future__ import annotations
 
+import functools
 import operator
 from collections.abc import Callable, Collection
 from typing import Any, Final
@@ -16,9 +17,9 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from dragoman.dialects.openai_chat.blocks import LEGACY_ID, NAME, make_message_notes, read_blocks
-from dragoman.dialects.openai_chat.chunks import THINKING_FIELDS, Completion, Piece, Place, decode_chunk
+from dragoman.dialects.openai_chat.chunks import THINKING_FIELDS, Completion, PartialChoice, Piece, Place, decode_chunk
 from dragoman.dialects.openai_chat.error import CLOUDFLARE, is_cloudflare, is_error, read_error
-from dragoman.dialects.openai_chat.reply import default_reply, make_reply
+from dragoman.dialects.openai_chat.reply import default_head, make_reply
 from dragoman.dialects.openai_chat.usage import read_plain_usage, read_usage
 from dragoman.errors import FormatError
 from dragoman.event import (
@@ -36,7 +37,6 @@ from dragoman.event import (
     UsageUpdate,
     later_usage,
 )
-from dragoman.exchange import Reply, StopReason
 from dragoman.jsontext import has_lone_surrogate, join_surrogates, text_or_none
 from dragoman.message import (
     ContentBlock,
@@ -50,11 +50,13 @@ from dragoman.message import (
 )
 from dragoman.wire.faults import stream_error
 from dragoman.wire.message_builder import MessageBuilder
-from dragoman.wire.residue import make_notes
+from dragoman.wire.residue import diff, wrap_residue
 from dragoman.wire.stream_reader import BaseStreamReader, EventOrderError
 
 _THINKING_PART_KEYS: Final = frozenset({"type", "thinking"})
 _MAX_TRIES: Final = 16  # chunks of other shapes before the reader stops searching for a repeated shape
+_PLAIN_START_KEYS: Final = {"role", "content"}
+_USAGE_KEYS: Final = frozenset({"usage", "x_groq"})
 _LONE_SURROGATE: Final = "half of a character in a text"
 
 # --- chunks that only add text ---------------------------------------------------------------------------------------
@@ -258,18 +260,14 @@ class StreamReader(BaseStreamReader):
     def _make_start_notes(self) -> ProviderRaw | None:
         """Return the notes about the reply as far as the first chunk contains them."""
         top, first = self._completion.top, self._completion.first
-        message = {key: value for key, value in first.message.items() if not value or key not in _BLOCK_KEYS}
-        message = {key: value for key, value in message.items() if key == "content" or (key, 0) not in first.texts}
-        if ("content", 0) in first.texts or isinstance(message.get("content"), list):
-            message["content"] = None
-        default = default_reply(Reply(stop_reason=StopReason.END_TURN, model=text_or_none(top.get("model"))))
-        rest = {key: value for key, value in top.items() if key != "usage"}
-        notes = make_message_notes(Role.ASSISTANT, [], message, reply=True)
-        return make_notes(NAME, default, {**rest, "object": default["object"]}, message=notes)
+        default = default_head(text_or_none(top.get("model")))
+        rest = {**top, "object": default["object"]}
+        rest.pop("usage", None)
+        return wrap_residue(NAME, diff(default, rest), message=_message_start_notes(first))
 
     def _emit_usage(self, events: list[StreamEvent]) -> None:
         top = self._completion.top
-        usage = read_plain_usage(top) or read_usage(top)
+        usage = (read_plain_usage(top) or read_usage(top)) if not _USAGE_KEYS.isdisjoint(top) else None
         if usage is None and "usage" in self._completion.first.rest:  # Moonshot
             usage = read_usage({"usage": self._completion.first.rest["usage"]})
         if usage is not None and (usage := later_usage(self._usage, usage)) != self._usage:
@@ -407,6 +405,28 @@ class StreamReader(BaseStreamReader):
             events.append(StreamError(reply.fault, self._trailing.add_to(reply.provider_raw)))
         else:
             events.append(MessageComplete(reply.stop_reason, reply.stop_sequence, reply.provider_raw))
+
+
+def _message_start_notes(choice: PartialChoice) -> ProviderRaw | None:
+    """Return the notes about the message as far as the first chunk contains them."""
+    message, texts = choice.message, choice.texts
+    if message.keys() == _PLAIN_START_KEYS and message["role"] == "assistant" and message["content"] in ("", None):
+        plain_notes = _plain_start_notes("" if not texts and message["content"] == "" else None)
+        return None if plain_notes is None else {**plain_notes}
+    message = {key: value for key, value in message.items() if not value or key not in _BLOCK_KEYS}
+    message = {key: value for key, value in message.items() if key == "content" or (key, 0) not in texts}
+    if ("content", 0) in texts or isinstance(message.get("content"), list):
+        message["content"] = None
+    notes: ProviderRaw | None = make_message_notes(Role.ASSISTANT, [], message, reply=True)
+    return notes
+
+
+@functools.cache
+def _plain_start_notes(content: str | None) -> ProviderRaw | None:
+    """Return the notes about a message of a role and an empty content, as most streams start."""
+    wire = {"role": "assistant", "content": content}
+    notes: ProviderRaw | None = make_message_notes(Role.ASSISTANT, [], wire, reply=True)
+    return notes
 
 
 def _close_block(index: int, block: ContentBlock, events: list[StreamEvent], *, is_open: bool) -> None:
