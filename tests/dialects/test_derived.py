@@ -237,6 +237,30 @@ def test_results_that_bring_their_calls_with_them_have_calls() -> None:
     assert COHERE.write_request(request).wire == wire
 
 
+_SCHEMA = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
+
+
+@pytest.mark.parametrize("name", ["cohere", "cohere_v1"])
+@pytest.mark.parametrize("key", ["schema", "json_schema"])
+def test_both_keys_of_a_cohere_schema_are_read_and_written_under_the_key_of_the_target(name: str, key: str) -> None:
+    source = dialects.load(name)
+    content = {"message": "Hi"} if source is COHERE else {"messages": [{"role": "user", "content": "Hi"}]}
+    wire = {"model": "m", **content, "response_format": {"type": "json_object", key: _SCHEMA}}
+    request = source.read_request(wire)
+    assert source.write_request(request).wire == wire
+    for target, target_key in (("cohere", "json_schema"), ("cohere_v1", "schema")):
+        if target != name:
+            written = dialects.load(target).write_request(request)
+            assert written.wire["response_format"] == {"type": "json_object", target_key: _SCHEMA}
+            assert written.losses == ()
+    written = dialects.load("openai_chat").write_request(request)
+    assert (written.wire["response_format"]["json_schema"]["schema"], written.losses) == (_SCHEMA, ())
+
+    changed = request.options.response_format.replace(json_schema={"type": "object"})
+    edited = request.replace(options=request.options.replace(response_format=changed))
+    assert source.write_request(edited).wire["response_format"] == {"type": "json_object", key: {"type": "object"}}
+
+
 def test_a_schema_that_cohere_v1_cannot_describe_is_a_loss() -> None:
     nested = {"type": "object", "properties": {"place": {"type": "object", "properties": {"city": {"type": "string"}}}}}
     tool = REQUEST.tools[0].replace(input_schema=nested)

@@ -50,6 +50,7 @@ _FIELDS: Final = OptionFields(
     top_k="k",
 )
 _LAST_FIELDS: Final = OptionFields("stream", "logprobs")
+_OTHER_SCHEMA_KEY: Final = "schema"  # the key of version 1
 _SEPARATE_FIELDS: Final = ("messages", "tools")  # fields that are read separately
 
 
@@ -71,7 +72,8 @@ def read_request(body: dict[str, Any]) -> Request:
     )
     rest = {key: value for key, value in body.items() if key not in _SEPARATE_FIELDS}
     empty = {"tools": body["tools"]} if "tools" in body and not body["tools"] else None
-    raw = make_notes(NAME, _write_options(request), rest, empty=empty)
+    form = _find_schema_key(body.get("response_format"))
+    raw = make_notes(NAME, _write_options(request, form), rest, empty=empty, form=form)
     return request.replace(provider_raw=raw or {"dialect": NAME})
 
 
@@ -80,7 +82,7 @@ def write_request(request: Request, quirks: Quirks = (), model: Model | None = N
     request, losses, adjustments, is_plain = prepare_request(request, TABLE, _carries, model, quirks, fit=fit)
     losses.extend(_option_losses(request.options))
     notes = get_notes(request.provider_raw, NAME)
-    top = apply_diff(_write_options(request), notes.get("residue"))
+    top = apply_diff(_write_options(request, notes.get("form")), notes.get("residue"))
     wire = {key: top[key] for key in ("model",) if key in top}
     wire["messages"] = _write_messages(request.messages, losses)
     tools = write_tools(allowed_tools(request, NAME, losses), default_tool, NAME, losses)
@@ -177,12 +179,23 @@ def _read_options(body: dict[str, Any]) -> Options:
 
 def _read_format(response_format: Any) -> ResponseFormat | None:
     match response_format:
-        case {"type": "json_object", "json_schema": dict(schema)}:
+        case {"type": "json_object", "json_schema": dict(schema)} | {"type": "json_object", "schema": dict(schema)}:
             return ResponseFormat("json_schema", schema)
         case {"type": "json_object"}:
             return ResponseFormat("json")
         case {"type": "text"}:
             return ResponseFormat("text")
+        case _:
+            return None
+
+
+def _find_schema_key(response_format: Any) -> str | None:
+    """Return the key of the schema, if it is that of version 1."""
+    match response_format:
+        case {"json_schema": dict()}:
+            return None
+        case {"type": "json_object", "schema": dict()}:
+            return _OTHER_SCHEMA_KEY
         case _:
             return None
 
@@ -194,7 +207,7 @@ def _read_reasoning(thinking: Any) -> Reasoning | None:
     return Reasoning(enabled=enabled, budget_tokens=integer_or_none(thinking.get("token_budget")))
 
 
-def _write_options(request: Request) -> dict[str, Any]:
+def _write_options(request: Request, form: str | None = None) -> dict[str, Any]:
     options = request.options
     wire: dict[str, Any] = {"model": request.model} if request.model is not None else {}
     wire.update(_FIELDS.write(options))
@@ -209,7 +222,7 @@ def _write_options(request: Request) -> dict[str, Any]:
         case ResponseFormat(kind="text"):
             wire["response_format"] = {"type": "text"}
         case ResponseFormat(json_schema=dict(schema)):
-            wire["response_format"] = {"type": "json_object", "json_schema": schema}
+            wire["response_format"] = {"type": "json_object", form or "json_schema": schema}
         case ResponseFormat():
             wire["response_format"] = {"type": "json_object"}
     return wire

@@ -38,6 +38,7 @@ NAME: Final = "cohere_v1"
 SUPPORT: Final = Support(documentation="https://docs.cohere.com/v1/reference/chat")
 _ROLES: Final = {"USER": "user", "CHATBOT": "assistant", "SYSTEM": "system"}
 _ROLE_WORDS: Final = {role: word for word, role in _ROLES.items()}
+_SCHEMA_KEYS: Final = {"schema": "json_schema", "json_schema": "schema"}
 _DETAILS: Final = msgspec.structs.replace(DETAILS, has_tool_use=False)
 _SEPARATE: Final = ("message", "chat_history", "preamble", "tools", "tool_results", "response_format")
 
@@ -50,8 +51,7 @@ def _request_to_base(wire: Wire) -> Wire:
         raise FormatError("a request needs a message", where="$.message")
     base = {key: value for key, value in wire.items() if key not in _SEPARATE}
     if isinstance(wire.get("response_format"), dict):
-        names = {"schema": "json_schema"}
-        base["response_format"] = {names.get(key, key): value for key, value in wire["response_format"].items()}
+        base["response_format"] = _swap_schema_keys(wire["response_format"])
     if wire.get("tools"):
         base["tools"] = [_tool_to_base(tool) for tool in expect_list(wire["tools"], "$.tools")]
     return {**base, "messages": list(_messages_to_base(wire))}
@@ -139,9 +139,13 @@ def _request_from_base(base: Wire) -> Wire:
     if base.get("tools"):
         wire["tools"] = [_tool_from_base(tool) for tool in base["tools"]]
     if isinstance(base.get("response_format"), dict):
-        names = {"json_schema": "schema"}
-        wire["response_format"] = {names.get(key, key): value for key, value in base["response_format"].items()}
+        wire["response_format"] = _swap_schema_keys(base["response_format"])
     return wire
+
+
+def _swap_schema_keys(response_format: Wire) -> Wire:
+    """Return a format with the key of the other version: each version also reads the key of the other one."""
+    return {_SCHEMA_KEYS.get(key, key): value for key, value in response_format.items()}
 
 
 def _history_from_base(messages: Iterable[Wire], calls: dict[str, Wire]) -> Iterator[Wire]:
@@ -205,6 +209,8 @@ def _prepare(request: Request, losses: list[Loss]) -> Request:
     is_own = bool(get_notes(request.provider_raw, NAME))  # its residue restores what it contained
     if not is_own:
         request = _drop_opaque_tools(request, losses)
+    if "form" in (notes := get_notes(request.provider_raw, cohere.NAME)):  # the key of the schema is another one here
+        request = request.replace(provider_raw={key: note for key, note in notes.items() if key != "form"})
     for tool in request.tools:
         if isinstance(tool, ToolDefinition) and not is_describable(tool.input_schema):
             reason = f"this API cannot describe all parameters of {tool.name}"
