@@ -65,10 +65,22 @@ def test_a_full_millisecond_runs_over_into_the_next() -> None:
     assert second > first
 
 
+def test_many_ids_are_those_of_single_calls_in_one_millisecond() -> None:
+    single, many = (UlidSource(lambda: 5, lambda: 2**80 - 2) for _ in range(2))
+    expected = [single.next() for _ in range(6)]
+    assert [*many.next_many(4), *many.next_many(1), many.next()] == expected
+
+
 def test_the_last_ulid_has_no_successor() -> None:
     source = UlidSource(lambda: 0, lambda: 0, last="7" + "Z" * 25)
     with pytest.raises(OverflowError):
         source.next()
+
+
+def test_no_id_is_used_if_there_are_not_enough_of_them() -> None:
+    source = UlidSource(lambda: 0, lambda: 0, last="7" + "Z" * 24 + "X")
+    with pytest.raises(OverflowError):
+        source.next_many(3)
 
 
 @pytest.mark.parametrize("text", ["", "01", "8" + "0" * 25, "01ARYZ6S41TSV4RRFFQ69G5FAI", "01aryz6s41tsv4rrffq69g5fav"])

@@ -93,6 +93,15 @@ class UlidSource:
         self._last = number
         return _ulid_from_int(number)
 
+    def next_many(self, count: int) -> list[str]:
+        """Return consecutive new ids."""
+        first = self.next()
+        start = self._last
+        if start + count - 1 > _LAST:
+            raise OverflowError("no greater ULID exists: the last id of this session is the maximum")
+        self._last = start + count - 1
+        return [first, *[_ulid_from_int(number) for number in range(start + 1, start + count)]]
+
     def next_tool_id(self) -> str:
         """Return a new id for a tool call."""
         return f"tu_{self.next()}"

@@ -92,6 +92,10 @@ CHAT_MESSAGE = {"role": "assistant", "content": "Hm.", "refusal": None}
 CHAT_CALL = {"id": "c", "type": "function", "function": {"name": "f", "arguments": '{"a":1}'}}
 CHAT_CHOICE = {"index": 0, "message": CHAT_MESSAGE, "logprobs": None, "finish_reason": "stop"}
 CHAT_USAGE = {"prompt_tokens": 9, "completion_tokens": 5, "total_tokens": 14}
+CHAT_DETAILS = {
+    "prompt_tokens_details": {"cached_tokens": 0, "audio_tokens": 0},
+    "completion_tokens_details": {"audio_tokens": 0, "reasoning_tokens": 0, "accepted_prediction_tokens": 0},
+}
 CHAT_REPLY = {"id": "x", "object": "chat.completion", "created": 1, "model": "m", "choices": [CHAT_CHOICE]}
 CALLS_MESSAGE = {**CHAT_MESSAGE, "tool_calls": [CHAT_CALL]}
 CALLS_CHOICE = {**CHAT_CHOICE, "message": CALLS_MESSAGE, "finish_reason": "tool_calls"}
@@ -137,6 +141,14 @@ CHAT_REPLIES = [
             {**CHAT_USAGE, "completion_tokens_details": {"reasoning_tokens": 3, "audio_tokens": 2}},
             {**CHAT_USAGE, "completion_tokens_details": {"reasoning_tokens": 6}},
             {**CHAT_USAGE, "total_tokens": 17, "completion_tokens_details": {"reasoning_tokens": 3}},
+            {**CHAT_USAGE, **CHAT_DETAILS},
+            {**CHAT_USAGE, **CHAT_DETAILS, "total_tokens": 15},
+            {**CHAT_USAGE, **CHAT_DETAILS, "prompt_tokens_details": {"cached_tokens": 4}},
+            {**CHAT_USAGE, **CHAT_DETAILS, "prompt_tokens_details": {"audio_tokens": 0}},
+            {**CHAT_USAGE, **CHAT_DETAILS, "prompt_tokens_details": {"cached_tokens": 9, "audio_tokens": 8}},
+            {**CHAT_USAGE, **CHAT_DETAILS, "completion_tokens_details": {"reasoning_tokens": 2}},
+            {**CHAT_USAGE, **CHAT_DETAILS, "completion_tokens_details": {}},
+            {**CHAT_USAGE, **CHAT_DETAILS, "completion_tokens_details": {"reasoning_tokens": 0, "audio_tokens": 1}},
         )
     ),
 ]
@@ -171,6 +183,10 @@ MESSAGES = [
             {"input_tokens": 1, "output_tokens": 2, "service_tier": "standard"},
             {"input_tokens": 1, "output_tokens": 2, "service_tier": "slow"},
             {"input_tokens": True, "output_tokens": 2},
+            {**MESSAGE["usage"], "input_tokens": True},
+            {**MESSAGE["usage"], "input_tokens": 1.0},
+            {**MESSAGE["usage"], "service_tier": "standard"},
+            {**MESSAGE["usage"], "service_tier": None},
             {"input_tokens": 1, "output_tokens": 2, "cache_creation": {"ephemeral_1h_input_tokens": 0}},
             {"input_tokens": 1, "output_tokens": 2, "server_tool_use": {"web_search_requests": 2}},
             {"input_tokens": 1, "output_tokens": 2, "iterations": [{"deep": [1]}]},

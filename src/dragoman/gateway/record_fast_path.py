@@ -108,18 +108,19 @@ def make_session(services: AgentServices, exchange: Exchange, question: PlainQue
         return None
     store, template, caller = services.store, question.template, exchange.client_request.request.caller
     now = store.clock()
-    at, session_id = to_micros(now), f"sess_{store.new_id()}"
+    at = to_micros(now)
+    session_id, *system_ids, question_id, answer_id = store.new_ids(len(template.system) + 3)
     asked = f'[{{"type":"text","text":{_encode(question.text).decode()}}}]'
     rows = [
-        *(_copy_columns(row, store.new_id(), at) for row in template.system),
-        Columns(store.new_id(), "user", asked, template.metadata_json, at, SCHEMA_VERSION, _COMPLETE),
-        Columns(store.new_id(), "assistant", answer.decode(), metadata_json, at, SCHEMA_VERSION, _COMPLETE),
+        *[_copy_columns(row, id_, at) for row, id_ in zip(template.system, system_ids, strict=True)],
+        Columns(question_id, "user", asked, template.metadata_json, at, SCHEMA_VERSION, _COMPLETE),
+        Columns(answer_id, "assistant", answer.decode(), metadata_json, at, SCHEMA_VERSION, _COMPLETE),
     ]
     seed = session_chain.seed_of(caller)
     hash_ = session_chain.extend_with_text(seed, Role.USER, question.text)
     request = exchange.client_request
     return PlainSession(
-        id=session_id,
+        id=f"sess_{session_id}",
         title=title_from(((question.text,),)),
         user_id=caller.user_id,
         team_id=caller.team_id,

@@ -408,5 +408,8 @@ def title_from(texts: Sequence[Sequence[str]]) -> str | None:
     """Return the title of a session by the texts of its questions."""
     questions = [[text for text in parts if not ("</" in text and _CONTEXT.fullmatch(text))] for parts in texts]
     parts = next((parts for parts in (*questions, *texts) if parts), ())
-    words = " ".join(parts).split(None, _MAX_TITLE)[:_MAX_TITLE]  # no more of them fit
-    return " ".join(words)[:_MAX_TITLE] or None
+    text = " ".join(parts)
+    title = " ".join(text[: 2 * _MAX_TITLE].split())
+    if len(title) < _MAX_TITLE:  # most texts have less white space
+        title = " ".join(text.split(None, _MAX_TITLE)[:_MAX_TITLE])  # no more words fit
+    return title[:_MAX_TITLE] or None

@@ -24,7 +24,7 @@ from dragoman.errors import (
     UnknownSessionError,
 )
 from dragoman.jsontext import validate_json
-from dragoman.store.operation import FOR_UPDATE, Statement, Steps, from_micros, operation, to_micros
+from dragoman.store.operation import FOR_UPDATE, RETURNING_ONE, Statement, Steps, from_micros, operation, to_micros
 from dragoman.store.row_hash import json_hash
 from dragoman.store.types import Owners, Session
 
@@ -126,15 +126,18 @@ def create_session(session: Session, last_message_id: str = "") -> Steps[Session
     return session
 
 
+_SESSION_INSERT: Final = (
+    f"INSERT INTO sessions ({_SESSION_COLUMNS}, last_message_id, indexed_seq, listed_at, is_behind)"
+    " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (id) DO NOTHING" + RETURNING_ONE
+)
+
+
 def session_insert(row: Sequence[Any], last_message_id: str) -> Statement:
     """Insert the columns of a session, without its hash; returns no row if its id exists."""
     parent_seq, last_seq, updated_at = row[9], row[10], row[12]
     is_behind = last_seq > parent_seq
-    return (
-        f"INSERT INTO sessions ({_SESSION_COLUMNS}, last_message_id, indexed_seq, listed_at, is_behind)"
-        " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (id) DO NOTHING RETURNING id",
-        (*row, _session_hash(row), last_message_id, parent_seq, list_bucket(updated_at), int(is_behind)),
-    )
+    columns = (*row, _session_hash(row), last_message_id, parent_seq, list_bucket(updated_at), int(is_behind))
+    return _SESSION_INSERT, columns
 
 
 def existing_session(session_id: str) -> ConflictError:

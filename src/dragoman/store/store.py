@@ -121,6 +121,10 @@ class Store:
         """Return a ULID that is greater than all earlier ones of this store."""
         return self._ids.next()
 
+    def new_ids(self, count: int) -> list[str]:
+        """Return several of them."""
+        return self._ids.next_many(count)
+
     # --- methods of an engine ----------------------------------------------------------------------------------------
 
     async def _read(self, operation: AnyOperation[Outcome]) -> Outcome:

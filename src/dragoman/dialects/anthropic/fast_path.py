@@ -195,14 +195,15 @@ def _write_result(result: ToolResultBlock, provider_id: str) -> dict[str, Any] |
 
 
 _ENDS: Final = {"end_turn": StopReason.END_TURN, "tool_use": StopReason.TOOL_USE}
-_FRAME: Final = {"type": "message", "role": "assistant", "stop_sequence": None}
-_REPLY_KEYS: Final = {"id", "model", "content", "stop_reason", "usage", *_FRAME}
+_REPLY_KEYS: Final = {"id", "type", "role", "model", "content", "stop_reason", "stop_sequence", "usage"}
 _ID_FINGERPRINT: Final = fingerprint(DEFAULT_ID)
 
 
 def read_reply(body: dict[str, Any]) -> Reply | None:
     """Read an answer whose blocks are plain, with the fields that every answer has."""
-    if body.keys() != _REPLY_KEYS or any(body[key] != value for key, value in _FRAME.items()):
+    if body.keys() != _REPLY_KEYS or body["stop_sequence"] is not None:
+        return None
+    if body["type"] != "message" or body["role"] != "assistant":
         return None
     model, items, wire_usage = body["model"], body["content"], body["usage"]
     stop_reason = _ENDS.get(str(body["stop_reason"]))
@@ -219,13 +220,14 @@ def read_reply(body: dict[str, Any]) -> Reply | None:
         return None
     if stop_reason is StopReason.END_TURN and any(type(block) is ToolUseBlock for block in blocks):
         return None
-    usage = usage or read_usage(wire_usage)
     inside: dict[str, Any] = {}
     if body["id"] != DEFAULT_ID:
         inside["id"] = {"is": body["id"], "was": _ID_FINGERPRINT}
-    change = diff(write_usage(usage), wire_usage)
-    if change is not None:
-        inside["usage"] = change
+    if usage is None or write_usage(usage) != wire_usage:  # equal numbers of a plain usage have equal types
+        usage = usage or read_usage(wire_usage)
+        change = diff(write_usage(usage), wire_usage)
+        if change is not None:
+            inside["usage"] = change
     raw = {"dialect": NAME, "residue": {"in": inside}} if inside else None
     return _reply(content=tuple(blocks), stop_reason=stop_reason, usage=usage, model=model, provider_raw=raw)
 

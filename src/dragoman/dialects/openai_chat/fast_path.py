@@ -336,4 +336,17 @@ def _find_usage_residue(usage: TokenUsage, wire: dict[str, Any]) -> dict[str, An
     """Return the difference between the default wire of a usage and this one."""
     if len(wire) == 3 and wire["total_tokens"] == wire["prompt_tokens"] + wire["completion_tokens"]:
         return {"drop": dict(_NO_DETAILS)}  # many providers send only these counts
-    return diff(write_usage(usage), wire)
+    if len(wire) != 5 or usage.input_audio_tokens or usage.output_audio_tokens:
+        return diff(write_usage(usage), wire)
+    details, output_details = wire["prompt_tokens_details"], wire["completion_tokens_details"]
+    has_total = wire["total_tokens"] == wire["prompt_tokens"] + wire["completion_tokens"]
+    if not has_total or "cached_tokens" not in details or "reasoning_tokens" not in output_details:
+        return diff(write_usage(usage), wire)
+    inside: dict[str, Any] = {}  # OpenAI sends further details
+    if len(details) > 1:
+        added = {name: count for name, count in details.items() if name != "cached_tokens"}
+        inside["prompt_tokens_details"] = {"set": added}
+    if len(output_details) > 1:
+        added = {name: count for name, count in output_details.items() if name != "reasoning_tokens"}
+        inside["completion_tokens_details"] = {"set": added}
+    return {"in": inside} if inside else None
