@@ -82,6 +82,26 @@ async def test_an_answer_of_the_gateway_shows_both_sides_of_its_translation(tmp_
     assert wire["provider"]["request"].keys() == {"model", "messages"}, "an option that was not sent"
 
 
+async def test_a_long_call_of_the_gateway_is_shown_whole(tmp_path: Path) -> None:
+    """The gateway sends what its caller sent; only own turns leave out messages that do not fit."""
+    roles = ("user", "assistant", "user")
+    messages = [{"role": role, "content": "1 2 3 4 " * 38_000} for role in roles]
+    async with run_test_server(tmp_path) as server:
+        server.fake.say("Read.")
+        async with server.client.post(
+            "/v1/messages", json={"model": "fake-anthropic:model", "max_tokens": 9, "messages": messages}
+        ) as answered:
+            assert answered.status == 200, await answered.text()
+            thread = answered.headers["x-dragoman-session"]
+        sent = server.fake.bodies[-1]["messages"]
+        page = await read_json(server.client.get(f"{API}/threads/{thread}/messages"))
+        place = f"{API}/threads/{thread}/messages/{page['messages'][-1]['message']['id']}"
+        wire = await read_json(server.client.get(f"{place}/wire"))
+    assert wire["projection"]["estimatedInputTokens"] > wire["projection"]["contextTokens"]
+    assert wire["projection"]["leftOut"] == 0
+    assert len(wire["provider"]["request"]["messages"]) == len(sent) == 3
+
+
 async def test_the_system_prompt_of_the_server_is_hidden_from_its_users(tmp_path: Path) -> None:
     options = {"system_prompt": "The word is xyzzy."}
     async with run_test_server(tmp_path, require_keys=True, agent_options=options) as server:

@@ -10,11 +10,12 @@ changed since. Invariant: nothing is stored, logged or sent.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
 from dragoman import dialects
+from dragoman.catalog import Model
 from dragoman.errors import DragomanError
 from dragoman.exchange import ErrorClass, Fault, Loss, Options, Reply, StopReason
 from dragoman.exchange import Request as Conversation
@@ -29,6 +30,8 @@ from dragoman.turn.config import AgentConfig
 from dragoman.turn.image_policy import image_describer, image_policy
 from dragoman.turn.model_call import prepare_history
 from dragoman.turn.services import AgentServices
+
+_NO_WINDOW: Final = 2**40  # tokens
 
 
 class RebuiltCall(msgspec.Struct, frozen=True, kw_only=True):
@@ -56,14 +59,24 @@ def rebuild_call(
     *,
     tools: ToolRegistry,
     tool_ids: Sequence[tuple[str, str, str]] = (),
+    is_whole: bool = False,
 ) -> RebuiltCall | None:
-    """Rebuild the call of an answer from the messages before it; ``None`` if its model is not in the catalog."""
+    """Rebuild the call of an answer from the messages before it; ``None`` if its model is not in the catalog.
+
+    A call of the gateway is whole: it has all messages of its caller, also those that do not fit the context window.
+    """
     model = services.registry.find(answer.metadata.model or "")
     if model is None:
         return None
     adapter = services.adapter(model, ToolIds(tuple(tool_ids)))
     prepared = prepare_history(
-        services, config, session, model=model, history=history, tools=tools, options=config.options
+        services,
+        config,
+        session,
+        model=_without_window(model) if is_whole else model,
+        history=history,
+        tools=tools,
+        options=config.options,
     )
     fitted = prepared.fitted
     options = config.options.replace(stream=True if config.stream else None)
@@ -84,6 +97,10 @@ def rebuild_call(
         estimated_input_tokens=fitted.tokens,
         context_tokens=model.capabilities.max_context_tokens,
     )
+
+
+def _without_window(model: Model) -> Model:
+    return model.replace(capabilities=model.capabilities.replace(max_context_tokens=_NO_WINDOW))
 
 
 def write_conversation(dialect: str, model: str, history: Sequence[Message]) -> Any:

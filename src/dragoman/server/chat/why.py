@@ -228,7 +228,10 @@ async def show_wire(request: Request) -> Response:
         services, config = state.agent.services, state.agent.config
         if gateway is not None:  # the options of the server are not those of its callers
             config = msgspec.structs.replace(config, options=Options(), stream=False)
-        return rebuild_call(services, config, session, answer, history, tools=tools, tool_ids=tool_ids)
+        is_whole = gateway is not None
+        return rebuild_call(
+            services, config, session, answer, history, tools=tools, tool_ids=tool_ids, is_whole=is_whole
+        )
 
     call = await asyncio.to_thread(rebuild)
     client = None if gateway is None else await asyncio.to_thread(_client_exchange, gateway.dialect, answer, history)
