@@ -80,8 +80,10 @@ async def make(path: Path) -> None:
 
 
 def drop_additions_since(connection: apsw.Connection, version: int) -> None:
-    """Drop the tables and columns that steps of the schema after this version have added."""
+    """Drop the tables, columns and indexes that steps of the schema after this version have added."""
     for sql in tables_module.migrations("sqlite")[version:]:
+        for index in re.findall(r"^CREATE INDEX IF NOT EXISTS (\w+)", sql, flags=re.MULTILINE):
+            connection.execute(f"DROP INDEX IF EXISTS {index}")
         for table, column in re.findall(r"^ALTER TABLE (\w+) ADD COLUMN (\w+)", sql, flags=re.MULTILINE):
             connection.execute(f"ALTER TABLE {table} DROP COLUMN {column}")
         for table in re.findall(r"^CREATE TABLE (\w+)", sql, flags=re.MULTILINE):

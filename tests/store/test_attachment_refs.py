@@ -135,7 +135,8 @@ async def taken_back(place: Place) -> None:
             " ALTER TABLE runs DROP COLUMN alive_us; ALTER TABLE inbox DROP COLUMN wait_us; DROP TABLE lease_clock;"
             " ALTER TABLE usage DROP COLUMN unpriced; ALTER TABLE past_usage DROP COLUMN unpriced;"
             " ALTER TABLE evaluations DROP COLUMN metrics_json; DROP TABLE gateway_transcripts;"
-            " DROP TABLE gateway_objects; DROP TABLE preferences; DROP TABLE shares; PRAGMA user_version = 5"
+            " DROP TABLE gateway_objects; DROP TABLE preferences; DROP TABLE shares; DROP INDEX runs_by_end;"
+            " ALTER TABLE runs DROP COLUMN has_events; PRAGMA user_version = 5"
         ).fetchall()
         connection.close()
         return
@@ -145,7 +146,7 @@ async def taken_back(place: Place) -> None:
             "DROP INDEX messages_by_name",
             "ALTER TABLE sessions DROP COLUMN listed_at, DROP COLUMN is_behind",
             "ALTER TABLE leases DROP COLUMN length_us",
-            "ALTER TABLE runs DROP COLUMN alive_us",
+            "ALTER TABLE runs DROP COLUMN alive_us, DROP COLUMN has_events",
             "ALTER TABLE inbox DROP COLUMN wait_us",
             "DROP TABLE lease_clock",
             "DROP FUNCTION lease_now",
