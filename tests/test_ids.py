@@ -77,7 +77,7 @@ def test_the_last_ulid_has_no_successor() -> None:
         source.next()
 
 
-def test_no_id_is_used_if_there_are_not_enough_of_them() -> None:
+def test_more_ids_than_there_are_raise_an_error() -> None:
     source = UlidSource(lambda: 0, lambda: 0, last="7" + "Z" * 24 + "X")
     with pytest.raises(OverflowError):
         source.next_many(3)

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from dragoman.gateway.recorder import title_from
 from dragoman.message import MessageStatus, Role, ToolResultBlock, ToolUseBlock
 from dragoman.store import Session
 from dragoman.store.types import Owners
@@ -240,3 +241,11 @@ async def test_the_cost_of_a_call_belongs_to_the_caller(tmp_path: Path) -> None:
         (total,) = await store.costs.totals("user", owners=Owners("ann"))
         assert await store.costs.totals("user", owners=Owners("bob")) == []
     assert (total.group, total.messages, total.input_tokens, total.output_tokens) == ("ann", 2, 10, 14)
+
+
+@pytest.mark.parametrize("space", [" ", "  ", "\n" * 90, " " * 79, "\u2003\t"])
+@pytest.mark.parametrize("word", ["a", "word", "w" * 79, "w" * 80, "w" * 200])
+def test_a_title_is_the_beginning_of_the_words(word: str, space: str) -> None:
+    for count in (1, 2, 3, 100):
+        text = space + space.join([word] * count) + space
+        assert title_from(((text,),)) == " ".join([word] * count)[:80]
