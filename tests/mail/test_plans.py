@@ -32,6 +32,9 @@ async def test_no_statement_scans_a_mailbox(tmp_path: Path, monkeypatch: pytest.
             said.add(sql)
             return self._connection.execute(sql, arguments)
 
+        def changes(self) -> int:
+            return int(self._connection.changes())
+
     ran = write_scheduler.run_operation
     monkeypatch.setattr(
         write_scheduler, "run_operation", lambda connection, operation: ran(Noting(connection), operation)

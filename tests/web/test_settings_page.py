@@ -76,7 +76,7 @@ async def test_a_conversation_longer_than_the_window_is_shortened_and_says_so(vi
     await visitor.open()
     for number in range(3):
         site.fakes["anthropic"].say(f"{number} " + "word " * 5_000)
-        await visitor.answered(f"{number} " + "word " * 3_000, f"{number} word word")
+        await visitor.answered(f"{number} " + "word " * 2_500, f"{number} word word")
     await visitor.page.keyboard.press("Control+/")
     await visitor.page.get_by_label("Find a model").fill("gemini small")
     await visitor.find("button.model", "small").click()
