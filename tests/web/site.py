@@ -104,14 +104,16 @@ class Wire:
             task.cancel()
         await asyncio.gather(*self._open, return_exceptions=True)
 
-    async def _passed(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.current_task()
-        assert task is not None
+    def _passed(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.ensure_future(self._copy_both(reader, writer))
         self._open.add(task)
+        task.add_done_callback(self._open.discard)
+        task.add_done_callback(lambda _: writer.transport.abort())  # also of one that is cancelled before it begins
+
+    async def _copy_both(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
             there, back = await asyncio.open_connection("127.0.0.1", self.to)
         except OSError:
-            self._left(task, writer)
             return
         try:
             async with asyncio.TaskGroup() as both:
@@ -121,11 +123,6 @@ class Wire:
             pass
         finally:
             back.transport.abort()
-            self._left(task, writer)
-
-    def _left(self, task: asyncio.Task[None], writer: asyncio.StreamWriter) -> None:
-        writer.transport.abort()
-        self._open.discard(task)
 
 
 async def _copied(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
