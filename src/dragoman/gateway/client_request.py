@@ -108,10 +108,11 @@ def _reject_repeated_names(body: bytes) -> None:
         pairs = json.loads(body.decode("utf-8", "replace"), object_pairs_hook=list, parse_int=str, parse_float=str)
     except RecursionError as error:
         raise invalid_request_error(f"The body is not a JSON object: {error}.") from None
-    names = [name for name, _ in pairs]
-    repeated = next((name for name in names if names.count(name) > 1), None)
-    if repeated is not None:
-        raise invalid_request_error(f"{repeated}: this name occurs twice in the body. Send it once.")
+    seen: set[str] = set()
+    for name, _ in pairs:
+        if name in seen:
+            raise invalid_request_error(f"{name}: this name occurs twice in the body. Send it once.")
+        seen.add(name)
 
 
 def _body_dialect(dialect: str, fields: _TopLevel) -> str:
