@@ -127,6 +127,20 @@ def test_other_paths_are_not_those_of_a_provider(path: str) -> None:
     assert missing_endpoint("GET", path, {}) is None
 
 
+def test_a_long_path_is_compared_with_few_endpoints(monkeypatch: pytest.MonkeyPatch) -> None:
+    compared: list[str] = []
+
+    def count(method: str, path: str) -> Any:
+        compared.append(path)
+        return match(method, path)
+
+    monkeypatch.setattr("dragoman.gateway.endpoints.match", count)
+    response = missing_endpoint("POST", "/v1" + "/a" * 30_000, {})
+    assert response is not None
+    assert response.status == 404
+    assert len(compared) < 100
+
+
 async def test_the_sdks_understand_that_an_endpoint_is_not_served(gateway_server: ServerFixture) -> None:
     def call() -> list[str]:
         base_url, texts = gateway_server.base_url, []

@@ -32,6 +32,7 @@ _DIALECTS: Final = {  # by the first segment of a path
 _OLLAMA: Final = ("blobs", "copy", "create", "delete", "me", "pull", "push")
 _OPENAI: Final = ("openai_chat", "openai_responses")
 _VERSIONS: Final = ("", "/v1", "/v1beta")
+_MAX_SEGMENTS: Final = 8  # more than any endpoint has
 
 
 def missing_endpoint(
@@ -84,7 +85,7 @@ def _detect_dialect(path: str, similar: str, headers: Mapping[str, str]) -> str 
 
 def _find_similar(method: str, path: str) -> str | None:
     """Return the endpoint that a path ends with: a base URL may have a wrong prefix, a version too much, or none."""
-    segments = [segment for segment in path.split("/") if segment]
+    segments = [segment for segment in path.split("/") if segment][-_MAX_SEGMENTS:]
     for start in range(len(segments)):
         rest = "/" + "/".join(segments[start:])
         for version in _VERSIONS:
