@@ -65,6 +65,7 @@ def telegraph(monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
     yield dialects.load("telegraph")
     sys.modules.pop(f"{dialects.__name__}.telegraph", None)
     vars(dialects).pop("telegraph", None)
+    dialects.load.cache_clear()
 
 
 RECORD: dict[str, Any] = {

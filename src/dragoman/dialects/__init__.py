@@ -17,9 +17,9 @@ others are further wires of a provider that is called in one of these, and are r
 
 from __future__ import annotations
 
+import functools
 import importlib
 import pkgutil
-import sys
 import typing
 from collections.abc import Collection, Mapping
 from typing import Any, Protocol
@@ -127,11 +127,9 @@ def _aliases_in_recordings(name: str) -> tuple[str, ...]:
     return aliases
 
 
+@functools.cache
 def load(name: str) -> Dialect:
     """Return a dialect: the module of that name."""
-    module = sys.modules.get(f"{__name__}.{name}") if name.isidentifier() else None
-    if module is not None:  # importing all dialects takes a hundred times as long
-        return typing.cast("Dialect", module)
     if name not in names():
         raise LookupError(f"no dialect {name!r}; there are {', '.join(names())}")
     return typing.cast("Dialect", importlib.import_module(f"{__name__}.{name}"))

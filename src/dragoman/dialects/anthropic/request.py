@@ -18,9 +18,7 @@ from dragoman.dialects.anthropic.blocks import (
     write_blocks,
     write_cache_hint,
 )
-from dragoman.dialects.anthropic.limits import TABLE
-from dragoman.dialects.anthropic.server_tools import read_server_tool, write_server_tool
-from dragoman.dialects.anthropic.support import SUPPORT
+from dragoman.dialects.anthropic.support import LIMITS, SUPPORT, read_server_tool, write_server_tool
 from dragoman.errors import FormatError
 from dragoman.exchange import (
     Loss,
@@ -88,7 +86,7 @@ def read_request(body: dict[str, Any]) -> Request:
 
 def write_request(request: Request, quirks: Quirks = (), model: Model | None = None, *, fit: bool = True) -> Written:
     """Write a request of the Messages API, with losses."""
-    request, losses, adjustments, is_plain = prepare_request(request, TABLE, _carries, model, quirks, fit=fit)
+    request, losses, adjustments, is_plain = prepare_request(request, LIMITS, _carries, model, quirks, fit=fit)
     notes = get_notes(request.provider_raw, NAME)
     if not notes:
         losses.extend(_option_losses(request.options))  # fields of a native request are in the residue

@@ -18,10 +18,9 @@ from dragoman.dialects.bedrock_converse.blocks import (
     write_blocks,
 )
 from dragoman.dialects.bedrock_converse.citations import read_cache_point, split_cache_points, write_cache_point
-from dragoman.dialects.bedrock_converse.limits import TABLE
 from dragoman.dialects.bedrock_converse.mappings import NAME
 from dragoman.dialects.bedrock_converse.options import default_top, detect_family, read_options, record_option_losses
-from dragoman.dialects.bedrock_converse.support import SUPPORT
+from dragoman.dialects.bedrock_converse.support import LIMITS, SUPPORT
 from dragoman.errors import FormatError
 from dragoman.exchange import Loss, OpaqueTool, Request, SideEffects, ToolDefinition, Written
 from dragoman.jsontext import accepts_json_text, expect_list, expect_object, flag_or_none, text_or_none
@@ -72,7 +71,7 @@ def read_request(body: dict[str, Any]) -> Request:
 
 def write_request(request: Request, quirks: Quirks = (), model: Model | None = None, *, fit: bool = True) -> Written:
     """Write a request of Converse and report losses. The model belongs in the URL."""
-    request, losses, adjustments, is_plain = prepare_request(request, TABLE, _carries, model, quirks, fit=fit)
+    request, losses, adjustments, is_plain = prepare_request(request, LIMITS, _carries, model, quirks, fit=fit)
     notes = get_notes(request.provider_raw, NAME)
     top = apply_diff(default_top(request, notes), notes.get("residue"))
     system = [block for message in request.messages for block in _write_system(message, losses)]

@@ -17,8 +17,7 @@ from dragoman.dialects.cohere.blocks import (
     unsupported_result_reason,
     write_part,
 )
-from dragoman.dialects.cohere.limits import TABLE
-from dragoman.dialects.cohere.support import SUPPORT
+from dragoman.dialects.cohere.support import LIMITS, SUPPORT
 from dragoman.errors import FormatError
 from dragoman.exchange import Loss, Options, Reasoning, Request, ResponseFormat, ToolChoice, ToolDefinition, Written
 from dragoman.ids import DEFAULT_ID_FORMAT, format_id
@@ -79,7 +78,7 @@ def read_request(body: dict[str, Any]) -> Request:
 
 def write_request(request: Request, quirks: Quirks = (), model: Model | None = None, *, fit: bool = True) -> Written:
     """Write a request of ``/v2/chat`` and report losses."""
-    request, losses, adjustments, is_plain = prepare_request(request, TABLE, _carries, model, quirks, fit=fit)
+    request, losses, adjustments, is_plain = prepare_request(request, LIMITS, _carries, model, quirks, fit=fit)
     losses.extend(_option_losses(request.options))
     notes = get_notes(request.provider_raw, NAME)
     top = apply_diff(_write_options(request, notes.get("form")), notes.get("residue"))

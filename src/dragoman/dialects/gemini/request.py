@@ -19,9 +19,8 @@ from dragoman.dialects.gemini.blocks import (
 )
 from dragoman.dialects.gemini.code_assist import unwrap_request, wrap_request
 from dragoman.dialects.gemini.key_case import NAME, as_list, restore_case, to_camel
-from dragoman.dialects.gemini.limits import TABLE
 from dragoman.dialects.gemini.options import default_choice, default_config, option_losses, read_options, service_tier
-from dragoman.dialects.gemini.support import SUPPORT
+from dragoman.dialects.gemini.support import LIMITS, SUPPORT
 from dragoman.dialects.gemini.tool_definitions import read_tools, write_tools
 from dragoman.errors import FormatError
 from dragoman.exchange import Loss, Request, ToolDefinition, Written
@@ -80,7 +79,7 @@ def read_request(wire: dict[str, Any]) -> Request:
 
 def write_request(request: Request, quirks: Quirks = (), model: Model | None = None, *, fit: bool = True) -> Written:
     """Write a request to generateContent and report losses. The model belongs in the URL."""
-    request, losses, adjustments, is_plain = prepare_request(request, TABLE, _carries, model, quirks, fit=fit)
+    request, losses, adjustments, is_plain = prepare_request(request, LIMITS, _carries, model, quirks, fit=fit)
     notes = get_notes(request.provider_raw, NAME)
     wire: dict[str, Any] = {"contents": _write_contents(request.messages, losses)}
     if not notes and _requires_signatures(request.model):

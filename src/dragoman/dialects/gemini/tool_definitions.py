@@ -10,7 +10,6 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from dragoman.dialects.gemini.key_case import NAME, restore_case, to_camel
-from dragoman.dialects.gemini.server_tools import read_server_tool, write_server_tool
 from dragoman.exchange import Loss, OpaqueTool, SideEffects, ToolDefinition
 from dragoman.jsontext import expect_object
 from dragoman.wire.residue import apply_diff, get_notes, make_notes
@@ -34,7 +33,7 @@ def read_tools(items: list[Any]) -> tuple[ToolDefinition | OpaqueTool, ...]:
         wire, snake = to_camel(expect_object(item, f"$.tools[{index}]"))
         functions = wire.get("functionDeclarations")
         if not isinstance(functions, list) or not functions or not all(_is_function(item) for item in functions):
-            tools.append(read_server_tool(item, NAME))
+            tools.append(_read_server_tool(item))
             continue
         other_fields = {key: value for key, value in wire.items() if key != "functionDeclarations"}
         group = {
@@ -48,7 +47,7 @@ def read_tools(items: list[Any]) -> tuple[ToolDefinition | OpaqueTool, ...]:
         tools.append(_read_tool(functions[0], group))
         tools.extend(_read_tool(function, {}) for function in functions[1:])
         if provider_tools:
-            tools.append(read_server_tool(provider_tools, NAME))
+            tools.append(_read_server_tool(provider_tools))
     return tuple(tools)
 
 
@@ -93,7 +92,7 @@ def write_tools(tools: tuple[ToolDefinition | OpaqueTool, ...], losses: list[Los
     for tool in tools:
         if isinstance(tool, OpaqueTool):
             if tool.dialect != NAME:
-                server_tool = write_opaque_tool(tool, NAME, losses, write_server_tool)
+                server_tool = write_opaque_tool(tool, NAME, losses, _write_server_tool)
                 wire.extend([server_tool] if server_tool is not None else ())
                 group = None
             elif group is not None and group_notes.get("absorbs"):
@@ -161,3 +160,31 @@ def _map_subschemas(key: str, value: Any, change: Any) -> Any:
     if key in _SCHEMA_LISTS and type(value) is list:
         return [change(part) for part in value]
     return change(value) if key in _SCHEMA_VALUES else value
+
+
+# --- tools that the provider runs -----------------------------------------------------------------------------------
+
+_SERVER_TOOL_KINDS: Final = {
+    "googleSearch": "web_search",
+    "google_search": "web_search",
+    "googleSearchRetrieval": "web_search",
+    "codeExecution": "code_execution",
+    "code_execution": "code_execution",
+    "urlContext": "web_fetch",
+    "url_context": "web_fetch",
+    "fileSearch": "file_search",
+    "file_search": "file_search",
+}
+_SERVER_TOOL_KEYS: Final = {"web_search": "googleSearch", "code_execution": "codeExecution", "web_fetch": "urlContext"}
+
+
+def _read_server_tool(wire: dict[str, Any]) -> OpaqueTool:
+    """Return the tool with its kind; an object with several tools has none."""
+    kinds = {_SERVER_TOOL_KINDS.get(key) for key in wire}
+    return OpaqueTool(NAME, wire, kinds.pop() if len(kinds) == 1 else None)
+
+
+def _write_server_tool(tool: OpaqueTool) -> dict[str, Any] | None:
+    """Return this API's tool of the same kind, if it has one."""
+    key = _SERVER_TOOL_KEYS.get(tool.kind or "")
+    return None if key is None else {key: {}}

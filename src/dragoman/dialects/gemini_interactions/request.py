@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any, Final
 
-from dragoman.dialects.gemini_interactions.limits import TABLE
 from dragoman.dialects.gemini_interactions.steps import (
     NAME,
     Wire,
@@ -22,7 +21,7 @@ from dragoman.dialects.gemini_interactions.steps import (
     write_item,
     write_result,
 )
-from dragoman.dialects.gemini_interactions.support import SUPPORT
+from dragoman.dialects.gemini_interactions.support import LIMITS, SUPPORT
 from dragoman.errors import FormatError
 from dragoman.exchange import (
     Loss,
@@ -86,7 +85,7 @@ def read_request(body: Wire) -> Request:
 
 def write_request(request: Request, quirks: Quirks = (), model: Model | None = None, *, fit: bool = True) -> Written:
     """Write a request of ``/interactions`` and report losses."""
-    request, losses, adjustments, is_plain = prepare_request(request, TABLE, _carries, model, quirks, fit=fit)
+    request, losses, adjustments, is_plain = prepare_request(request, LIMITS, _carries, model, quirks, fit=fit)
     losses.extend(_option_losses(request.options))
     wire = apply_diff(_default_request(request, losses), get_notes(request.provider_raw, NAME).get("residue"))
     losses.extend(request_losses(request, NAME, SUPPORT, is_plain=is_plain))

@@ -1,9 +1,11 @@
-"""The shared fields that interactions have."""
+"""What interactions support: shared fields, and the limits of the models, which it shares with generateContent."""
 
 from __future__ import annotations
 
 from typing import Final
 
+from dragoman.dialects.gemini import support as gemini
+from dragoman.wire.limits import LimitTable
 from dragoman.wire.support import Support
 
 SUPPORT: Final = Support(
@@ -11,3 +13,4 @@ SUPPORT: Final = Support(
     request=frozenset({"store", "tool_choice.allowed"}),
     reasons={"text.citations": "this API accepts no citations in a request"},
 )
+LIMITS: Final = LimitTable("gemini_interactions", gemini.LIMITS.base, gemini.LIMITS.families)

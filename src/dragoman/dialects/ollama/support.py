@@ -1,9 +1,14 @@
-"""The shared fields that Ollama's chat has."""
+"""What Ollama's chat supports: shared fields and limits.
+
+Sources of the limits: the API reference and the types of the server (2026). Chat templates reject a history whose
+messages say nothing.
+"""
 
 from __future__ import annotations
 
 from typing import Final
 
+from dragoman.wire.limits import Limits, LimitTable
 from dragoman.wire.support import Support
 
 SUPPORT: Final = Support(
@@ -17,4 +22,15 @@ SUPPORT: Final = Support(
         "metadata": "this API keeps no answers and no labels",
         "store": "this API keeps no answers",
     },
+)
+LIMITS: Final = LimitTable(
+    "ollama",
+    Limits(
+        output=(1, 2**31 - 1),  # 0 and less mean no limit
+        service_tiers=(),
+        efforts=("low", "medium", "high"),
+        allows_empty_text=False,
+        media_types={"image": ("image/jpeg", "image/png", "image/gif", "image/webp")},
+    ),
+    has_result_ids=False,
 )

@@ -28,9 +28,8 @@ from dragoman.dialects.openai_chat.blocks import (
     write_part,
 )
 from dragoman.dialects.openai_chat.custom_tools import default_custom_tool, read_custom_tool
-from dragoman.dialects.openai_chat.limits import TABLE
 from dragoman.dialects.openai_chat.quirks import apply_quirks, apply_wire_quirks
-from dragoman.dialects.openai_chat.support import SUPPORT
+from dragoman.dialects.openai_chat.support import LIMITS, SUPPORT
 from dragoman.errors import FormatError
 from dragoman.exchange import (
     Loss,
@@ -125,7 +124,7 @@ def read_request(body: dict[str, Any]) -> Request:
 
 def write_request(request: Request, quirks: Quirks = (), model: Model | None = None, *, fit: bool = True) -> Written:
     """Write a request for a provider with these quirks, with losses."""
-    request, losses, adjustments, is_plain = prepare_request(request, TABLE, _carries, model, quirks, fit=fit)
+    request, losses, adjustments, is_plain = prepare_request(request, LIMITS, _carries, model, quirks, fit=fit)
     notes = get_notes(request.provider_raw, NAME)
     option_keys = notes.get("spelled", {})
     provider_fields: dict[str, Any] = {}

@@ -22,9 +22,14 @@ from dragoman.dialects.openai_responses.blocks import (
     unsupported_reason,
     write_items,
 )
-from dragoman.dialects.openai_responses.limits import REASONING, TABLE, WITHOUT_REASONING
-from dragoman.dialects.openai_responses.server_tools import read_server_tool, write_server_tool
-from dragoman.dialects.openai_responses.support import SUPPORT
+from dragoman.dialects.openai_responses.support import (
+    LIMITS,
+    REASONING,
+    SUPPORT,
+    WITHOUT_REASONING,
+    read_server_tool,
+    write_server_tool,
+)
 from dragoman.errors import FormatError
 from dragoman.exchange import (
     FREE_FORM_SCHEMA,
@@ -115,7 +120,7 @@ def read_request(body: dict[str, Any]) -> Request:
 
 def write_request(request: Request, quirks: Quirks = (), model: Model | None = None, *, fit: bool = True) -> Written:
     """Write a request for a provider with these quirks, with losses."""
-    request, losses, adjustments, is_plain = prepare_request(request, TABLE, _carries, model, quirks, fit=fit)
+    request, losses, adjustments, is_plain = prepare_request(request, LIMITS, _carries, model, quirks, fit=fit)
     request = mark_free_form_results(request)
     if quirks:
         request = request.replace(options=drop_refused_options(request.options, quirks, NAME, losses))

@@ -3,8 +3,11 @@
     Limits                        the limits of one model
     LimitTable(base, families)    the limits of an API, and where the families of its models differ
     find_limits(table, name, model, quirks) -> Limits
+    Report(dialect)               the adjustments and losses of one request
+    CLAUDE_FAMILIES               the families of Claude, for the table of every API that serves them
 
-Each dialect has a table. Invariant: a field that is not set means that the target is not known to reject anything.
+Each dialect has a table in its module ``support``. Invariant: a field that is not set means that the target is not
+known to reject anything.
 """
 
 from __future__ import annotations
@@ -23,6 +26,7 @@ if TYPE_CHECKING:
     from dragoman.catalog import Model
 
 Range = tuple[float, float]
+Families = tuple[tuple[str, dict[str, Any]], ...]  # a pattern of names of models, and the fields that differ
 UNKNOWN_OUTPUT: Final = 4_096  # the default of a model's row: the limit is not known
 
 
@@ -73,12 +77,12 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LimitTable(msgspec.Struct, frozen=True):
-    """The limits of an API and of the families of its models: a pattern of names, and the fields that differ."""
+    """The limits of an API and of the families of its models."""
 
     dialect: str
     base: Limits
-    families: tuple[tuple[str, dict[str, Any]], ...] = ()
-    quirks: tuple[tuple[str, dict[str, Any]], ...] = ()  # by the quirk of a provider
+    families: Families = ()
+    quirks: Families = ()  # the same by the quirk of a provider
     has_result_ids: bool = True  # results name their calls by an id
     may_end_in_reasoning: bool = False  # the API accepts reasoning without an answer
 
@@ -142,3 +146,40 @@ class Report:
 
 def _place_of(message: Message | None) -> tuple[str, str]:
     return (message.session_id, message.id) if message is not None else ("", "")
+
+
+# --- Claude ----------------------------------------------------------------------------------------------------------
+
+# Sources: platform.claude.com, the pages on models, extended and adaptive thinking, effort, and migration (2026).
+_CLAUDE_FIRST: Final = r"claude-(?:v?[12]|instant|3-(?:opus|sonnet|haiku))"
+CLAUDE_WITH_BUDGET: Final = r"claude-(?:3-7|[a-z]+-4(?:-[015]\b|-20|$))"  # reasons with a budget only
+_CLAUDE_WITHOUT_BUDGET: Final = r"claude-(?:[a-z]+-4-[7-9]|[a-z]+-[5-9])"  # decides its reasoning and sampling itself
+CLAUDE_FAMILIES: Final[Families] = (
+    (
+        r"claude",
+        {
+            "output": (1, 128_000),
+            "budget": (1_024, 128_000),
+            "is_budget_in_output": True,
+            "efforts": ("low", "medium", "high", "max"),
+            "is_effort_reasoning": False,
+            "rejected_beside_reasoning": ("temperature", "top_p", "top_k"),
+            "allows_forced_choice_beside_budget": False,
+        },
+    ),
+    (_CLAUDE_FIRST, {"output": (1, 4_096), "reasons": False}),
+    (r"claude-3-5-", {"output": (1, 8_192), "reasons": False}),
+    (r"claude-(?:3-7|(?:sonnet|haiku)-4(?:-[05]\b|-20|$)|opus-4-5)", {"output": (1, 64_000)}),
+    (r"claude-opus-4(?:-[01]\b|-20|$)", {"output": (1, 32_000)}),
+    (CLAUDE_WITH_BUDGET, {"has_switch": False, "efforts": ()}),
+    (r"claude-opus-4-5", {"efforts": ("low", "medium", "high")}),
+    (
+        _CLAUDE_WITHOUT_BUDGET,
+        {
+            "rejected": ("temperature", "top_p", "top_k"),
+            "budget": None,
+            "efforts": ("low", "medium", "high", "xhigh", "max"),
+        },
+    ),
+    (r"claude-(?:opus-4-1|[a-z]+-4-[56])", {"one_of_temperature_top_p": True}),
+)

@@ -1,19 +1,23 @@
 """Pair the calls of a history with their results, as every API requires.
 
-    pair_calls(messages, carries, report) -> messages
+    replace_invalid_calls(messages, report) -> messages
+    pair_calls(messages, report) -> messages
+    read_partial_object('{"path": "a", "mode": "re') -> {"path": "a", "mode": "re"}
 
 Each call is followed by its one result. A call without a result gets an error result, a result without a call becomes
 a text, and a call with an invalid input becomes a call with the part of its input that can be read, or a text.
-Invariant: no text and no valid input is changed or left out.
+Invariants: no text and no valid input is changed or left out. Every member of a partial input was in its text.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Final
+from collections.abc import Iterable, Iterator
+from typing import Any, Final
 
 import msgspec
 
+from dragoman.errors import JsonError
+from dragoman.jsontext import OWN, read_json
 from dragoman.message import (
     ContentBlock,
     InvalidToolUseBlock,
@@ -24,14 +28,15 @@ from dragoman.message import (
     ToolResultBlock,
     ToolUseBlock,
 )
-from dragoman.wire.limits.partial_input import read_partial_object
-from dragoman.wire.limits.table import Report
+from dragoman.wire.limits import Report
 from dragoman.wire.residue import get_notes
 
 _CALLS: Final = (ToolUseBlock, InvalidToolUseBlock)
 _ASSISTANT, _TOOL, _USER = Role.ASSISTANT, Role.TOOL, Role.USER
 NO_RESULT: Final = "This call has no result."
 Messages = tuple[Message, ...]
+_CLOSERS: Final = {"{": "}", "[": "]"}
+_MAX_CUTS: Final = 64  # places to cut an input at, from its end
 
 
 # --- invalid calls ---------------------------------------------------------------------------------------------------
@@ -185,3 +190,58 @@ class _Pairs:
             return []
         metadata = MessageMetadata(critical=message.metadata.critical)
         return [msgspec.structs.replace(message, role=_USER, content=tuple(content), metadata=metadata)]
+
+
+# --- partial inputs --------------------------------------------------------------------------------------------------
+
+
+def read_partial_object(text: str) -> dict[str, Any]:
+    """Return the object of a text that is cut off or malformed, as far as it can be read; empty if it cannot."""
+    for candidate in _candidates(text):
+        try:
+            value = read_json(candidate, OWN)
+        except (JsonError, ValueError):
+            continue
+        if isinstance(value, dict) and value:
+            return value
+    return {}
+
+
+def _candidates(text: str) -> Iterator[str]:
+    """Yield texts that may be JSON: the text, the text with its ends closed, and with its last members left out."""
+    yield text
+    cuts: list[tuple[int, str]] = []  # before a comma or after an opening bracket, and what closes it there
+    open_brackets: list[str] = []
+    string_start: int | None = None
+    index = 0
+    while index < len(text):
+        character = text[index]
+        if string_start is not None:
+            index += character == "\\"
+            string_start = None if character == '"' else string_start
+        elif character == '"':
+            string_start = index
+        elif character in _CLOSERS:
+            open_brackets.append(_CLOSERS[character])
+            cuts.append((index + 1, _join(open_brackets)))
+        elif character == ",":
+            cuts.append((index, _join(open_brackets)))
+        elif open_brackets and character == open_brackets[-1]:
+            open_brackets.pop()
+            if not open_brackets:  # complete; text behind it is left out
+                yield text[: index + 1]
+                break
+        index += 1
+    if string_start is not None:
+        yield from (_close_string(text, length) + _join(open_brackets) for length in range(7))
+    yield text + _join(open_brackets)
+    yield from (text[:at] + closers for at, closers in reversed(cuts[-_MAX_CUTS:]))
+
+
+def _close_string(text: str, dropped: int) -> str:
+    """Close a string; an escape at its end may be incomplete, so some characters are dropped."""
+    return text[: len(text) - dropped] + '"'
+
+
+def _join(open_brackets: list[str]) -> str:
+    return "".join(reversed(open_brackets))

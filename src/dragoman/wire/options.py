@@ -19,7 +19,7 @@ import msgspec
 
 from dragoman.exchange import OpaqueTool, Options, Reasoning, Request, ResponseFormat, ToolChoice, ToolDefinition
 from dragoman.message import Role, TextBlock
-from dragoman.wire.limits.table import Limits, Report
+from dragoman.wire.limits import Limits, Report
 
 Tools = tuple[ToolDefinition | OpaqueTool, ...]
 EFFORTS: Final = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
