@@ -7,6 +7,7 @@ every exception becomes an error response here, and every response has the same 
 from __future__ import annotations
 
 import functools
+import gzip
 import logging
 import re
 import secrets
@@ -24,6 +25,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from dragoman.bus.event_types.system_events import GatewayAuthFailed
 from dragoman.gateway import endpoints as gateway_endpoints
 from dragoman.gateway.missing_endpoint import missing_endpoint
+from dragoman.offload import run_off_loop
 from dragoman.server import copilotkit, gateway_socket, mail, openapi, runs, ui_messages, web_page
 from dragoman.server.admin import health, metrics, providers
 from dragoman.server.admin.counters import Counters
@@ -47,11 +49,10 @@ from dragoman.server.chat import (
 )
 from dragoman.server.config import base_path
 from dragoman.server.gateway_middleware import GatewayMiddleware
-from dragoman.server.http.cors import cors_headers, find_allowed_origin, is_preflight, preflight_headers
 from dragoman.server.http.endpoint import Endpoint, Handler
 from dragoman.server.http.http_errors import ApiError, error_response, get_request_id, not_found_error
 from dragoman.server.http.requests import app_state, route_path
-from dragoman.server.http.responses import compress
+from dragoman.server.http.responses import accepts_gzip
 from dragoman.server.mail import evaluations
 from dragoman.server.state import AppState
 
@@ -97,6 +98,8 @@ HEADERS: Final = (
 )
 _POLICY: Final = (b"content-security-policy", b"default-src 'none'; frame-ancestors 'none'")
 COMMON_HEADERS: Final = (*HEADERS, _POLICY)  # of every response that does not replace them
+_MIN_COMPRESSED: Final = 1_400  # bytes; a smaller body fits into one packet
+_GZIP_LEVEL: Final = 4
 
 
 def endpoints() -> tuple[Endpoint, ...]:
@@ -135,11 +138,28 @@ def _handler(endpoint: Endpoint) -> Handler:
             if not endpoint.public:
                 request.state.principal = await _authenticate(request)
                 _require_scope(endpoint.scope, request)
-            return await compress(request, await endpoint.handler(request))
+            return await _compress(request, await endpoint.handler(request))
         except Exception as error:
             return error_response(request, error)
 
     return handle
+
+
+async def _compress(request: Request, response: Response) -> Response:
+    """A JSON response, compressed if it is large and the client accepts gzip; other responses are returned as they are.
+
+    Small responses fit into one packet. Bodies of other types are compressed already, or streams.
+    """
+    is_whole_json = type(response) is Response and response.media_type == "application/json"
+    if not is_whole_json or len(response.body) < _MIN_COMPRESSED:
+        return response
+    response.headers["vary"] = "accept-encoding"
+    if accepts_gzip(request):
+        body = bytes(response.body)
+        response.body = await run_off_loop(len(body), lambda: gzip.compress(body, _GZIP_LEVEL, mtime=0))
+        response.headers["content-encoding"] = "gzip"
+        response.headers["content-length"] = str(len(response.body))
+    return response
 
 
 async def _authenticate(request: Request) -> Principal:
@@ -282,7 +302,7 @@ class RequestMiddleware:
         self._counters.begin_request()
         scope["dragoman.request_id"] = request_id = f"req_{secrets.token_hex(12)}"
         status = 0
-        origin = find_allowed_origin(scope, self._origins) if self._origins else None
+        origin = _find_allowed_origin(scope, self._origins) if self._origins else None
 
         async def send_with_headers(message: MutableMapping[str, Any]) -> None:
             nonlocal status
@@ -294,8 +314,8 @@ class RequestMiddleware:
         try:
             if (error := _check_headers(scope)) is not None:
                 await error_response(Request(scope), error)(scope, receive, send_with_headers)
-            elif origin is not None and is_preflight(scope):
-                await Response(status_code=204, headers=preflight_headers())(scope, receive, send_with_headers)
+            elif origin is not None and _is_preflight(scope):
+                await Response(status_code=204, headers=_preflight_headers())(scope, receive, send_with_headers)
             else:
                 await self.app(scope, receive, send_with_headers)
         finally:
@@ -347,5 +367,47 @@ def _add_headers(headers: Any, request_id: str, origin: bytes | None) -> list[tu
     result = list(headers)
     names = {key.lower() for key, _ in result}
     defaults = (*COMMON_HEADERS, (b"x-request-id", request_id.encode()))
-    cors = cors_headers(origin) if origin is not None else ()
+    cors = _cors_headers(origin) if origin is not None else ()
     return [*result, *(pair for pair in defaults if pair[0] not in names), *cors]
+
+
+# --- cross-origin requests (CORS) ------------------------------------------------------------------------------------
+
+# Invariants: only origins named at start-up are allowed, and never with credentials that the browser adds itself, such
+# as cookies.
+_MAX_AGE_S: Final = b"86400"
+_ALLOWED_HEADERS: Final = b"authorization, content-type, accept, idempotency-key, last-event-id"
+_ALLOWED_METHODS: Final = b"GET, POST, PUT, PATCH, DELETE"
+_EXPOSED_HEADERS: Final = b"x-request-id, retry-after, content-disposition"
+
+
+def _find_allowed_origin(scope: Scope, allowed: frozenset[bytes]) -> bytes | None:
+    """The origin of a request, if it is allowed."""
+    origins = [value.lower() for name, value in scope["headers"] if name == b"origin"]
+    return origins[0] if len(origins) == 1 and origins[0] in allowed else None
+
+
+def _is_preflight(scope: Scope) -> bool:
+    """Whether a request is a CORS preflight."""
+    return scope["method"] == "OPTIONS" and any(
+        name == b"access-control-request-method" for name, _ in scope["headers"]
+    )
+
+
+def _cors_headers(origin: bytes) -> list[tuple[bytes, bytes]]:
+    """Headers that let a page of this origin read a response."""
+    return [
+        (b"access-control-allow-origin", origin),
+        (b"access-control-expose-headers", _EXPOSED_HEADERS),
+        (b"vary", b"origin"),
+    ]
+
+
+def _preflight_headers() -> dict[str, str]:
+    """Headers of a preflight response."""
+    return {
+        "access-control-allow-methods": _ALLOWED_METHODS.decode(),
+        "access-control-allow-headers": _ALLOWED_HEADERS.decode(),
+        "access-control-allow-private-network": "true",
+        "access-control-max-age": _MAX_AGE_S.decode(),
+    }

@@ -8,7 +8,7 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dragoman.server.http.responses import KEEP_ALIVE, encode_event, encode_frame
+from dragoman.server.runs.stream_encoder import KEEP_ALIVE, encode_event, encode_frame
 from dragoman.wire.frames import SseSplitter
 from tests.conftest import scale
 from tests.server.runs.conftest import parse_frames

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from dragoman.server.http.responses import BrokenStreamError
+from dragoman.server.runs.stream_encoder import BrokenStreamError
 from dragoman.server.ui_messages.ui_message_encoder import UiMessageEncoder
 from dragoman.store.runs import RunEvent
 from tests.server.conftest import ServerFixture

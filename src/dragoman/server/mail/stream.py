@@ -11,7 +11,6 @@ import re
 from collections.abc import AsyncIterator
 from typing import Final
 
-import msgspec
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
@@ -20,15 +19,13 @@ from dragoman.server.auth.principal import authenticate
 from dragoman.server.http.endpoint import EventStream, Query
 from dragoman.server.http.http_errors import ApiError
 from dragoman.server.http.requests import app_state, text_param
-from dragoman.server.http.responses import KEEP_ALIVE
 from dragoman.server.mail.access import SCOPE, get_recipient, mail_endpoint, team_mail
 from dragoman.server.mail.types import SLICE, to_letter_response
+from dragoman.server.runs.stream_encoder import KEEP_ALIVE, SSE, STREAM_HEADERS, encode_event
 from dragoman.store.mailbox.mail_store import LetterStatus
 
 _QUIET_S: Final = 15.0
 _NUMBER: Final = re.compile(r"[0-9]{1,15}")
-_HEADERS: Final = {"cache-control": "no-cache, no-transform", "x-accel-buffering": "no"}
-_LINE_ENDS: Final = {ord("\u2028"): "\\u2028", ord("\u2029"): "\\u2029", ord("\u0085"): "\\u0085"}
 
 
 async def stream_mailbox(request: Request) -> Response:
@@ -39,7 +36,7 @@ async def stream_mailbox(request: Request) -> Response:
     if event_id is not None and event_id != "" and not _NUMBER.fullmatch(event_id):
         raise ApiError(422, "invalid_last_event_id", "Last-Event-ID is not the id of an event of this mailbox.")
     after = int(event_id) if event_id else await mail.store.mail.last_number(recipient, mail.team_id)
-    return StreamingResponse(_frames(request, recipient, after), media_type="text/event-stream", headers=_HEADERS)
+    return StreamingResponse(_frames(request, recipient, after), media_type=SSE, headers=STREAM_HEADERS)
 
 
 async def _frames(request: Request, recipient: str, after: int) -> AsyncIterator[bytes]:
@@ -66,8 +63,7 @@ async def _frames(request: Request, recipient: str, after: int) -> AsyncIterator
 
 
 def _frame(number: int, status: LetterStatus) -> bytes:
-    text = msgspec.json.encode(to_letter_response(status)).decode().translate(_LINE_ENDS)
-    return f"id: {number}\nevent: letter\ndata: {text}\n\n".encode()
+    return f"id: {number}\nevent: letter\ndata: {encode_event(to_letter_response(status))}\n\n".encode()
 
 
 async def _is_authorized(request: Request) -> bool:

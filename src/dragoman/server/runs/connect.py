@@ -18,12 +18,11 @@ from dragoman.ids import name_from_id
 from dragoman.server.auth.principal import find_thread, get_principal
 from dragoman.server.http.endpoint import EventStream, chat_endpoint
 from dragoman.server.http.requests import app_state, json_body, parse_as, validate_id
-from dragoman.server.http.responses import encode_event
 from dragoman.server.runs.agui_encoder import AguiEncoder
 from dragoman.server.runs.agui_snapshot import make_restore_snapshot
 from dragoman.server.runs.endpoints import ProtoStream
 from dragoman.server.runs.run_input import to_camel_case
-from dragoman.server.runs.stream_encoder import AguiSseEncoder, EventStreamResponse, agui_encoder_for
+from dragoman.server.runs.stream_encoder import AguiSseEncoder, EventStreamResponse, agui_encoder_for, encode_event
 from dragoman.store.runs import Run, RunEvent
 
 if TYPE_CHECKING:

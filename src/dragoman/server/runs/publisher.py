@@ -25,9 +25,9 @@ from dragoman.errors import DragomanError, StoreError
 from dragoman.event import BlockComplete, TextDelta, ThinkingDelta, ToolUseStart, merge_deltas
 from dragoman.exchange import StopReason
 from dragoman.server.http.http_errors import ApiError
-from dragoman.server.http.responses import encode_event
 from dragoman.server.runs.agui_encoder import AguiEncoder, Event, make_interrupts
 from dragoman.server.runs.agui_snapshot import make_snapshot
+from dragoman.server.runs.stream_encoder import encode_event
 from dragoman.shield import run_to_completion
 from dragoman.store import Session, Store
 from dragoman.store.operation import Part

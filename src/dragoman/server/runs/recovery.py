@@ -26,8 +26,8 @@ from dragoman.event import (
     ToolUseStart,
 )
 from dragoman.message import ContentBlock, Message, MessageStatus, TextBlock, ThinkingBlock
-from dragoman.server.http.responses import encode_event
 from dragoman.server.runs.agui_encoder import run_error
+from dragoman.server.runs.stream_encoder import encode_event
 from dragoman.store import Store
 from dragoman.store.runs import Run, RunEnd
 

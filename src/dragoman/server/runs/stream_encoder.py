@@ -5,14 +5,20 @@
     encoder.has_ended                           whether the last event was the last one of its run
     encoder.close()                             the stream ends
     EventStreamResponse(batches, encoder, first)
+    encode_event(event) -> str                  one line of JSON, as it is stored
+    encode_frame(7, '{"type":"RUN_STARTED",…}') id: 7 / event: RUN_STARTED / data: {…} / an empty line
+    KEEP_ALIVE                                  a comment frame for idle connections
 
-Each protocol has one encoder, all over the same stored events. Invariant: a stream that ends before its run does not
-look complete. ``close`` then raises ``BrokenStreamError``, and the response ends the connection instead of the stream.
+AG-UI clients split frames at two line feeds only, so there is no carriage return and no ``[DONE]``. Each protocol has
+one encoder, all over the same stored events. Invariants: one event is one frame, whatever its texts contain. A stream
+that ends before its run does not look complete: ``close`` then raises ``BrokenStreamError``, and the response ends the
+connection instead of the stream.
 """
 
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
 from typing import Any, Final, Protocol
@@ -21,13 +27,35 @@ import msgspec
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from dragoman.server.http.responses import KEEP_ALIVE, BrokenStreamError, encode_frame
 from dragoman.server.runs import agui_proto
 from dragoman.store.runs import RunEvent
 
 SSE: Final = "text/event-stream"
 STREAM_HEADERS: Final = {"cache-control": "no-cache, no-transform", "x-accel-buffering": "no"}
 _LAST_EVENTS: Final = ('{"type":"RUN_FINISHED"', '{"type":"RUN_ERROR"')
+KEEP_ALIVE: Final = b": keep-alive\n\n"
+# Some line readers split at these characters, which JSON allows; they are escaped.
+_LINE_ENDS: Final = "\u2028\u2029\u0085"
+_LINE_ESCAPES: Final = {ord(character): f"\\u{ord(character):04x}" for character in _LINE_ENDS}
+_TYPE: Final = re.compile(r'\{"type":"([A-Z_]+)"')
+
+
+class BrokenStreamError(Exception):
+    """A stream ends before the run that it follows."""
+
+
+def encode_event(event: object) -> str:
+    """An event as one line of JSON."""
+    text = msgspec.json.encode(event).decode()
+    has_line_end = not text.isascii() and any(character in text for character in _LINE_ENDS)
+    return text.translate(_LINE_ESCAPES) if has_line_end else text
+
+
+def encode_frame(number: int, text: str) -> bytes:
+    """An event with its number as a frame."""
+    match = _TYPE.match(text)
+    event_line = f"event: {match[1]}\n" if match else ""
+    return f"id: {number}\n{event_line}data: {text}\n\n".encode()
 
 
 class StreamEncoder(Protocol):

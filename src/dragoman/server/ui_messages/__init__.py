@@ -6,8 +6,8 @@
     POST /api/v1/agent/chat/{id}/cancel          cancel the active run
 
 A chat is a thread, and its runs are those of ``server.runs``: ``chat_request`` translates the request to the input of
-a run, ``ui_message_encoder`` the stored events to chunks, ``ui_history`` the history to UI messages. ``branch`` finds
-the thread that continues a chat after an answer was replaced.
+a run, and finds the thread that continues a chat after an answer was replaced. ``ui_message_encoder`` translates the
+stored events to chunks, ``ui_history`` the history to UI messages.
 """
 
 from __future__ import annotations

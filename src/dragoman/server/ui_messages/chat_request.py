@@ -8,13 +8,15 @@
 
 A client sends the whole conversation. The last message is a question, or an answer whose calls have new outputs and
 decisions. Outputs are results of pending calls; all others are known. If the thread already has the question, the user
-edited it or requested another answer: the chat continues in a fork before it. Invariant: a rejected request creates no
-thread and no fork.
+edited it or requested another answer: the chat continues in a fork before it, because ``useChat`` keeps the id of its
+chat, and a stored history is never changed. The first thread names the newest fork (``find_branch``), and the replaced
+messages stay in it. Invariant: a rejected request creates no thread and no fork.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from contextlib import asynccontextmanager
 from typing import Any, Final, Literal
 
 import msgspec
@@ -22,14 +24,14 @@ import msgspec
 from dragoman.errors import FormatError, UnknownMessageError
 from dragoman.ids import name_from_id
 from dragoman.message import Message
-from dragoman.server.auth.principal import Principal
+from dragoman.server.auth.principal import Principal, find_session, find_thread
 from dragoman.server.http.http_errors import ApiError
 from dragoman.server.http.requests import parse_as, validate_id
 from dragoman.server.runs.agui_encoder import PROTOCOL_VERSION, interrupt_id
 from dragoman.server.runs.registry import RunRequest, run_in_progress_error
 from dragoman.server.runs.run_input import RunInput, parse_run_input
 from dragoman.server.state import AppState
-from dragoman.server.ui_messages.branch import find_branch, fork_branch
+from dragoman.shield import run_to_completion
 from dragoman.store import Session, Store
 from dragoman.store.runs import Run
 from dragoman.transcripts import ag_ui, vercel
@@ -38,6 +40,7 @@ from dragoman.turn import PendingCall
 
 UiMessage = dict[str, Any]
 JSON_OUTPUT: Final = "json_output"  # field of a stored result whose text is a JSON value
+_BRANCH_KEY: Final = "ui_branch"  # in the metadata of the first thread
 
 
 class ChatRequest(msgspec.Struct, frozen=True, rename="camel"):
@@ -138,7 +141,7 @@ async def start_prepared_run(
     if prepared.session is None or prepared.question_seq is None:
         return (await state.runs.start_run(run_request)).run
     principal, seq = run_request.principal, prepared.question_seq - 1
-    async with fork_branch(state.store, principal, request.id, prepared.session, seq) as fork:
+    async with _fork_branch(state.store, principal, request.id, prepared.session, seq) as fork:
         run_input = msgspec.structs.replace(run_request.run_input, thread_id=name_from_id(fork.id))
         return (await state.runs.start_run(msgspec.structs.replace(run_request, run_input=run_input))).run
 
@@ -275,3 +278,30 @@ def _without_parameters(tool: Mapping[str, Any]) -> dict[str, Any]:
 
 def _parameters(tool: Mapping[str, Any]) -> Any:
     return tool.get("parameters", tool.get("inputSchema"))
+
+
+# --- the thread of a chat --------------------------------------------------------------------------------------------
+
+
+async def find_branch(store: Store, principal: Principal, chat_id: str) -> Session | None:
+    """The thread of a chat, or its newest fork; ``None`` if there is no thread."""
+    first = await find_thread(store, principal, chat_id)
+    fork_id = None if first is None else first.metadata.get(_BRANCH_KEY)
+    fork = await find_session(store, principal, fork_id) if isinstance(fork_id, str) else None
+    return fork or first  # the fork may have been deleted
+
+
+@asynccontextmanager
+async def _fork_branch(
+    store: Store, principal: Principal, chat_id: str, session: Session, seq: int
+) -> AsyncIterator[Session]:
+    """Fork the current thread of a chat after a position. The chat continues in the fork unless the block raises."""
+    fork = await store.fork(session.id, seq)
+    try:
+        yield fork
+    except BaseException:
+        await run_to_completion(store.delete_session(fork.id))
+        raise
+    first = await find_thread(store, principal, chat_id)
+    if first is not None:
+        await store.change_session(first.id, metadata={**first.metadata, _BRANCH_KEY: fork.id})

@@ -17,8 +17,13 @@ from dragoman.server.http.requests import app_state, json_bytes
 from dragoman.server.http.responses import json_response
 from dragoman.server.runs.registry import RunRequest, run_in_progress_error
 from dragoman.server.runs.stream_encoder import EventStreamResponse
-from dragoman.server.ui_messages.branch import find_branch
-from dragoman.server.ui_messages.chat_request import ChatRequest, parse_chat_request, prepare_run, start_prepared_run
+from dragoman.server.ui_messages.chat_request import (
+    ChatRequest,
+    find_branch,
+    parse_chat_request,
+    prepare_run,
+    start_prepared_run,
+)
 from dragoman.server.ui_messages.ui_history import UiHistory, read_started_message, read_ui_messages
 from dragoman.server.ui_messages.ui_message_encoder import UiMessageEncoder, chunks_from_parts
 

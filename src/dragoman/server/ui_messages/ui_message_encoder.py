@@ -21,9 +21,8 @@ import msgspec
 
 from dragoman.errors import JsonError
 from dragoman.jsontext import read_json
-from dragoman.server.http.responses import KEEP_ALIVE, BrokenStreamError, encode_event
 from dragoman.server.runs.agui_encoder import INPUT_REQUIRED
-from dragoman.server.runs.stream_encoder import SSE, STREAM_HEADERS
+from dragoman.server.runs.stream_encoder import KEEP_ALIVE, SSE, STREAM_HEADERS, BrokenStreamError, encode_event
 from dragoman.store.runs import RunEvent
 from dragoman.transcripts.base import KEY, MEDIA_BLOCKS
 
