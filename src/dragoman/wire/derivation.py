@@ -173,8 +173,11 @@ class DerivedStreamReader:
     A dialect implements ``to_base_events``, and ``whole_body`` if the stream contains the fields of a whole reply.
     """
 
-    def __init__(self, dialect: DerivedDialect | None, name: str, framing: str, inner_framing: str) -> None:
+    def __init__(
+        self, dialect: DerivedDialect | None, name: str, framing: str, inner_framing: str, quirks: Collection[str]
+    ) -> None:
         self._name = name
+        self._quirks = quirks
         self._splitter = make_splitter(framing)
         self._inner_framing = inner_framing
         self._inner: Any = None
@@ -184,10 +187,10 @@ class DerivedStreamReader:
         if dialect is not None:
             self.start_inner(dialect, inner_framing)
 
-    def start_inner(self, dialect: DerivedDialect, framing: str, quirks: Collection[str] = ()) -> None:
+    def start_inner(self, dialect: DerivedDialect, framing: str) -> None:
         """Set the base dialect, which may be known only with the first event."""
         self.dialect, self._inner_framing = dialect, framing
-        self._inner = dialect.base.stream_reader(framing, quirks)
+        self._inner = dialect.base.stream_reader(framing, self._quirks)
 
     def to_base_events(self, wire: Wire, name: str | None) -> Iterable[tuple[Wire, str | None]]:
         """Return the objects of the base dialect, each with the name of its event."""

@@ -17,7 +17,7 @@ import binascii
 import json
 import re
 import struct
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -396,6 +396,15 @@ SPLITTERS: Final[dict[str, type[Any]]] = {
     "aws-eventstream-decoded": DecodedAwsSplitter,
     "aws-ndjson": AwsEventLineSplitter,
 }
+
+
+def select_framing(dialect: str, framing: str | None, framings: Sequence[str]) -> str:
+    """Return a framing of a dialect; its first one by default."""
+    if framing is None:
+        return framings[0]
+    if framing not in framings:
+        raise LookupError(f"{dialect} has no framing {framing!r}; there are {', '.join(framings)}")
+    return framing
 
 
 def make_splitter(framing: str) -> Any:

@@ -22,7 +22,7 @@ Invariants: any split of the bytes yields the same events. A damaged stream neve
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import Any, ClassVar, Final
 
 import msgspec
@@ -59,8 +59,9 @@ class BaseStreamReader:
         if cls.delta_type is not None:
             cls._delta_decoder = msgspec.json.Decoder(cls.delta_type)
 
-    def __init__(self, dialect: str, framing: str) -> None:
+    def __init__(self, dialect: str, framing: str, quirks: Collection[str] = ()) -> None:
         self._dialect = dialect
+        self._is_reason_optional = "terminal_reason_optional" in quirks  # an answer may end without a reason
         self._splitter = make_splitter(framing)
         self._single_event = self._splitter.single_event if isinstance(self._splitter, SseSplitter) else _no_event
         self._decode_delta = self._delta_decoder.decode

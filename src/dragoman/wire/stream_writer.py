@@ -44,7 +44,7 @@ from dragoman.exchange import Loss, Reply, StopReason
 from dragoman.jsontext import has_lone_surrogate, join_surrogates
 from dragoman.message import Alternative, ContentBlock, ProviderRaw, ThinkingBlock, TokenUsage
 from dragoman.wire.faults import early_end, stream_error
-from dragoman.wire.frames import json_text
+from dragoman.wire.frames import json_text, select_framing
 from dragoman.wire.losses import SupportedDetails, detail_losses
 from dragoman.wire.residue import foreign_fields
 from dragoman.wire.support import Support, field_reason
@@ -60,9 +60,11 @@ class BaseStreamWriter:
     support: ClassVar[Support | None] = None  # the shared fields of the API
     details: ClassVar[SupportedDetails | None] = None  # the details of an end that the wire has fields for
     find_loss: ClassVar[Any] = None  # a function that returns why the wire cannot carry a block; ``None`` if it can
+    framings: ClassVar[tuple[str, ...]] = ("sse",)  # the first one is the default
 
-    def __init__(self, dialect: str) -> None:
+    def __init__(self, dialect: str, framing: str | None = None) -> None:
         self._dialect = dialect
+        self.framing = select_framing(dialect, framing, self.framings)
         self._block_kinds: dict[int, Any] = {}  # by index: the type of the event that opened the block
         self._pending_surrogates: dict[int, str] = {}
         self._has_lone_surrogate = False

@@ -89,8 +89,8 @@ class StreamReader(BaseStreamReader):
     delta_type = _BlockDelta
     ends_at_once = True
 
-    def __init__(self, framing: str | None = None) -> None:
-        super().__init__(NAME, framing or "sse")
+    def __init__(self, framing: str | None = None, quirks: Collection[str] = ()) -> None:
+        super().__init__(NAME, framing or "sse", quirks)
         self._message: dict[str, Any] = {}
         self._blocks: list[_Block] = []
         self._current: _Block | None = None  # most likely the block of the next delta
@@ -339,6 +339,4 @@ def _emit_whole_block(block: _Block, events: list[StreamEvent]) -> None:
     events.append(BlockComplete(block.index, read_block(block.wire, MessageBuilder())))
 
 
-def stream_reader(framing: str | None = None, quirks: Collection[str] = ()) -> StreamReader:  # noqa: ARG001  it has none
-    """Return a reader of this dialect's streams."""
-    return StreamReader(framing)
+stream_reader = StreamReader

@@ -104,9 +104,7 @@ class StreamWriter(BaseStreamWriter):
     find_loss = staticmethod(unsupported_in_answer)
 
     def __init__(self, framing: str | None = None) -> None:
-        if framing not in (None, "sse"):
-            raise LookupError(f"{NAME} streams are server-sent events, not {framing!r}")
-        super().__init__(NAME)
+        super().__init__(NAME, framing)
         self._model: str | None = None
         self._start_message: dict[str, Any] = {}  # the message of the start event
         self._wire_blocks: dict[
@@ -275,6 +273,4 @@ def _input_text(block: ContentBlock, wire: dict[str, Any]) -> str | None:
     return msgspec.json.encode(wire["input"]).decode() if is_call else None
 
 
-def stream_writer(framing: str | None = None) -> StreamWriter:
-    """Return a writer of this dialect's streams."""
-    return StreamWriter(framing)
+stream_writer = StreamWriter

@@ -40,7 +40,7 @@ from dragoman.event import (
 )
 from dragoman.message import ProviderRaw, TextBlock, ThinkingBlock, ToolUseBlock
 from dragoman.wire.faults import early_end, stream_error
-from dragoman.wire.frames import Frame, FramingError
+from dragoman.wire.frames import Frame, FramingError, select_framing
 from dragoman.wire.message_builder import MessageBuilder
 from dragoman.wire.residue import make_notes
 from dragoman.wire.stream_reader import BaseStreamReader, EventOrderError
@@ -115,10 +115,9 @@ class StreamReader(BaseStreamReader):
 
     ends_at_once = True  # with metadata, the last event
 
-    def __init__(self, framing: str | None = None) -> None:
-        if framing not in (None, *FRAMINGS):
-            raise LookupError(f"{NAME} streams are AWS event streams, not {framing!r}")
-        super().__init__(NAME, "aws-ndjson" if framing == "ndjson" else framing or FRAMINGS[0])
+    def __init__(self, framing: str | None = None, quirks: Collection[str] = ()) -> None:
+        framing = select_framing(NAME, framing, FRAMINGS)
+        super().__init__(NAME, "aws-ndjson" if framing == "ndjson" else framing, quirks)
         self._has_text_lines = framing in FRAMINGS[1:]
         self._message: dict[str, Any] | None = None  # fields of messageStart
         self._blocks: dict[int, _OpenBlock] = {}
@@ -346,6 +345,4 @@ def _delta_kind(delta: dict[str, Any]) -> str | None:
             )
 
 
-def stream_reader(framing: str | None = None, quirks: Collection[str] = ()) -> StreamReader:  # noqa: ARG001  no quirks
-    """Return a reader for streams of this dialect."""
-    return StreamReader(framing)
+stream_reader = StreamReader

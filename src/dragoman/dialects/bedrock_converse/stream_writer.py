@@ -92,15 +92,14 @@ class _OpenCall:
 class StreamWriter(BaseStreamWriter):
     """Convert events to the bytes of a stream."""
 
+    framings = FRAMINGS
     support = SUPPORT
     details = DETAILS
     find_loss = staticmethod(partial(unsupported_reason, place="reply"))
 
     def __init__(self, framing: str | None = None) -> None:
-        if framing not in (None, *FRAMINGS):
-            raise LookupError(f"{NAME} streams are AWS event streams, not {framing!r}")
-        super().__init__(NAME)
-        self._frame = _FRAMES[framing or FRAMINGS[0]]
+        super().__init__(NAME, framing)
+        self._frame = _FRAMES[self.framing]
         self._block_count = 0  # blocks on the wire
         self._open_text: tuple[int, int] | None = None  # index of the open text, and its position on the wire
         self._calls: dict[int, _OpenCall] = {}  # open calls
@@ -302,6 +301,4 @@ def _exception_name(fault: Fault) -> str:
             return "modelStreamErrorException"
 
 
-def stream_writer(framing: str | None = None) -> StreamWriter:
-    """Return a writer for streams of this dialect."""
-    return StreamWriter(framing)
+stream_writer = StreamWriter

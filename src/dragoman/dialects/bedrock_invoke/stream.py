@@ -26,7 +26,7 @@ from dragoman.event import MessageComplete, MessageStart, StreamEvent
 from dragoman.exchange import Fault, Loss
 from dragoman.message import ProviderRaw
 from dragoman.wire.derivation import DerivedDialect, DerivedStreamReader, DerivedStreamWriter, Wire
-from dragoman.wire.frames import Frame, FramingError, aws_frame, aws_frame_as_json, json_line
+from dragoman.wire.frames import Frame, FramingError, aws_frame, aws_frame_as_json, json_line, select_framing
 from dragoman.wire.residue import get_notes
 
 FRAMINGS: Final = ("aws-eventstream", "aws-eventstream-decoded", "ndjson")
@@ -41,10 +41,8 @@ def _inner_framing(dialect: DerivedDialect) -> str:
 class StreamReader(DerivedStreamReader):
     """Convert the bytes of a stream to events. The first event names the family."""
 
-    def __init__(self, framing: str | None = None) -> None:
-        if framing not in (None, *FRAMINGS):
-            raise LookupError(f"{NAME} streams are AWS event streams, not {framing!r}")
-        super().__init__(None, NAME, framing or FRAMINGS[0], "sse")
+    def __init__(self, framing: str | None = None, quirks: Collection[str] = ()) -> None:
+        super().__init__(None, NAME, select_framing(NAME, framing, FRAMINGS), "sse", quirks)
         self._added: Wire = {}
 
     def unwrap(self, frame: Frame) -> bytes:
@@ -148,9 +146,7 @@ class StreamWriter:
     """Convert events to the bytes of a stream. The notes of the first event, or its model, name the family."""
 
     def __init__(self, framing: str | None = None) -> None:
-        if framing not in (None, *FRAMINGS):
-            raise LookupError(f"{NAME} streams are AWS event streams, not {framing!r}")
-        self._framing = framing or FRAMINGS[0]
+        self._framing = select_framing(NAME, framing, FRAMINGS)
         self._writer: _FamilyWriter | None = None
 
     @property
@@ -175,11 +171,7 @@ class StreamWriter:
         return self._writer
 
 
-def stream_reader(framing: str | None = None, quirks: Collection[str] = ()) -> StreamReader:  # noqa: ARG001  no quirks
-    """Return a reader for streams of this dialect."""
-    return StreamReader(framing)
+stream_reader = StreamReader
 
 
-def stream_writer(framing: str | None = None) -> StreamWriter:
-    """Return a writer for streams of this dialect."""
-    return StreamWriter(framing)
+stream_writer = StreamWriter

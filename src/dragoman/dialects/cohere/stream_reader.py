@@ -73,8 +73,8 @@ class StreamReader(BaseStreamReader):
 
     delta_type = _TextDeltaEvent
 
-    def __init__(self, framing: str | None = None) -> None:
-        super().__init__(NAME, framing or "sse")
+    def __init__(self, framing: str | None = None, quirks: Collection[str] = ()) -> None:
+        super().__init__(NAME, framing or "sse", quirks)
         self._reply: dict[str, Any] = {}
         self._message: dict[str, Any] | None = None
         self._parts: dict[int, dict[str, Any]] = {}
@@ -293,6 +293,4 @@ def _open_index(wire: dict[str, Any], open_items: dict[int, Any]) -> int:
     return index
 
 
-def stream_reader(framing: str | None = None, quirks: Collection[str] = ()) -> StreamReader:  # noqa: ARG001  no quirks
-    """Return a reader for streams of this dialect."""
-    return StreamReader(framing)
+stream_reader = StreamReader

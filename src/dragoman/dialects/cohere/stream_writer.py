@@ -81,9 +81,7 @@ class StreamWriter(BaseStreamWriter):
     open_call_stop_reasons = (StopReason.MAX_TOKENS,)
 
     def __init__(self, framing: str | None = None) -> None:
-        if framing not in (None, "sse"):
-            raise LookupError(f"{NAME} streams are server-sent events, not {framing!r}")
-        super().__init__(NAME)
+        super().__init__(NAME, framing)
         self._parts: dict[int, int] = {}  # block index to wire index
         self._part_count = 0
         self._open_part: int | None = None  # its block index
@@ -225,6 +223,4 @@ def _write_event(wire: dict[str, Any]) -> bytes:
     return sse_frame(wire, wire["type"])
 
 
-def stream_writer(framing: str | None = None) -> StreamWriter:
-    """A writer of this dialect's streams."""
-    return StreamWriter(framing)
+stream_writer = StreamWriter

@@ -13,7 +13,7 @@ from dragoman.dialects.cohere_v1.body import DIALECT, NAME, write_reply
 from dragoman.dialects.cohere_v1.tools import CallIds, call_to_base
 from dragoman.jsontext import expect_list, expect_object
 from dragoman.wire.derivation import DerivedStreamReader, DerivedStreamWriter, Wire
-from dragoman.wire.frames import json_line, sse_frame
+from dragoman.wire.frames import json_line, select_framing, sse_frame
 
 _TEXT_INDEX: Final = 0
 
@@ -21,8 +21,8 @@ _TEXT_INDEX: Final = 0
 class StreamReader(DerivedStreamReader):
     """Convert lines to events. A call is emitted when it is whole."""
 
-    def __init__(self, framing: str | None = None) -> None:
-        super().__init__(DIALECT, NAME, framing or "ndjson", "sse")
+    def __init__(self, framing: str | None = None, quirks: Collection[str] = ()) -> None:
+        super().__init__(DIALECT, NAME, framing or "ndjson", "sse", quirks)
         self._has_text = False
         self._call_count = 0
         self._ids = CallIds()
@@ -95,10 +95,8 @@ class StreamWriter(DerivedStreamWriter):
     """Convert events to lines. Text is written immediately; calls and the whole reply are written at the end."""
 
     def __init__(self, framing: str | None = None) -> None:
-        if framing not in (None, "ndjson", "sse"):
-            raise LookupError(f"{NAME} streams are lines of JSON, not {framing!r}")
         super().__init__(DIALECT, "sse")
-        self._is_sse = framing == "sse"
+        self._is_sse = select_framing(NAME, framing, ("ndjson", "sse")) == "sse"
 
     def from_base_event(self, wire: Wire, _name: str | None) -> bytes:
         """Return the lines for one event of version 2."""
@@ -128,11 +126,7 @@ class StreamWriter(DerivedStreamWriter):
         return sse_frame(wire) if self._is_sse else json_line(wire) + b"\n"
 
 
-def stream_reader(framing: str | None = None, quirks: Collection[str] = ()) -> StreamReader:  # noqa: ARG001  no quirks
-    """Return a reader for streams of this dialect."""
-    return StreamReader(framing)
+stream_reader = StreamReader
 
 
-def stream_writer(framing: str | None = None) -> StreamWriter:
-    """Return a writer for streams of this dialect."""
-    return StreamWriter(framing)
+stream_writer = StreamWriter

@@ -65,9 +65,8 @@ class StreamReader(BaseStreamReader):
     """Convert the bytes of a stream to events."""
 
     def __init__(self, framing: str | None = None, quirks: Collection[str] = ()) -> None:
-        super().__init__(NAME, framing or "sse")
+        super().__init__(NAME, framing or "sse", quirks)
         self._detects_framing = framing in (None, "sse", "json-array")  # whether the first bytes determine the framing
-        self._is_reason_optional = "terminal_reason_optional" in quirks
         self._prefix = b""  # possible byte order mark or white space
         self._top: dict[str, Any] = {}
         self._first: dict[str, Any] = {}
@@ -406,6 +405,4 @@ def _merge_candidate(merged: dict[str, Any], wire: dict[str, Any], parts: list[A
         merged["content"] = {**new_content, "parts": [*old_content.get("parts", []), *parts]}
 
 
-def stream_reader(framing: str | None = None, quirks: Collection[str] = ()) -> StreamReader:
-    """Return a reader for streams of this dialect."""
-    return StreamReader(framing, quirks)
+stream_reader = StreamReader

@@ -70,14 +70,13 @@ class _OpenCall:
 class StreamWriter(BaseStreamWriter):
     """Convert events to the bytes of a stream."""
 
+    framings = ("sse", "json-array")
     support = SUPPORT
     details = DETAILS
     find_loss = staticmethod(unsupported_reason)
 
     def __init__(self, framing: str | None = None) -> None:
-        if framing not in (None, "sse", "json-array"):
-            raise LookupError(f"{NAME} streams are server-sent events or one JSON array, not {framing!r}")
-        super().__init__(NAME)
+        super().__init__(NAME, framing)
         self._is_array = framing == "json-array"
         self._has_items = False  # whether the array has an item
         self._model: str | None = None
@@ -279,6 +278,4 @@ def _fold_fault(*events: StreamEvent) -> Fault:
     return fault
 
 
-def stream_writer(framing: str | None = None) -> StreamWriter:
-    """Return a writer for streams of this dialect."""
-    return StreamWriter(framing)
+stream_writer = StreamWriter

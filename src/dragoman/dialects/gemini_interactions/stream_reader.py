@@ -69,8 +69,8 @@ class _OpenStep:
 class StreamReader(BaseStreamReader):
     """Convert the bytes of a stream to events, and collect the whole interaction for the residue."""
 
-    def __init__(self, framing: str | None = None) -> None:
-        super().__init__(NAME, framing or "sse")
+    def __init__(self, framing: str | None = None, quirks: Collection[str] = ()) -> None:
+        super().__init__(NAME, framing or "sse", quirks)
         self._interaction: Wire | None = None
         self._steps: dict[int, _OpenStep] = {}
         self._block_count = 0
@@ -278,6 +278,4 @@ _HANDLERS: Final[dict[str, Callable[[StreamReader, Wire, list[StreamEvent]], Non
 }
 
 
-def stream_reader(framing: str | None = None, quirks: Collection[str] = ()) -> StreamReader:  # noqa: ARG001  no quirks
-    """Return a reader for streams of this dialect."""
-    return StreamReader(framing)
+stream_reader = StreamReader

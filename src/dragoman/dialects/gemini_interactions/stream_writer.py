@@ -57,9 +57,7 @@ class StreamWriter(BaseStreamWriter):
     find_loss = staticmethod(unsupported_reason)
 
     def __init__(self, framing: str | None = None) -> None:
-        if framing not in (None, "sse"):
-            raise LookupError(f"{NAME} streams are server-sent events, not {framing!r}")
-        super().__init__(NAME)
+        super().__init__(NAME, framing)
         self._accumulator = Accumulator()
         self._step_count = 0
         self._open_text: tuple[int, int] | None = None  # index of the open text or thought, and of its step
@@ -189,6 +187,4 @@ def _write_event(wire: Wire) -> bytes:
     return sse_frame(wire, wire["event_type"])
 
 
-def stream_writer(framing: str | None = None) -> StreamWriter:
-    """Return a writer for streams of this dialect."""
-    return StreamWriter(framing)
+stream_writer = StreamWriter

@@ -56,8 +56,8 @@ class StreamReader(BaseStreamReader):
 
     delta_type = _TextLine
 
-    def __init__(self, framing: str | None = None) -> None:
-        super().__init__(NAME, framing or "ndjson")
+    def __init__(self, framing: str | None = None, quirks: Collection[str] = ()) -> None:
+        super().__init__(NAME, framing or "ndjson", quirks)
         self._message: dict[str, Any] = {}
         self._seed: str | None = None  # the start time, from which ids of calls are derived
         self._indexes: dict[str, int] = {}
@@ -194,6 +194,4 @@ def _decode_inputs_as_text(data: bytes) -> Any:
     return wire
 
 
-def stream_reader(framing: str | None = None, quirks: Collection[str] = ()) -> StreamReader:  # noqa: ARG001  no quirks
-    """Return a reader for streams of this dialect."""
-    return StreamReader(framing)
+stream_reader = StreamReader

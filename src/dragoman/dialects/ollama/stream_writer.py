@@ -41,14 +41,13 @@ _TEXT_MARKER: Final = "\0text\0"
 class StreamWriter(BaseStreamWriter):
     """Convert events to lines, each with a message."""
 
+    framings = ("ndjson", "sse")
     support = SUPPORT
     details = DETAILS
     find_loss = staticmethod(unsupported_reply_reason)
 
     def __init__(self, framing: str | None = None) -> None:
-        if framing not in (None, "ndjson", "sse"):
-            raise LookupError(f"{NAME} streams are lines of JSON, not {framing!r}")
-        super().__init__(NAME)
+        super().__init__(NAME, framing)
         self._write_frame = sse_frame if framing == "sse" else _write_json_line
         self._model: str | None = None
         self._repeated_fields: dict[str, Any] = {}
@@ -186,6 +185,4 @@ def _write_json_line(wire: Any) -> bytes:
     return json_line(wire) + b"\n"
 
 
-def stream_writer(framing: str | None = None) -> StreamWriter:
-    """Return a writer for streams of this dialect."""
-    return StreamWriter(framing)
+stream_writer = StreamWriter

@@ -12,7 +12,7 @@ from typing import Any, Final
 from dragoman.dialects import ollama
 from dragoman.exchange import Fault, Loss, Reply, Request, Written
 from dragoman.wire.derivation import Arrangement, DerivedDialect, DerivedStreamReader, DerivedStreamWriter, Wire
-from dragoman.wire.frames import json_line, sse_frame
+from dragoman.wire.frames import json_line, select_framing, sse_frame
 from dragoman.wire.prompt import drop_calls, to_prompt
 from dragoman.wire.support import Support
 
@@ -100,8 +100,8 @@ write_reply = _DIALECT.write_reply
 class StreamReader(DerivedStreamReader):
     """Convert lines to events. The last line has the fields of a whole reply; the text is that of all lines."""
 
-    def __init__(self, framing: str | None = None) -> None:
-        super().__init__(_DIALECT, NAME, framing or "ndjson", "ndjson")
+    def __init__(self, framing: str | None = None, quirks: Collection[str] = ()) -> None:
+        super().__init__(_DIALECT, NAME, framing or "ndjson", "ndjson", quirks)
         self._texts: dict[str, Any] = {}
         self._last: Wire = {}
 
@@ -124,10 +124,8 @@ class StreamWriter(DerivedStreamWriter):
     """Convert events to lines."""
 
     def __init__(self, framing: str | None = None) -> None:
-        if framing not in (None, "ndjson", "sse"):
-            raise LookupError(f"{NAME} streams are lines of JSON, not {framing!r}")
         super().__init__(_DIALECT, "ndjson")
-        self._is_sse = framing == "sse"
+        self._is_sse = select_framing(NAME, framing, ("ndjson", "sse")) == "sse"
 
     def from_base_event(self, wire: Wire, _name: str | None) -> bytes:
         """Return the line of a chat as a line of this API."""
@@ -140,14 +138,10 @@ class StreamWriter(DerivedStreamWriter):
         return sse_frame(wire) if self._is_sse else json_line(wire) + b"\n"
 
 
-def stream_reader(framing: str | None = None, quirks: Collection[str] = ()) -> StreamReader:  # noqa: ARG001  no quirks
-    """Return a reader for streams of this dialect."""
-    return StreamReader(framing)
+stream_reader = StreamReader
 
 
-def stream_writer(framing: str | None = None) -> StreamWriter:
-    """Return a writer for streams of this dialect."""
-    return StreamWriter(framing)
+stream_writer = StreamWriter
 
 
 def read_error(status: int | None, headers: Mapping[str, str], body: Any) -> Fault:

@@ -156,8 +156,7 @@ class StreamReader(BaseStreamReader):
     ends_at_once = True
 
     def __init__(self, framing: str | None = None, quirks: Collection[str] = ()) -> None:
-        super().__init__(NAME, framing or "sse")
-        self._is_reason_optional = "terminal_reason_optional" in quirks
+        super().__init__(NAME, framing or "sse", quirks)
         self._completion = Completion()
         self._builder = MessageBuilder()
         self._indexes: dict[Place, int] = {}
@@ -467,6 +466,4 @@ def _block_notes(block: ContentBlock) -> ProviderRaw:
     return getattr(block, "provider_raw", None) or {}
 
 
-def stream_reader(framing: str | None = None, quirks: Collection[str] = ()) -> StreamReader:
-    """Return a reader of this dialect's streams; ``quirks`` are those of the provider."""
-    return StreamReader(framing, quirks)
+stream_reader = StreamReader

@@ -65,9 +65,7 @@ class StreamWriter(BaseStreamWriter):
     find_loss = staticmethod(partial(unsupported_reason, role=Role.ASSISTANT, is_native=True))
 
     def __init__(self, framing: str | None = None) -> None:
-        if framing not in (None, "sse"):
-            raise LookupError(f"{NAME} streams are server-sent events, not {framing!r}")
-        super().__init__(NAME)
+        super().__init__(NAME, framing)
         self._model: str | None = None
         self._start_fields: dict[str, Any] = {}  # fields around the choices in the first chunk
         self._base: dict[str, Any] = {}  # fields that every chunk repeats
@@ -325,6 +323,4 @@ def _choice_chunks(choice: dict[str, Any]) -> Iterator[dict[str, Any]]:
     yield {"index": index, "delta": {}, "finish_reason": None, **rest}
 
 
-def stream_writer(framing: str | None = None) -> StreamWriter:
-    """Return a writer of this dialect's streams."""
-    return StreamWriter(framing)
+stream_writer = StreamWriter

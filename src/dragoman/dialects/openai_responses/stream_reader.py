@@ -61,8 +61,8 @@ from dragoman.wire.stream_reader import SKIP, BaseStreamReader, EventOrderError
 class StreamReader(BaseStreamReader):
     """Bytes in, events out."""
 
-    def __init__(self, framing: str | None = None) -> None:
-        super().__init__(NAME, framing or "sse")
+    def __init__(self, framing: str | None = None, quirks: Collection[str] = ()) -> None:
+        super().__init__(NAME, framing or "sse", quirks)
         self._builder = MessageBuilder()
         self._numbers = SequenceNumbers()
         self._items: list[Item] = []  # in output order
@@ -465,6 +465,4 @@ _HANDLERS: Final = {
 }
 
 
-def stream_reader(framing: str | None = None, quirks: Collection[str] = ()) -> StreamReader:  # noqa: ARG001  it has none
-    """Return a reader of this dialect's streams."""
-    return StreamReader(framing)
+stream_reader = StreamReader

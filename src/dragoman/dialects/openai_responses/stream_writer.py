@@ -127,9 +127,7 @@ class StreamWriter(BaseStreamWriter):
     starts_before_failure = False
 
     def __init__(self, framing: str | None = None) -> None:
-        if framing not in (None, "sse"):
-            raise LookupError(f"{NAME} streams are server-sent events, not {framing!r}")
-        super().__init__(NAME)
+        super().__init__(NAME, framing)
         self._number = 0
         self._start: MessageStart | None = None
         self._hint: ProviderRaw = {}  # native notes of the start event
@@ -514,6 +512,4 @@ def _item_deltas(item: dict[str, Any], address: dict[str, Any]) -> Iterator[dict
                 yield {"type": "response.reasoning_summary_part.done", **where, "part": part}
 
 
-def stream_writer(framing: str | None = None) -> StreamWriter:
-    """Return a writer of this dialect's streams."""
-    return StreamWriter(framing)
+stream_writer = StreamWriter
