@@ -5,7 +5,7 @@
 ``GatewayProtocol`` answers a request itself if all of this is true; every other request goes to the application:
 
     - POST to a path of a chat endpoint that contains no variable
-    - HTTP/1.1, no header twice, and none of ``_GENERAL_HEADERS``
+    - HTTP/1.1, no header twice, and none that only the application checks (``request_head``)
     - a body with a length of at most 64 KiB
     - a caller that needs no query: a key that was verified less than a second ago, or this user on this machine
     - no other request of the connection is in progress
@@ -24,38 +24,25 @@ import os
 import time
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
-from typing import Any, ClassVar, Final, NamedTuple
+from typing import Any, ClassVar, Final
 
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
 from dragoman.gateway import GatewayRequest, GatewayResponse, endpoints
-from dragoman.gateway.headers import key_candidates
 from dragoman.offload import LARGE
-from dragoman.server.application import COMMON_HEADERS, HOST, log_response
-from dragoman.server.auth.api_keys import is_key
+from dragoman.server.application import COMMON_HEADERS, log_response
 from dragoman.server.auth.local_access import PEER
-from dragoman.server.auth.principal import LOCAL, PROXY_HEADERS, Principal, principal_from, strip_port
-from dragoman.server.config import base_path, is_loopback
+from dragoman.server.auth.principal import LOCAL, Principal, principal_from
+from dragoman.server.config import base_path
 from dragoman.server.gateway_middleware import make_caller
-from dragoman.server.http.connection_limits import MAX_HEAD_BYTES, LimitedProtocol
+from dragoman.server.http.connection_limits import LimitedProtocol
+from dragoman.server.request_head import RequestHead, Route, read_head
 from dragoman.server.state import AppState
 
-# Requests with one of these headers need a check or a step that only the application has.
-_GENERAL_HEADERS: Final = frozenset(
-    ("content-encoding", "expect", "origin", "sec-fetch-site", "transfer-encoding", "upgrade", *PROXY_HEADERS)
-)
-_LENGTH: Final = b"content-length"
-_ID_NAMES: Final = ("request-id", "x-request-id", "x-amzn-requestid", "x-dragoman-session")  # differ in each response
+_ID_NAMES: Final = frozenset(
+    ("request-id", "x-request-id", "x-amzn-requestid", "x-dragoman-session")
+)  # differ in each response
 _log: Final = logging.getLogger("dragoman.server")
-Pairs = list[tuple[bytes, bytes]]
-
-
-class Route(NamedTuple):
-    """An endpoint, its path without the base path, and its name in counters and the log."""
-
-    found: endpoints.Match
-    path: str
-    name: tuple[str, str]
 
 
 class _NoEvent:
@@ -65,42 +52,15 @@ class _NoEvent:
         """Do nothing."""
 
 
-class RequestHead:
-    """The head of a request that the fast path accepts. Clients repeat it on a connection, except the length."""
-
-    __slots__ = ("before", "behind", "headers", "is_local", "key", "query", "route", "url")
-
-    def __init__(self, url: bytes, pairs: Pairs, at: int, route: Route, headers: dict[str, str]) -> None:
-        self.url = url
-        self.before, self.behind = pairs[:at], pairs[at + 1 :]  # without the length
-        self.route = route
-        self.query = url.partition(b"?")[2].decode("latin-1")
-        self.headers = headers
-        self.key = next((key for key in key_candidates(headers, self.query) if is_key(key)), None)
-        self.is_local = is_loopback(strip_port(headers["host"].lower()))
-
-    def matches(self, url: bytes, pairs: Pairs) -> bool:
-        """Whether another head differs in its length only."""
-        at = len(self.before)
-        return (
-            url == self.url
-            and len(pairs) == at + 1 + len(self.behind)
-            and pairs[at][0] == _LENGTH
-            and pairs[:at] == self.before
-            and pairs[at + 1 :] == self.behind
-        )
-
-
 class FastCall:
     """A request on the fast path. It has the attributes of a cycle of uvicorn that the protocol uses."""
 
-    __slots__ = ("body", "disconnected", "head", "headers", "keep_alive", "principal", "response_complete")
+    __slots__ = ("body", "disconnected", "head", "keep_alive", "principal", "response_complete")
 
     message_event: ClassVar = _NoEvent()
 
-    def __init__(self, head: RequestHead, length: bytes, principal: Principal, *, keep_alive: bool) -> None:
+    def __init__(self, head: RequestHead, principal: Principal, *, keep_alive: bool) -> None:
         self.head = head
-        self.headers = {**head.headers, "content-length": length.decode()}
         self.principal = principal
         self.keep_alive = keep_alive
         self.body: list[bytes] = []
@@ -116,10 +76,47 @@ class GatewayProtocol(LimitedProtocol):
     _call: FastCall | None = None  # the request that is received
     _task: asyncio.Task[None] | None = None  # the call that is answered
     _head: RequestHead | None = None  # of the last request
+    _data: bytes = b""  # that is parsed
+    _body_left: int = 0  # bytes of a body that the parser does not receive
     _idle_until_s: float = math.inf  # when the connection is closed, if no request has begun by then
     _keep_alive_timer: asyncio.TimerHandle | None = None
 
     # --- requests ----------------------------------------------------------------------------------------------------
+
+    def data_received(self, data: bytes) -> None:
+        """Receive a request. The parser does not receive one that repeats the head of the last one."""
+        body = data if self._body_left else self._skip_head(data)
+        if body is None:
+            self._data = data
+            super().data_received(data)
+            self._data = b""
+        else:
+            self._bytes_received += len(data)
+            self._add_body(body)
+
+    def _skip_head(self, data: bytes) -> bytes | None:
+        """Open the call of a request with the same head as the last one, and return its body so far; else none."""
+        head = self._head
+        if head is None or self._is_due or self._is_rejected or not self.cycle.response_complete:
+            return None
+        length = head.find_length(data)
+        call = self._open_call(head, length, keep_alive=True) if length is not None else None
+        if call is None or length is None:
+            return None
+        self._unset_keepalive_if_required()
+        self._is_due, self._idle_until_s = True, math.inf
+        self._call = self.cycle = call  # type: ignore[assignment]
+        self._body_left = int(length)
+        return data[head.size(length) :]
+
+    def _add_body(self, data: bytes) -> None:
+        body, rest = data[: self._body_left], data[self._body_left :]
+        self._body_left -= len(body)
+        self.on_body(body)
+        if not self._body_left:
+            self.on_message_complete()
+        if rest:
+            self.data_received(rest)
 
     def on_message_begin(self) -> None:
         self.url = b""
@@ -132,7 +129,7 @@ class GatewayProtocol(LimitedProtocol):
         self.headers.append((name.lower(), value))
 
     def on_headers_complete(self) -> None:
-        call = self._call = self._open_call()
+        call = self._call = self._parse_call()
         if call is None:
             self._begin_scope()
             super().on_headers_complete()
@@ -150,36 +147,27 @@ class GatewayProtocol(LimitedProtocol):
             name == b"expect" and value.lower() == b"100-continue" for name, value in headers
         )
 
-    def _open_call(self) -> FastCall | None:
-        """Return the call of a request; none if the application must handle it."""
+    def _parse_call(self) -> FastCall | None:
+        """Return the call of a request that the parser has received; none if the application must handle it."""
         cycle: Any = self.cycle  # none before the first request
+        self._head = None
         if cycle is not None and not cycle.response_complete:
             return None
-        head = self._head
-        if head is None or not head.matches(self.url, self.headers):
-            head = self._head = self._read_head()
-        if head is None or self.parser.get_method() != b"POST" or self.parser.get_http_version() != "1.1":
+        if self.parser.get_method() != b"POST" or self.parser.get_http_version() != "1.1":
             return None
-        length = self.headers[len(head.before)][1]
+        head = read_head(self.url, self.headers, self.routes, self._data)
+        if head is None:
+            return None
+        keep_alive = self.parser.should_keep_alive()
+        self._head = head if keep_alive else None
+        length = next(value for name, value in self.headers if name == b"content-length")
+        return self._open_call(head, length, keep_alive=keep_alive)
+
+    def _open_call(self, head: RequestHead, length: bytes, *, keep_alive: bool) -> FastCall | None:
         principal = self._find_principal(head)
         if principal is None or "chat" not in principal.scopes or not _is_small(length):
             return None
-        return FastCall(head, length, principal, keep_alive=self.parser.should_keep_alive())
-
-    def _read_head(self) -> RequestHead | None:
-        """Return the head of a request; none if the application must check it."""
-        pairs = self.headers
-        route = self.routes.get(self.url.partition(b"?")[0])
-        at = next((at for at, pair in enumerate(pairs) if pair[0] == _LENGTH), None)
-        if route is None or at is None:
-            return None
-        headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in pairs}
-        size = len(self.url) + sum(len(name) + len(value) + 4 for name, value in pairs)
-        if len(headers) != len(pairs) or size > MAX_HEAD_BYTES or not _GENERAL_HEADERS.isdisjoint(headers):
-            return None
-        if not HOST.fullmatch(headers.get("host", "").encode("latin-1")):
-            return None
-        return RequestHead(self.url, pairs, at, route, headers)
+        return FastCall(head, principal, keep_alive=keep_alive)
 
     def _find_principal(self, head: RequestHead) -> Principal | None:
         """Return the caller if no query is necessary."""
@@ -228,7 +216,7 @@ class GatewayProtocol(LimitedProtocol):
             method="POST",
             path=route.path,
             query=call.head.query,
-            headers=call.headers,
+            headers=call.head.headers,
             body=call.body[0] if len(call.body) == 1 else b"".join(call.body),
             caller=make_caller(principal),
             request_id=request_id,
@@ -236,7 +224,12 @@ class GatewayProtocol(LimitedProtocol):
         try:
             response = await state.gateway.handle(route.found, request)
             status = response.status
-            await self._send(call, response, request_id)
+            if isinstance(response.body, bytes):
+                head = self._encode_head(call, response, request_id, len(response.body))
+                self.transport.write(head + response.body)
+            else:
+                await self._send_stream(call, response, response.body, request_id)
+            self._end_response(call)
         except Exception:
             _log.exception("unexpected error", extra={"request_id": request_id})
             self._end_task()
@@ -245,14 +238,6 @@ class GatewayProtocol(LimitedProtocol):
             seconds = time.perf_counter() - start_s
             state.counters.count_request(*route.name, status, seconds)
             log_response(request_id, route.name, status, seconds, principal.user_id)
-
-    async def _send(self, call: FastCall, response: GatewayResponse, request_id: str) -> None:
-        body = response.body
-        if isinstance(body, bytes):
-            self.transport.write(self._encode_head(call, response, request_id, len(body)) + body)
-        else:
-            await self._send_stream(call, response, body, request_id)
-        self._end_response(call)
 
     async def _send_stream(
         self, call: FastCall, response: GatewayResponse, body: AsyncGenerator[bytes, None], request_id: str
@@ -294,16 +279,19 @@ class GatewayProtocol(LimitedProtocol):
             self._keep_alive_timer = self.loop.call_at(self._idle_until_s, self._check_idle)
 
     def _encode_head(self, call: FastCall, response: GatewayResponse, request_id: str, length: int | None) -> bytes:
-        headers = response.headers
-        lines = [f"{name}: {headers[name]}\r\n" for name in _ID_NAMES if name in headers]
-        lines.append("transfer-encoding: chunked\r\n" if length is None else f"content-length: {length}\r\n")
-        if "x-request-id" not in headers:
+        lines = ["transfer-encoding: chunked\r\n" if length is None else f"content-length: {length}\r\n"]
+        shared = []
+        for name, value in response.headers.items():
+            if name in _ID_NAMES:
+                lines.append(f"{name}: {value}\r\n")
+            else:
+                shared.append((name, value))
+        if "x-request-id" not in response.headers:
             lines.append(f"x-request-id: {request_id}\r\n")
         if not call.keep_alive:
             lines.append("connection: close\r\n")
-        others = _encode_headers(tuple([pair for pair in headers.items() if pair[0] not in _ID_NAMES]))
-        defaults = b"".join([b"%b: %b\r\n" % pair for pair in self.server_state.default_headers])
-        return b"".join((STATUS_LINE[response.status], defaults, others, _encode_lines(lines), b"\r\n"))
+        start = _encode_start(response.status, tuple(self.server_state.default_headers), tuple(shared))
+        return b"%b%b\r\n" % (start, _encode_lines(lines))
 
 
 def _is_small(length: bytes) -> bool:
@@ -318,11 +306,15 @@ def _encode_lines(lines: list[str]) -> bytes:
 
 
 @functools.lru_cache(maxsize=256)
-def _encode_headers(headers: tuple[tuple[str, str], ...]) -> bytes:
-    """Return headers that many responses share, with those of every response that they do not replace."""
+def _encode_start(
+    status: int, defaults: tuple[tuple[bytes, bytes], ...], headers: tuple[tuple[str, str], ...]
+) -> bytes:
+    """Return the part of a head that many responses share, with the common headers that ``headers`` do not replace."""
     names = {name for name, _ in headers}
-    common = [b"%b: %b\r\n" % pair for pair in COMMON_HEADERS if pair[0].decode() not in names]
-    return b"".join((_encode_lines([f"{name}: {value}\r\n" for name, value in headers]), *common))
+    common = [pair for pair in COMMON_HEADERS if pair[0].decode() not in names]
+    own = _encode_lines([f"{name}: {value}\r\n" for name, value in headers])
+    lines = [b"%b: %b\r\n" % pair for pair in defaults], [b"%b: %b\r\n" % pair for pair in common]
+    return b"".join((STATUS_LINE[status], *lines[0], own, *lines[1]))
 
 
 def make_protocol(state: AppState) -> type[GatewayProtocol]:
