@@ -147,9 +147,9 @@ class PoolResponse:
     def set_head(self, status: int, headers: dict[str, str]) -> None:
         """Store the status and the headers."""
         self.status, self.headers = status, headers
-        encoding = headers.get("content-encoding", "identity").lower()
-        if encoding not in ("", "identity"):
-            self._decoder = _Decoder(encoding)
+        encoding = headers.get("content-encoding")
+        if encoding and encoding.lower() != "identity":
+            self._decoder = _Decoder(encoding.lower())
 
     def add(self, data: bytes) -> bool:
         """Store bytes of the body; whether the connection must pause."""
@@ -326,8 +326,10 @@ class Connection(asyncio.Protocol):
         else:
             if self._in_head and self._head_bytes > _MAX_HEAD_BYTES:
                 self._fail("the head of the response is too large")
-            elif self._body_parts:
-                self._add_body()
+        if self._body_parts:
+            self._add_body(response)
+        if response.status:
+            self._wake()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._is_lost = True
@@ -340,6 +342,7 @@ class Connection(asyncio.Protocol):
             return
         if exc is None and not self._in_head and not self._has_length:
             self._end_body()  # a body without a length ends with its connection
+            self._wake()
         elif exc is None and self._in_head:
             self._fail("the server closed the connection")
         elif exc is None:
@@ -373,29 +376,23 @@ class Connection(asyncio.Protocol):
         self._has_length = "content-length" in headers or "transfer-encoding" in headers
         self._keeps_alive = self._parser.should_keep_alive()
         self._response.set_head(status, headers)
-        self._wake()
 
     def on_message_complete(self) -> None:
         if not self._in_head:  # else it was an interim response
             self._end_body()
 
-    def _add_body(self) -> None:
+    def _add_body(self, response: PoolResponse) -> None:
         """Hand over the parts of the body that were parsed."""
-        parts, response = self._body_parts, self._response
-        if response is not None:
-            if response.add(parts[0] if len(parts) == 1 else b"".join(parts)):
-                self.pause()
-            self._wake()
+        parts = self._body_parts
+        if response.add(parts[0] if len(parts) == 1 else b"".join(parts)) and self._response is response:
+            self.pause()
         parts.clear()
 
     def _end_body(self) -> None:
-        if self._body_parts:
-            self._add_body()
         response, self._response = self._response, None
         if response is None:
             return
         response.complete()
-        self._wake()
         self._in_head = True
         self._head_bytes = 0
         self.unpause()
