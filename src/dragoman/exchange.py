@@ -171,7 +171,7 @@ class Written(msgspec.Struct, frozen=True):
         """Move adjustments and hints from the losses to the notes."""
         if not self.losses:
             return
-        others = tuple(loss for loss in self.losses if loss.kind != "loss")
+        others = tuple([loss for loss in self.losses if loss.kind != "loss"])
         if others:
             losses = tuple(loss for loss in self.losses if loss.kind == "loss")
             msgspec.structs.force_setattr(self, "losses", losses)

@@ -103,6 +103,15 @@ class Exchange(msgspec.Struct, frozen=True, kw_only=True):
 class ChatCall:
     """One call in progress."""
 
+    _canonical: Request | None = None
+    _plain: PlainRequest | None = None
+    _is_plain_read = False
+    _transcript: Transcript | None = None
+    _attempts = 0
+    _call_start: CallStart | None = None  # none: no hook has accepted the call, or its end was reported
+    _session_id: str | None = None  # where the call is recorded
+    _new_session_id: str | None = None
+
     def __init__(
         self,
         gateway: Gateway,
@@ -116,14 +125,6 @@ class ChatCall:
         self._config = gateway.config
         self._client_request = client_request
         self._resolution = resolution
-        self._canonical: Request | None = None
-        self._plain: PlainRequest | None = None
-        self._is_plain_read = False
-        self._transcript: Transcript | None = None
-        self._attempts = 0
-        self._call_start: CallStart | None = None  # none: no hook has accepted the call, or its end was reported
-        self._session_id: str | None = None  # where the call is recorded
-        self._new_session_id: str | None = None
         self._started_at = self._services.clock()
         self._start_s = self._services.client.clock()
 
@@ -260,7 +261,7 @@ class ChatCall:
             return msgspec.json.encode(translated.wire)
         if "model" not in fields or self._client_request.model == target.model.name:
             return body
-        return with_fields(fields, model=target.model.name)
+        return msgspec.json.encode({**fields, "model": target.model.name})
 
     async def canonical(self) -> Request:
         """Return the request as its dialect reads it."""
@@ -353,16 +354,18 @@ class ChatCall:
 
     def _native_response(self, target: Target, response: UpstreamResponse, body: bytes) -> GatewayResponse:
         """Return the provider's response in the caller's own dialect."""
-        headers = {**self._choice_headers(target, ()), **header_rules.response_headers(response.headers)}
-        content_type = response.headers.get("content-type", JSON_TYPE)
-        return GatewayResponse(status=response.status, headers={**headers, "content-type": content_type}, body=body)
+        headers = self._choice_headers(target, ())
+        headers |= header_rules.response_headers(response.headers)
+        headers["content-type"] = response.headers.get("content-type", JSON_TYPE)
+        return GatewayResponse(status=response.status, headers=headers, body=body)
 
     def _translate_plain_reply(self, target: Target, body: bytes) -> Written | None:
         dialect = self._client_request.reply_dialect
         return fast_path.translate_reply(body, target.provider.dialect, dialect, self._identity)
 
     def _make_response(self, target: Target, wire: Any, losses: tuple[Loss, ...]) -> GatewayResponse:
-        headers = {**self._choice_headers(target, losses), "content-type": JSON_TYPE}
+        headers = self._choice_headers(target, losses)
+        headers["content-type"] = JSON_TYPE
         return GatewayResponse(headers=headers, body=msgspec.json.encode(wire))
 
     # --- streams -----------------------------------------------------------------------------------------------------
@@ -457,7 +460,7 @@ class ChatCall:
 
     def _identity(self) -> dict[str, Any]:
         dialect = self._client_request.reply_dialect
-        identity = reply_identity(dialect, self._gateway.new_id(), self._services.clock())
+        identity = reply_identity(dialect, self._gateway.new_id(), self._started_at)
         return identity | self._echo() if dialect == "openai_responses" else identity
 
     def _echo(self) -> dict[str, Any]:
@@ -647,8 +650,8 @@ class ChatCall:
         }
         if self._session_id is not None:
             headers["x-dragoman-session"] = self._session_id
-        if names := loss_names(losses):
-            headers["x-dragoman-losses"] = _header_text(", ".join(names))
+        if losses:
+            headers["x-dragoman-losses"] = _header_text(", ".join(loss_names(losses)))
         return headers
 
 

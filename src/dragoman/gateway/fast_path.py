@@ -328,7 +328,7 @@ def _claude_to_completion(reply: _ClaudeReply, make_identity: Identity) -> Writt
         wire["service_tier"] = usage.service_tier
     message = {"role": "assistant", "content": text}
     wire["choices"] = [{"index": 0, "logprobs": None, "finish_reason": "stop", "message": message}]
-    return Written({**wire, **make_identity()}, _tier_losses(usage.service_tier, OPENAI))
+    return Written(wire | make_identity(), _tier_losses(usage.service_tier, OPENAI))
 
 
 _TIERS: Final = {
@@ -337,6 +337,7 @@ _TIERS: Final = {
 }
 
 
+@functools.lru_cache(maxsize=64)
 def _tier_losses(tier: str | None, dialect: str) -> tuple[Loss, ...]:
     if tier is None or tier in _TIERS[dialect]:
         return ()

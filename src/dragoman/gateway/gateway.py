@@ -132,7 +132,7 @@ class Gateway:
         return self.services.store.new_id()
 
     async def _chat(self, found: Match, request: GatewayRequest) -> GatewayResponse:
-        client_request = await self._parse(found, request)
+        client_request = await run_off_loop(len(request.body), requests.parse, found, request)
         requests.check_content(client_request)
         client_request, state = await resolve_state(self, client_request)
         seed = await self._affinity_seed(client_request) if self.names.has_weights else ""

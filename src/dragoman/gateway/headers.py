@@ -27,7 +27,7 @@ _REQUEST_PREFIXES: Final[Mapping[str, tuple[str, ...]]] = {
     "bedrock_converse": ("x-amzn-bedrock-",),
     "ollama": (),
 }
-_REQUEST_NAMES: Final = ("idempotency-key", "x-client-request-id", "session-id", "thread-id", "originator")
+_REQUEST_NAMES: Final = frozenset(("idempotency-key", "x-client-request-id", "session-id", "thread-id", "originator"))
 _REFUSED: Final = frozenset((*_KEY_HEADERS, "authorization", "cookie", "x-goog-user-project"))
 _RESPONSE_PREFIXES: Final = (
     "anthropic-",
@@ -39,13 +39,8 @@ _RESPONSE_PREFIXES: Final = (
     "x-codex-",
     "x-openai-",
 )
-_RESPONSE_NAMES: Final = (
-    "request-id",
-    "x-request-id",
-    "retry-after",
-    "retry-after-ms",
-    "x-should-retry",
-    "server-timing",
+_RESPONSE_NAMES: Final = frozenset(
+    ("request-id", "x-request-id", "retry-after", "retry-after-ms", "x-should-retry", "server-timing")
 )
 
 

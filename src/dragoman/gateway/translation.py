@@ -357,4 +357,4 @@ def _open_writer(dialect: str, framing: str | None) -> BaseStreamWriter:
 
 def loss_names(losses: Iterable[Loss]) -> tuple[str, ...]:
     """Return the names of what was lost, each once."""
-    return tuple(dict.fromkeys(loss.block_type for loss in losses))
+    return tuple(dict.fromkeys([loss.block_type for loss in losses]))
