@@ -1,6 +1,6 @@
-"""Run a coroutine to completion although its caller is cancelled.
+"""Run a coroutine to completion, or wait for the end of a future, although the caller is cancelled.
 
-Invariant: a cancellation is never lost. It is raised when the coroutine is done and overrides its error.
+Invariant: a cancellation is never lost. It is raised when the work is done and overrides its error.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from typing import Any, TypeVar
 Result = TypeVar("Result")
 
 
-async def run_to_completion(work: Coroutine[Any, Any, Result]) -> Result:
-    """Return the result of a coroutine. However often the caller is cancelled, the coroutine is done afterwards."""
-    task = asyncio.get_running_loop().create_task(work)
+async def run_to_completion(work: Coroutine[Any, Any, Result] | asyncio.Future[Result]) -> Result:
+    """Return the result of a coroutine or a future. However often the caller is cancelled, it is done afterwards."""
+    task = work if isinstance(work, asyncio.Future) else asyncio.get_running_loop().create_task(work)
     cancellation: asyncio.CancelledError | None = None
     while not task.done():
         waiter = task.get_loop().create_future()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -9,10 +10,15 @@ from typing import Any
 import msgspec
 import pytest
 
+from dragoman.errors import ConflictError
 from dragoman.gateway import record_fast_path
 from dragoman.ids import UlidSource
-from dragoman.store import sessions
-from dragoman.store.operation import Steps, operation
+from dragoman.message import MessageMetadata, Usage
+from dragoman.store import Store, open_store, sessions
+from dragoman.store.engines.sqlite import SqliteStore
+from dragoman.store.gateway_calls import GatewayRow, PlainSession
+from dragoman.store.message_rows import Columns
+from dragoman.store.operation import Gather, Steps, operation, to_micros
 from tests.gateway.in_process import OpenGateway, open_gateway
 from tests.gateway.test_translation_fast_path import (
     PATHS,
@@ -176,3 +182,73 @@ async def test_the_next_call_continues_a_session_of_the_fast_path(
     assert recorded.plain == 1
     assert len(recorded.rows["sessions"]) == 2
     assert len(recorded.rows["messages"]) == 6
+
+
+def make_plain(number: int) -> PlainSession:
+    """A call; of each three, two have the same transcript."""
+    at = to_micros(NOW)
+    rows = [
+        Columns(f"{number}-{role}", role, f'[{{"type":"text","text":"{number}"}}]', "{}", at, 1, "complete")
+        for role in ("user", "assistant")
+    ]
+    usage = Usage(input_tokens=number, output_tokens=2, cost_usd=None, pricing_version="unpriced", latency_ms=3)
+    return PlainSession(
+        id=f"sess_{number:02}",
+        title=f"call {number}",
+        user_id="ann",
+        team_id=None,
+        metadata_json="{}",
+        created_at=NOW,
+        messages=tuple(rows),
+        answer=MessageMetadata(model="m", provider="p", usage=usage),
+        hash=bytes([number - (number % 3 == 1)]),
+        system_hash=None,
+    )
+
+
+@pytest.mark.parametrize("count", [2, 7, 21])
+async def test_calls_that_share_a_commit_have_the_rows_of_single_calls(tmp_path: Path, count: int) -> None:
+    calls = [make_plain(number) for number in range(count)]
+    async with open_store(f"sqlite:///{tmp_path}/single.db") as store:
+        for call in calls:
+            await store.gateway.record_plain(call)
+        single = await store._read(read_tables())
+    async with open_store(f"sqlite:///{tmp_path}/shared.db") as store:
+        gather = Gather(size=count, timeout_s=3600)
+        await wait_for_loop_writer(store)
+        rows = await asyncio.gather(*(store.gateway.record_plain(call, gather) for call in calls))
+        assert await store._read(read_tables()) == single
+        assert [row.session_id for row in rows] == [call.id for call in calls]
+        assert (await store.find_session("sess_01")) is not None
+    assert len(single["sessions"]) == count
+
+
+async def test_a_call_whose_session_exists_leaves_the_others_of_its_commit(tmp_path: Path) -> None:
+    async with open_store(f"sqlite:///{tmp_path}/chats.db") as store:
+        await store.gateway.record_plain(make_plain(1))
+        calls = [store.gateway.record_plain(make_plain(number)) for number in range(3)]
+        first, second, third = await asyncio.gather(*calls, return_exceptions=True)
+        assert isinstance(second, ConflictError)
+        assert "sess_01" in str(second)
+        assert [row.session_id for row in (first, third) if isinstance(row, GatewayRow)] == ["sess_00", "sess_02"]
+        assert len((await store._read(read_tables()))["messages"]) == 6
+
+
+async def test_a_call_whose_caller_is_cancelled_is_stored_and_acknowledged(tmp_path: Path) -> None:
+    async with open_store(f"sqlite:///{tmp_path}/chats.db") as store:
+        task = asyncio.create_task(store.gateway.record_plain(make_plain(1)))
+        await asyncio.sleep(0)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert (await store.get_session("sess_01")).last_seq == 2
+    async with open_store(f"sqlite:///{tmp_path}/chats.db") as store:
+        state = store.mark.read()
+        assert state is not None
+        assert state.ends == {"sess_01": 2}
+
+
+async def wait_for_loop_writer(store: Store) -> None:
+    assert isinstance(store, SqliteStore)
+    while store._loop_writer is None or not store._loop_writer.is_ready:
+        await asyncio.sleep(0.001)

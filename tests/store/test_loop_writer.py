@@ -7,7 +7,7 @@ import contextlib
 import fcntl
 import os
 import threading
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ from dragoman.errors import FormatError, StorageError
 from dragoman.store import Store, open_store
 from dragoman.store.engines import loop_writer
 from dragoman.store.engines.sqlite import SqliteStore
-from dragoman.store.operation import Operation, VolatileOperation, quick
+from dragoman.store.operation import BatchOperation, Gather, Operation, VolatileOperation, quick
 
 
 @contextlib.asynccontextmanager
@@ -121,6 +121,79 @@ async def test_an_operation_that_fails_leaves_the_others_of_its_group(tmp_path: 
         outcomes = await asyncio.gather(*writes, return_exceptions=True)
         assert [type(outcome) for outcome in outcomes[1:2]] == [FormatError]
         assert await read_title(store) == "better"
+
+
+async def test_operations_of_later_turns_of_the_loop_share_a_commit(tmp_path: Path, blocked_sync: BlockedSync) -> None:
+    async with open_ready(tmp_path / "chats.db") as store:
+        writes = []
+        for number in range(loop_writer._TURNS):
+            writes.append(asyncio.create_task(store._write(rename(str(number)))))
+            await asyncio.sleep(0)
+        blocked_sync.allowed.set()
+        await asyncio.gather(*writes)
+        assert blocked_sync.count == 1
+
+
+async def test_operations_that_may_wait_are_committed_when_enough_of_them_wait(tmp_path: Path) -> None:
+    async with open_ready(tmp_path / "chats.db") as store:
+        gather = Gather(size=3, timeout_s=3600)
+        writes = [store._start_write(quick(rename(str(number)), gather)) for number in range(2)]
+        for _ in range(2 * loop_writer._TURNS):
+            await asyncio.sleep(0)
+        assert await read_title(store) is None
+        writes.append(store._start_write(quick(rename("2"), gather)))
+        await asyncio.gather(*writes)
+        assert await read_title(store) == "2"
+
+
+async def test_operations_that_may_wait_are_committed_with_one_that_may_not(tmp_path: Path) -> None:
+    async with open_ready(tmp_path / "chats.db") as store:
+        waiting = store._start_write(quick(rename("first"), Gather(size=3, timeout_s=3600)))
+        await store._write(rename("second"))
+        await waiting
+        assert await read_title(store) == "second"
+
+
+async def test_an_operation_that_may_wait_is_committed_after_its_timeout(tmp_path: Path) -> None:
+    async with open_ready(tmp_path / "chats.db") as store:
+        await store._start_write(quick(rename("alone"), Gather(size=3, timeout_s=0.001)))
+        assert await read_title(store) == "alone"
+
+
+class Batches:
+    """Sets titles, and notes which ones it sets together."""
+
+    def __init__(self) -> None:
+        self.runs: list[tuple[str, ...]] = []
+
+    def steps(self, items: Sequence[str]) -> Any:
+        self.runs.append(tuple(items))
+        for item in items:
+            yield "UPDATE sessions SET title = ?", (item,)
+        return [item.upper() for item in items]
+
+    def operation(self, item: str) -> Operation[str]:
+        return quick(BatchOperation(self.steps, item))
+
+
+async def test_operations_of_one_kind_run_as_one_and_have_their_own_outcomes(tmp_path: Path) -> None:
+    async with open_ready(tmp_path / "chats.db") as store:
+        batches = Batches()
+        a, b, c = (batches.operation(item) for item in "abc")
+        outcomes = await asyncio.gather(*(store._write(one) for one in (a, b, rename("x"), c)))
+        assert [*outcomes[:2], outcomes[3]] == ["A", "B", "C"]
+        assert batches.runs == [("a", "b"), ("c",)]
+        assert await read_title(store) == "c"
+
+
+async def test_if_one_of_a_kind_fails_the_others_are_run_alone(tmp_path: Path) -> None:
+    async with open_ready(tmp_path / "chats.db") as store:
+        batches = Batches()
+        writes = [store._write(batches.operation(item)) for item in ("a", "\ud800", "c")]
+        first, second, third = await asyncio.gather(*writes, return_exceptions=True)
+        assert (first, type(second), third) == ("A", FormatError, "C")
+        assert batches.runs == [("a", "\ud800", "c"), ("a",), ("\ud800",), ("c",)]
+        assert await read_title(store) == "c"
 
 
 async def test_while_another_process_writes_the_thread_waits_and_not_the_loop(tmp_path: Path) -> None:

@@ -545,11 +545,12 @@ class ChatCall:
             new_session_id=self._new_session_id,
         )
         session = self._make_plain_session(exchange)
-        if session is None:
-            record = recorder.record(await self._with_transcript(exchange), self._gateway.active_calls)
+        active_calls = self._gateway.active_calls
+        if session is not None:
+            row = await recorder.record_plain(session, exchange, active_calls)
         else:
-            record = recorder.record_plain(session, exchange, self._gateway.active_calls)
-        row = await run_to_completion(record)  # also if the caller disconnects now
+            record = recorder.record(await self._with_transcript(exchange), active_calls)
+            row = await run_to_completion(record)  # also if the caller disconnects now
         self._session_id = row.session_id if row is not None else None
         state = self._state
         if stored is not None and state is not None and state.conversation_id is not None:

@@ -47,6 +47,7 @@ from dragoman.message import (
 )
 from dragoman.store import Session
 from dragoman.store.gateway_calls import GatewayCall, GatewayRow, NewPlace, PlainSession, TranscriptPlace
+from dragoman.store.operation import Gather
 from dragoman.turn.services import AgentServices
 from dragoman.value import unvalidated
 
@@ -55,7 +56,7 @@ if TYPE_CHECKING:
     from dragoman.gateway.client_request import ClientRequest
 
 _MAX_TITLE: Final = 80
-_GATHER_S: Final = 0.003
+_GATHER_S: Final = 0.005  # at most, of calls that wait for others
 _make_message: Final = unvalidated(Message)  # the parts of a request were validated when it was read
 _SIGNING: Final = ("anthropic", "bedrock_converse", "gemini", "openai_responses")  # dialects with signatures
 _HIDDEN: Final = "[redacted]"
@@ -93,12 +94,12 @@ class Recorder:
     def __init__(self, services: AgentServices) -> None:
         self._services = services
         self._store = services.store
-        self._count = 0  # calls that are being recorded
 
     async def record(self, exchange: Exchange, active_calls: int = 0) -> GatewayRow | None:
         """Store a call. A failure of the store is logged; the caller has the answer already.
 
-        While others of the active calls are not recorded yet, it waits a little for them, so that they share a commit.
+        It waits a little for most of the other active calls, so that they share a commit. The rest keeps the processor
+        busy during the sync.
         """
         if exchange.canonical is None or exchange.transcript is None or not exchange.reply.content:
             return None
@@ -106,25 +107,21 @@ class Recorder:
         return await self._run(record, exchange, active_calls)
 
     async def record_plain(self, session: PlainSession, exchange: Exchange, active_calls: int = 0) -> GatewayRow | None:
-        """Do the same for a call whose rows are known."""
+        """Do the same for a call whose rows are known, also if the caller is cancelled meanwhile."""
         return await self._run(functools.partial(self._store.gateway.record_plain, session), exchange, active_calls)
 
     async def _run(
-        self, record: Callable[[float], Awaitable[GatewayRow]], exchange: Exchange, active_calls: int
+        self, record: Callable[[Gather], Awaitable[GatewayRow]], exchange: Exchange, active_calls: int
     ) -> GatewayRow | None:
-        self._count += 1
-        gather_s = _GATHER_S if active_calls > self._count else 0.0
         try:
-            return await record(gather_s)
+            return await record(Gather(active_calls * 3 // 4, _GATHER_S))
         except DragomanError as error:
             request_id = exchange.client_request.request.request_id
             _log.error("a call was not recorded: %s", error, extra={"request_id": request_id})
             return None
-        finally:
-            self._count -= 1
 
     async def _record(
-        self, exchange: Exchange, canonical: Request, transcript: Transcript, gather_s: float
+        self, exchange: Exchange, canonical: Request, transcript: Transcript, gather: Gather
     ) -> GatewayRow:
         caller = exchange.client_request.request.caller
         place = await self._find_place(transcript)
@@ -145,7 +142,7 @@ class Recorder:
             owner=owner_digest(caller.user_id, caller.team_id),
             stored_object=exchange.stored_response,
         )
-        return await self._store.gateway.record(call, gather_s)
+        return await self._store.gateway.record(call, gather)
 
     async def reserve_session(self, transcript: Transcript) -> ReservedSession | None:
         """Return where a call will be recorded, before its answer is known; none if the store fails."""

@@ -11,19 +11,20 @@ place that a call continues, the call is a fork. Invariant: an object is found b
 
 from __future__ import annotations
 
+import asyncio
 import functools
 import itertools
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime
 from typing import Any
 
 import msgspec
 
 from dragoman.message import Message, MessageMetadata
+from dragoman.shield import run_to_completion
 from dragoman.store import message_writer, sessions
 from dragoman.store.message_rows import Columns
 from dragoman.store.message_writer import (
-    USAGE_INSERT,
     Draft,
     MessageRange,
     SessionEnd,
@@ -31,18 +32,23 @@ from dragoman.store.message_writer import (
     messages_insert_sql,
     quick_if_small,
     usage_columns,
+    usage_insert_sql,
 )
 from dragoman.store.operation import (
+    NO_GATHER,
+    BatchOperation,
     Facet,
+    Gather,
     Steps,
     from_micros,
     in_clause_chunks,
+    insert_chunks,
     operation,
     quick,
     to_micros,
     values_clause,
 )
-from dragoman.store.sessions import existing_session, session_insert
+from dragoman.store.sessions import existing_session, new_session_columns, sessions_insert_sql
 from dragoman.store.types import SESSION_VERSION, Session
 
 
@@ -118,12 +124,12 @@ class GatewayStore(Facet):
         """Return the place of the last of these transcripts that is known."""
         return await self._store._read(_find_place(tuple(hashes)))
 
-    async def record(self, call: GatewayCall, gather_s: float = 0.0) -> GatewayRow:
-        """Store a call. It may wait ``gather_s`` seconds for other calls, so that one commit serves all of them."""
+    async def record(self, call: GatewayCall, gather: Gather = NO_GATHER) -> GatewayRow:
+        """Store a call. It may wait for other calls, so that one commit serves all of them."""
         store = self._store
         drafts = await message_writer.make_drafts(call.messages)
         row, places = await store._store_messages(
-            drafts, lambda drafts: quick_if_small(_record(call, drafts, store.clock()), drafts, gather_s)
+            drafts, lambda drafts: quick_if_small(_record(call, drafts, store.clock()), drafts, gather)
         )
         if row.session_id == call.session.id:
             store.mark.note_session(row.session_id, row.seq)
@@ -131,13 +137,18 @@ class GatewayStore(Facet):
             store._acknowledge(row.session_id, places.end, call.messages[-1].id)
         return row
 
-    async def record_plain(self, session: PlainSession, gather_s: float = 0.0) -> GatewayRow:
-        """Do the same as ``record`` for a new session of texts."""
-        store, last_seq, last_id = self._store, len(session.messages), session.messages[-1].id
-        await store._write(quick(_insert_plain(session), gather_s))
-        store.mark.note_session(session.id, last_seq)
-        store._acknowledge(session.id, (last_seq, last_id), last_id)
-        return GatewayRow(session.id, last_seq, False)
+    async def record_plain(self, session: PlainSession, gather: Gather = NO_GATHER) -> GatewayRow:
+        """Do the same as ``record`` for a new session of texts, also if the caller is cancelled meanwhile."""
+        stored = self._store._start_write(quick(BatchOperation(_insert_plain, session), gather))
+        stored.add_done_callback(functools.partial(self._acknowledge_plain, session))
+        await run_to_completion(stored)
+        return GatewayRow(session.id, len(session.messages), False)
+
+    def _acknowledge_plain(self, session: PlainSession, stored: asyncio.Future[None]) -> None:
+        if not stored.cancelled() and stored.exception() is None:
+            store, last_seq, last_id = self._store, len(session.messages), session.messages[-1].id
+            store.mark.note_session(session.id, last_seq)
+            store._acknowledge(session.id, (last_seq, last_id), last_id)
 
     async def find_object(self, owner: str, object_id: str) -> StoredObject | None:
         """Return a stored response or conversation of an owner."""
@@ -200,7 +211,7 @@ def _record(call: GatewayCall, drafts: Sequence[Draft], now: datetime) -> Steps[
         )
         for place in {place.hash: place for place in call.places}.values()
     ]
-    yield _places_sql(len(rows)), tuple(value for row in rows for value in row)
+    yield _places_sql(len(rows)), _flatten(rows)
     if call.stored_object is not None:
         item = msgspec.structs.replace(call.stored_object, session_id=session_id, seq=last_seq)
         yield from _save_object(call.owner, item)
@@ -217,19 +228,41 @@ def _places_sql(rows: int) -> str:
     )
 
 
-@operation
-def _insert_plain(session: PlainSession) -> Steps[None]:
-    """Fast path of ``_record``: a new session of texts, without blobs, tool calls and attachments."""
-    last_seq, at = len(session.messages), to_micros(session.created_at)
-    last_id = session.messages[-1].id
+def _insert_plain(items: Sequence[PlainSession]) -> Steps[list[None]]:
+    """Fast path of ``_record``: new sessions of texts, without blobs, tool calls and attachments."""
+    created = yield from _insert_rows(sessions_insert_sql, [_plain_session_columns(session) for session in items])
+    if created < len(items):
+        raise existing_session(items[0].id)
+    messages = [row for session in items for row in _plain_message_columns(session)]
+    yield from _insert_rows(messages_insert_sql, messages)
+    usages = [usage_columns(one.id, len(one.messages), one.created_at, one.answer) for one in items]
+    yield from _insert_rows(usage_insert_sql, usages)
+    places = {one.hash: (one.hash, one.id, len(one.messages), one.system_hash, None) for one in items}
+    yield from _insert_rows(_places_sql, list(places.values()))  # of equal transcripts, the last one is found
+    return [None] * len(items)
+
+
+def _insert_rows(make_sql: Callable[[int], str], rows: Sequence[Sequence[Any]]) -> Steps[int]:
+    """Insert rows with few statements; return how many rows these returned."""
+    returned = 0
+    for chunk in insert_chunks(rows):
+        returned += len((yield make_sql(len(chunk)), _flatten(chunk)))
+    return returned
+
+
+def _plain_message_columns(session: PlainSession) -> list[tuple[Any, ...]]:
+    return [message_values(session.id, seq, message) for seq, message in enumerate(session.messages, 1)]
+
+
+def _plain_session_columns(session: PlainSession) -> tuple[Any, ...]:
+    at, last_seq = to_micros(session.created_at), len(session.messages)
     owner = (session.user_id, session.team_id)
     columns = (session.id, session.title, "", None, None, *owner, session.metadata_json, None, 0, last_seq, at, at)
-    if not (yield session_insert((*columns, SESSION_VERSION), last_id)):
-        raise existing_session(session.id)
-    rows = [message_values(session.id, seq, message) for seq, message in enumerate(session.messages, 1)]
-    yield messages_insert_sql(last_seq), tuple(itertools.chain.from_iterable(rows))
-    yield USAGE_INSERT, usage_columns(session.id, last_seq, session.created_at, session.answer)
-    yield _places_sql(1), (session.hash, session.id, last_seq, session.system_hash, None)
+    return new_session_columns((*columns, SESSION_VERSION), session.messages[-1].id)
+
+
+def _flatten(rows: Iterable[Sequence[Any]]) -> tuple[Any, ...]:
+    return tuple(itertools.chain.from_iterable(rows))
 
 
 def _open_session(call: GatewayCall) -> Steps[tuple[str, bool, SessionEnd | None]]:

@@ -30,7 +30,9 @@ from dragoman.offload import LARGE, estimate_size
 from dragoman.store.message_reader import MESSAGE_COLUMNS, File, unknown_message
 from dragoman.store.message_rows import Columns, columns_from, message_hash
 from dragoman.store.operation import (
+    NO_GATHER,
     AnyOp,
+    Gather,
     Rows,
     Statement,
     Steps,
@@ -51,7 +53,6 @@ USAGE_COLUMNS: Final = (
     "session_id, seq, day, model, provider, user_id, team_id, input_tokens, output_tokens, cached_input_tokens,"
     " cache_creation_input_tokens, reasoning_tokens, cost_usd, unpriced"
 )
-USAGE_INSERT: Final = f"INSERT INTO usage ({USAGE_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
 KEY_COLUMNS: Final = "session_id, key, fingerprint, first_seq, last_seq, created_at, hash"
 MOVE_END: Final = f"UPDATE sessions SET last_seq = ?, last_message_id = ?, {TOUCH}, is_behind = 1 WHERE id = ?"
 _MOVE_FROM_END: Final = f"{MOVE_END} AND last_seq = ? AND last_message_id = ? RETURNING 1"
@@ -94,10 +95,10 @@ def drafts_from(messages: Sequence[Message]) -> list[Draft]:
     return [Draft(message, columns_from(message)) for message in messages]
 
 
-def quick_if_small(wanted: AnyOp, drafts: Sequence[Draft], gather_s: float = 0.0) -> AnyOp:
+def quick_if_small(wanted: AnyOp, drafts: Sequence[Draft], gather: Gather = NO_GATHER) -> AnyOp:
     """An operation on messages, marked as quick if these are few and short."""
     size = sum(len(draft.columns.content_json) + len(draft.columns.metadata_json) for draft in drafts)
-    return quick(wanted, gather_s) if size < LARGE and len(drafts) <= _FEW_MESSAGES else wanted
+    return quick(wanted, gather) if size < LARGE and len(drafts) <= _FEW_MESSAGES else wanted
 
 
 async def make_drafts(messages: Sequence[Message]) -> list[Draft]:
@@ -402,7 +403,13 @@ def _insert_blob_ref(session_id: str, seq: int, sha256: str, gone_at: int | None
 
 def usage_insert(session_id: str, seq: int, message: Message) -> Statement:
     """Insert the usage of a message."""
-    return USAGE_INSERT, usage_values(session_id, seq, message)
+    return usage_insert_sql(1), usage_values(session_id, seq, message)
+
+
+@functools.cache
+def usage_insert_sql(rows: int) -> str:
+    """Return the statement that inserts so many usages."""
+    return f"INSERT INTO usage ({USAGE_COLUMNS}) VALUES {values_clause(14, rows)}"
 
 
 def usage_values(session_id: str, seq: int, message: Message) -> tuple[Any, ...]:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Generator, Iterator, Sequence
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any, Final, Generic, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, ParamSpec, TypeVar
 
 from dragoman.errors import FormatError
 
@@ -35,11 +35,21 @@ _INSERT_SIZES: Final = (64, 16, 4, 2, 1)
 Item = TypeVar("Item")
 
 
+class Gather(NamedTuple):
+    """How long a quick operation may wait for others, so that they share a commit."""
+
+    size: int = 1  # no longer than until so many operations wait
+    timeout_s: float = 0.0
+
+
+NO_GATHER: Final = Gather()
+
+
 class Operation(Generic[Result]):
     """An operation that an engine can run, and run again after a rollback: each iteration starts it again."""
 
     is_quick = False  # a few rows by their keys: SQLite may run it on the event loop, see ``engines/loop_writer``
-    gather_s = 0.0  # how long a quick one may wait for others, so that they share a commit
+    gather = NO_GATHER
 
     def __init__(self, start: Callable[[], Steps[Result]]) -> None:
         self._start = start
@@ -58,6 +68,22 @@ class VolatileOperation(Operation[Result]):
 
 class LooseOperation(Operation[Result]):
     """A read whose statements may see different snapshots, so that an engine needs no transaction for it."""
+
+
+class BatchOperation(Operation[Outcome]):
+    """An operation on one item, which an engine may run with others of its kind as one, with fewer statements.
+
+    ``steps`` returns an outcome for each item, or raises if one of them fails; then each is run alone.
+    """
+
+    def __init__(self, steps: Callable[[Sequence[Any]], Steps[list[Outcome]]], item: Any) -> None:
+        super().__init__(self._run_alone)
+        self.steps = steps
+        self.item = item
+
+    def _run_alone(self) -> Steps[Outcome]:
+        (outcome,) = yield from self.steps((self.item,))
+        return outcome
 
 
 class Part(Operation[Result]):
@@ -88,10 +114,10 @@ def volatile(wanted: Operation[Outcome]) -> VolatileOperation[Outcome]:
 AnyOp = TypeVar("AnyOp", bound=Operation[Any])
 
 
-def quick(wanted: AnyOp, gather_s: float = 0.0) -> AnyOp:
+def quick(wanted: AnyOp, gather: Gather = NO_GATHER) -> AnyOp:
     """The same operation, marked as one that touches a few rows by their keys, and may wait for others."""
     wanted.is_quick = True
-    wanted.gather_s = gather_s
+    wanted.gather = gather
     return wanted
 
 

@@ -8,6 +8,7 @@ that matches.
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Callable, Sequence
 from datetime import datetime
@@ -24,7 +25,15 @@ from dragoman.errors import (
     UnknownSessionError,
 )
 from dragoman.jsontext import validate_json
-from dragoman.store.operation import FOR_UPDATE, RETURNING_ONE, Statement, Steps, from_micros, operation, to_micros
+from dragoman.store.operation import (
+    FOR_UPDATE,
+    RETURNING_ONE,
+    Steps,
+    from_micros,
+    operation,
+    to_micros,
+    values_clause,
+)
 from dragoman.store.row_hash import json_hash
 from dragoman.store.types import Owners, Session
 
@@ -120,24 +129,26 @@ def create_session(session: Session, last_message_id: str = "") -> Steps[Session
         to_micros(session.updated_at),
         session.schema_version,
     )
-    rows = yield session_insert(row, last_message_id)
+    rows = yield sessions_insert_sql(1), new_session_columns(row, last_message_id)
     if not rows:
         raise existing_session(session.id)
     return session
 
 
-_SESSION_INSERT: Final = (
-    f"INSERT INTO sessions ({_SESSION_COLUMNS}, last_message_id, indexed_seq, listed_at, is_behind)"
-    " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (id) DO NOTHING" + RETURNING_ONE
-)
+@functools.cache
+def sessions_insert_sql(rows: int) -> str:
+    """Return the statement that inserts so many sessions; it returns a row for each one whose id did not exist."""
+    return (
+        f"INSERT INTO sessions ({_SESSION_COLUMNS}, last_message_id, indexed_seq, listed_at, is_behind)"
+        f" VALUES {values_clause(19, rows)} ON CONFLICT (id) DO NOTHING{RETURNING_ONE}"
+    )
 
 
-def session_insert(row: Sequence[Any], last_message_id: str) -> Statement:
-    """Insert the columns of a session, without its hash; returns no row if its id exists."""
+def new_session_columns(row: Sequence[Any], last_message_id: str) -> tuple[Any, ...]:
+    """Return the columns of a new session, of those before its hash."""
     parent_seq, last_seq, updated_at = row[9], row[10], row[12]
     is_behind = last_seq > parent_seq
-    columns = (*row, _session_hash(row), last_message_id, parent_seq, list_bucket(updated_at), int(is_behind))
-    return _SESSION_INSERT, columns
+    return (*row, _session_hash(row), last_message_id, parent_seq, list_bucket(updated_at), int(is_behind))
 
 
 def existing_session(session_id: str) -> ConflictError:

@@ -9,6 +9,7 @@ Invariant: a method returns only after its change has the ``durability`` of the 
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import functools
 import os
@@ -134,6 +135,10 @@ class Store:
     async def _write(self, operation: AnyOperation[Outcome]) -> Outcome:
         """Run an operation in its own transaction, and return when it is committed."""
         raise NotImplementedError
+
+    def _start_write(self, operation: AnyOperation[Outcome]) -> asyncio.Future[Outcome]:
+        """Start ``_write``, and return the future of its result."""
+        return asyncio.get_running_loop().create_task(self._write(operation))
 
     async def _commit(self, operation: AnyOperation[Outcome]) -> tuple[Outcome, Awaitable[Any]]:
         """Run an operation in its own transaction; return its result, and what to await until no power cut can lose it.

@@ -1,9 +1,10 @@
 """Commit quick operations on the event loop, and sync them in a thread.
 
 A statement that touches a few rows takes microseconds. In a thread it takes several times as long, because the thread
-and the event loop exchange the interpreter lock for each statement. Quick operations of one turn of the
+and the event loop exchange the interpreter lock for each statement. Quick operations of a few turns of the
 event loop are committed together, without a sync; a thread then syncs the log, while further groups are committed. One
-sync covers all groups that were committed before it started.
+sync covers all groups that were committed before it started. A turn of an idle event loop takes microseconds; one of a
+busy event loop takes longer and submits more, so groups grow with the load.
 
 If another process or the writer thread holds the lock file, if another program locks the database, or after a failure,
 the operations go to the writer thread (``write_scheduler``), so that the event loop never waits for a lock. It waits
@@ -40,9 +41,10 @@ from dragoman.store.engines.write_scheduler import (
     set_results,
     translate_error,
 )
-from dragoman.store.operation import AnyOperation, VolatileOperation
+from dragoman.store.operation import NO_GATHER, AnyOperation, VolatileOperation
 
 _MAX_GROUP: Final = 32  # operations per transaction
+_TURNS: Final = 3  # of the event loop between a submit and its commit
 _SYNCS_PER_CHECKPOINT: Final = 64  # before the writer thread checks the length of the log
 _sync_file: Final[Callable[[int], None]] = getattr(os, "fdatasync", os.fsync)
 
@@ -80,23 +82,25 @@ class LoopWriter:
         return self._connection is not None and asyncio.get_running_loop() is self.loop
 
     def submit(self, job: Job) -> None:
-        """Commit an operation with all others that are submitted before the event loop runs its next callbacks.
+        """Commit an operation with all others that are submitted in the next turns of the event loop.
 
         One that may wait is committed with those that are submitted meanwhile.
         """
         self._pending.append(job)
-        gather_s = getattr(job.operation, "gather_s", 0.0)
         if self._is_commit_due:
             return
-        if gather_s and len(self._pending) < _MAX_GROUP:
-            if self._timer is None:
-                self._timer = self.loop.call_later(gather_s, self._commit_pending)
-        else:
-            self._commit_soon()
+        gather = getattr(job.operation, "gather", NO_GATHER)
+        if len(self._pending) >= min(gather.size, _MAX_GROUP):
+            self._is_commit_due = True
+            self.loop.call_soon(self._commit_after, _TURNS - 1)
+        elif self._timer is None:
+            self._timer = self.loop.call_later(gather.timeout_s, self._commit_pending)
 
-    def _commit_soon(self) -> None:
-        self._is_commit_due = True
-        self.loop.call_soon(self._commit_pending)
+    def _commit_after(self, turns: int) -> None:
+        if turns:
+            self.loop.call_soon(self._commit_after, turns - 1)
+        elif self._pending:
+            self._commit_pending()
 
     def read(self, operation: AnyOperation[Any]) -> Any:
         """Run an operation that reads; ``apsw.BusyError`` if a thread has to wait for it."""
@@ -115,7 +119,8 @@ class LoopWriter:
         self._timer, self._is_commit_due = None, False
         jobs, self._pending = self._pending[:_MAX_GROUP], self._pending[_MAX_GROUP:]
         if self._pending:
-            self._commit_soon()
+            self._is_commit_due = True
+            self.loop.call_soon(self._commit_pending)
         outcomes = self._commit([job.operation for job in jobs])
         if outcomes is None:
             for job in jobs:

@@ -162,6 +162,13 @@ class SqliteStore(Store):
             )
         return await self._write_index(operation)
 
+    def _start_write(self, operation: AnyOperation[Outcome]) -> asyncio.Future[Outcome]:
+        writer = self._find_loop_writer(operation)  # a store on read-only media has none
+        if writer is None:
+            return super()._start_write(operation)
+        writer.submit(job := Job(operation))
+        return cast("asyncio.Future[Outcome]", job.future)
+
     async def _write_index(self, operation: AnyOperation[Outcome]) -> Outcome:
         writer = self._find_loop_writer(operation)
         if writer is None:

@@ -20,6 +20,7 @@ import asyncio
 import contextlib
 import errno
 import functools
+import itertools
 import os
 import queue
 from collections.abc import Callable, Iterable, Sequence
@@ -36,6 +37,7 @@ from dragoman.store.operation import (
     FOR_UPDATE,
     RETURNING_ONE,
     AnyOperation,
+    BatchOperation,
     Operation,
     VolatileOperation,
     validate_arguments,
@@ -300,12 +302,28 @@ def run_group(connection: apsw.Connection, operations: Sequence[AnyOperation[Any
     if len(operations) == 1 or all(isinstance(operation, Operation) for operation in operations):
         try:
             with transaction(connection):
-                return [run_operation(connection, operation) for operation in operations]
+                return _run_all(connection, operations)
         except Exception as error:
             if len(operations) == 1 or _is_database_failure(error):
                 raise
     with transaction(connection):
         return [_run_in_savepoint(connection, operation) for operation in operations]
+
+
+def _run_all(connection: apsw.Connection, operations: Sequence[AnyOperation[Any]]) -> list[Any]:
+    """Run operations in order; those of one kind that follow each other run as one."""
+    outcomes: list[Any] = []
+    for steps, group in itertools.groupby(operations, key=_batch_steps):
+        if steps is None:
+            outcomes += [run_operation(connection, operation) for operation in group]
+        else:
+            items = [operation.item for operation in group if isinstance(operation, BatchOperation)]
+            outcomes += run_operation(connection, steps(items))
+    return outcomes
+
+
+def _batch_steps(operation: AnyOperation[Any]) -> Any:
+    return operation.steps if isinstance(operation, BatchOperation) else None
 
 
 def _is_database_failure(error: Exception) -> bool:
