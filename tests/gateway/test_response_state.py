@@ -64,8 +64,9 @@ async def test_a_response_is_continued_on_any_provider(gateway_server: ServerFix
     assert session.last_seq == 6
 
 
-async def test_a_conversation_collects_its_items(gateway_server: ServerFixture) -> None:
-    fake = gateway_server.fakes["anthropic"]
+@pytest.mark.parametrize("model", ["anthropic", "openai_responses"])
+async def test_a_conversation_collects_its_items(gateway_server: ServerFixture, model: str) -> None:
+    fake = gateway_server.fakes[model]
     fake.answer_with(say("First."))
     fake.answer_with(say("Second."))
 
@@ -73,7 +74,9 @@ async def test_a_conversation_collects_its_items(gateway_server: ServerFixture) 
         with sdk(gateway_server) as client:
             conversation = client.conversations.create(metadata={"a": "b"})
             for question in ("One?", "Two?"):
-                client.responses.create(model="anthropic", input=question, conversation=conversation.id)
+                response = client.responses.create(model=model, input=question, conversation=conversation.id)
+                assert response.conversation is not None
+                assert response.conversation.id == conversation.id
             assert client.conversations.retrieve(conversation.id).metadata == {"a": "b"}
             items = client.conversations.items.list(conversation.id, order="asc").data
             texts = [item.content[0].text for item in items]  # type: ignore[union-attr]

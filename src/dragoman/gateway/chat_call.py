@@ -44,6 +44,7 @@ from dragoman.gateway.translation import (
     SIGNATURE_MARK,
     CallerForm,
     StreamTranslator,
+    is_answer,
     loss_names,
     read_reply,
     translate_request,
@@ -345,7 +346,7 @@ class ChatCall:
             body = self._complete_body(body)
             await self._record(target, reply, attempt.losses, self._response_of(body))
             return self._native_response(target, response, self._with_previous(body))
-        if reply.fault is not None:
+        if reply.fault is not None and not is_answer(reply):
             return Failure(reply.fault, target)
         written = plain or write_reply(reply, await self._caller_form(target))
         losses = (*attempt.losses, *written.losses)
@@ -468,7 +469,7 @@ class ChatCall:
         names = self._client_request.fields
         echo = echo_request({name: self._client_request.value(name) for name in names if name != "input"})
         if self._state is not None:
-            echo["previous_response_id"] = self._state.previous_response_id
+            echo |= self._state.echo
         return echo
 
     def _completer(self) -> ResponseCompleter | None:
@@ -483,10 +484,10 @@ class ChatCall:
 
     def _with_previous(self, body: bytes) -> bytes:
         """Return the provider's response with the id that the gateway resolved in its place."""
-        if self._state is None or self._state.previous_response_id is None:
+        if self._state is None or not any(self._state.echo.values()):
             return body
         fields = msgspec.json.decode(body, type=dict[str, msgspec.Raw])
-        return with_fields(fields, previous_response_id=self._state.previous_response_id)
+        return with_fields(fields, **self._state.echo)
 
     def _response_of(self, body: bytes) -> dict[str, Any] | None:
         """Return the provider's response, if it may be stored for the Responses API."""

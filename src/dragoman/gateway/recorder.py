@@ -323,8 +323,15 @@ def _is_same_answer(message: Message, original: Message) -> bool:
 
 def _with_call_ids(content: Sequence[ContentBlock], repeated: Sequence[ContentBlock]) -> tuple[ContentBlock, ...]:
     """Return the stored blocks with the ids of calls to which the results of the request refer."""
-    ids = iter([block.id for block in repeated if isinstance(block, CallBlock)])
-    return tuple(block.replace(id=next(ids)) if isinstance(block, CallBlock) else block for block in content)
+    calls = iter([block for block in repeated if isinstance(block, CallBlock)])
+    return tuple(_with_id_of(block, next(calls)) if isinstance(block, CallBlock) else block for block in content)
+
+
+def _with_id_of(block: CallBlock, repeated: CallBlock) -> CallBlock:
+    """Return a stored call with the id of the repeated one; also its id on the wire, if the provider issued none."""
+    raw = block.provider_raw or {}
+    issued = raw.get("id") or (repeated.provider_raw or {}).get("id")
+    return block.replace(id=repeated.id, provider_raw={**raw, "id": issued} if issued else block.provider_raw)
 
 
 def hide_content(message: Message) -> Message:

@@ -40,6 +40,12 @@ class ResponseState(msgspec.Struct, frozen=True, kw_only=True):
     conversation_id: str | None = None
     is_stored: bool = True
 
+    @property
+    def echo(self) -> dict[str, Any]:
+        """The fields of the response that name what the request continues."""
+        fields: dict[str, Any] = {"previous_response_id": self.previous_response_id}
+        return fields if self.conversation_id is None else {**fields, "conversation": {"id": self.conversation_id}}
+
 
 async def resolve_state(gateway: Gateway, client_request: ClientRequest) -> tuple[ClientRequest, ResponseState | None]:
     """Return a request with the items that it refers to, and its state; no state if nothing is stored."""
@@ -152,9 +158,7 @@ def stored_response(state: ResponseState | None, response: dict[str, Any] | None
     """Return the response to store; none if the caller does not want it, or if it has no id."""
     if state is None or response is None or not state.is_stored or not isinstance(response.get("id"), str):
         return None
-    body = {**response, "previous_response_id": state.previous_response_id, "store": True}
-    if state.conversation_id is not None:
-        body["conversation"] = {"id": state.conversation_id}
+    body = {**response, **state.echo, "store": True}
     return StoredObject(id=response["id"], created_at=now, body=body, input=state.input)
 
 

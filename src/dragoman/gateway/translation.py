@@ -39,7 +39,7 @@ from dragoman.event import (
     UsageUpdate,
     mark_unusable,
 )
-from dragoman.exchange import Fault, Loss, Reply, Request, Written
+from dragoman.exchange import Fault, Loss, Reply, Request, StopReason, Written
 from dragoman.gateway.tool_forms import ToolForms
 from dragoman.ids import ToolIds
 from dragoman.message import (
@@ -72,6 +72,8 @@ _SIGNATURE: Final = "dragoman."  # of reasoning of another dialect: base64 of dr
 SIGNATURE_MARK: Final = base64.b64encode(_SIGNATURE.encode())  # the beginning of all of these signatures
 _ITEM_END: Final = "~"  # between the id of a reasoning item and its signature
 _MAX_ID_LENGTH: Final = 64
+_SIGNED: Final = ("anthropic", "bedrock_converse", "gemini", "openai_responses")  # dialects whose reasoning is signed
+_INPUT_AS_TEXT: Final = ("cohere", "openai_chat", "openai_responses")  # their clients parse the input of a call
 _CALLS_AND_RESULTS: Final = (ToolUseBlock, InvalidToolUseBlock, ToolResultBlock)
 _STREAM_END: Final = b"data: [DONE]\n\n"  # Open Responses demands it; clients of OpenAI ignore it
 
@@ -160,6 +162,11 @@ def read_reply(dialect: str, body: bytes) -> Reply:
     return mark_unusable(reply)
 
 
+def is_answer(reply: Reply) -> bool:
+    """Whether the caller receives a reply as an answer. An empty one is, as in a stream: models end a turn so."""
+    return reply.fault is None or reply.fault.code == "empty_response"
+
+
 class CallerForm(msgspec.Struct, frozen=True):
     """The facts about a call that its reply depends on, if the caller has another dialect."""
 
@@ -180,6 +187,8 @@ class CallerForm(msgspec.Struct, frozen=True):
 
 def write_reply(reply: Reply, form: CallerForm) -> Written:
     """Write a reply for a caller of another dialect."""
+    if reply.fault is not None and is_answer(reply):
+        reply = reply.replace(content=(), stop_reason=StopReason.END_TURN, fault=None)
     content = tuple(_to_client_block(block, form) for block in reply.content)
     named = reply.replace(content=content, model=reply.model or form.model)
     written: Written = dialects.load(form.dialect).write_reply(named)
@@ -238,7 +247,10 @@ class StreamTranslator:
         self._call_ids: dict[int, ProviderRaw] = {}
         self._item_ids: dict[int, str] = {}  # of reasoning
         self._texts: set[int] = set()  # calls of tools that take one text; they are written whole
-        self._thought: ThinkingDelta | None = None  # the end of reasoning that a caller of the Messages API sees open
+        self._empty: set[int] = set()  # calls without input so far
+        self._empty_end: ToolUseEnd | None = None  # of such a call; the next event decides whether it was cut off
+        self._signed: set[int] = set()  # reasoning whose signature has arrived
+        self._thought: int | None = None  # reasoning that has no end yet
         self._with_usage = with_usage
         self.accumulator = Accumulator()
         self.fault: Fault | None = None
@@ -267,22 +279,54 @@ class StreamTranslator:
         if type(event) is TextDelta:  # most events are; the text is the same for the caller
             self.accumulator.add(event)
             self.has_content = True
-            return self._end_thought() + self._writer.feed(event)
+            return self._end_parts(event) + self._writer.feed(event)
         self._note(event)
         if isinstance(event, MessageComplete):
             self._writer.identity = {**self._form.identity, **self._form.end_fields()}
         if isinstance(event, UsageUpdate) and not self._with_usage:
             return b""
-        data = self._end_thought() if isinstance(event, ToolUseStart | BlockComplete) else b""
+        data = self._end_parts(event)
         client_event = self._to_client_event(event)
         return data + self._writer.feed(client_event) if client_event is not None else data
 
+    def _end_parts(self, event: StreamEvent) -> bytes:
+        """End the reasoning and the call before an event that starts another part, or that ends the message."""
+        if self._thought is None and self._empty_end is None:
+            return b""
+        match event:
+            case ThinkingDelta(index=index) if index == self._thought:
+                return b""
+            case TextDelta() | ThinkingDelta() | ToolUseStart() | ToolUseEnd() | BlockComplete():
+                return self._end_thought() + self._end_empty_call(is_whole=True)
+            case MessageComplete(stop_reason=reason):
+                return self._end_thought() + self._end_empty_call(is_whole=reason is not StopReason.MAX_TOKENS)
+            case _:
+                return b""
+
     def _end_thought(self) -> bytes:
-        """End reasoning before another block starts: the Messages API has one open block at a time."""
+        """End reasoning. Without a signature of its provider it gets one with its origin.
+
+        The Messages API has one open block at a time, and rejects reasoning without a signature later.
+        """
         if self._thought is None:
             return b""
-        end, self._thought = self._thought, None
-        return self._writer.feed(end)
+        index, self._thought = self._thought, None
+        signature = self._own_signature(index)
+        if signature is None and self._dialect != "anthropic":
+            return b""
+        return self._writer.feed(ThinkingDelta(index, "", signature, _own_reasoning(self._dialect)))
+
+    def _end_empty_call(self, *, is_whole: bool) -> bytes:
+        """End a call without input. Clients parse the input, so that of a whole call is an empty object."""
+        if self._empty_end is None:
+            return b""
+        end, self._empty_end = self._empty_end, None
+        data = self._writer.feed(ToolUseInputDelta(end.index, "{}")) if is_whole else b""
+        return data + self._writer.feed(end)
+
+    def _own_signature(self, index: int) -> str | None:
+        """Return a signature with the origin of reasoning; none if its provider has signed it."""
+        return None if index in self._signed else _sign(None, self._origin, self._item_ids.get(index))
 
     def _note(self, event: StreamEvent) -> None:
         self.accumulator.add(event)
@@ -305,27 +349,44 @@ class StreamTranslator:
                 return None
             case ToolUseInputDelta(index=index) if index in self._texts:
                 return None
+            case ToolUseInputDelta(index=index, partial_json=text):
+                if text:
+                    self._empty.discard(index)
+                return event
             case ToolUseEnd(index=index) if index in self._texts:
                 return self._whole_call(index)
             case ToolUseStart(index=index, name=name, provider_raw=raw):
                 self._call_ids[index] = notes = self._form.call_notes(name, raw)
+                if self._dialect in _INPUT_AS_TEXT:
+                    self._empty.add(index)
                 return event.replace(name=self._form.tools.caller_name(name), provider_raw=notes)
             case ToolUseEnd(index=index):
-                return event.replace(provider_raw=self._end_notes(index))
+                end = event.replace(provider_raw=self._end_notes(index))
+                if index not in self._empty:
+                    return end
+                self._empty_end = end
+                return None
             case BlockComplete(block=block):
                 return event.replace(block=_to_client_block(block, self._form))
-            case ThinkingDelta(index=index, signature=signature):
-                if (item_id := _item_id(event.provider_raw)) is not None:
-                    self._item_ids[index] = item_id
-                signed = _sign(signature, self._origin, self._item_ids.get(index)) if signature is not None else None
-                own = _own_reasoning(self._dialect)
-                if self._dialect == "anthropic" and event.text:
-                    self._thought = ThinkingDelta(index, "", None, own)
-                return event.replace(signature=signed, provider_raw=own)
+            case ThinkingDelta():
+                return self._to_client_thought(event)
             case StreamError(fault=fault):
                 return event.replace(fault=self._to_client_fault(fault), provider_raw=None)
             case _:
                 return event
+
+    def _to_client_thought(self, delta: ThinkingDelta) -> ThinkingDelta:
+        index, signature = delta.index, delta.signature or None
+        if (item_id := _item_id(delta.provider_raw)) is not None:
+            self._item_ids[index] = item_id
+        if signature is not None:
+            self._signed.add(index)
+            signature = _sign(signature, self._origin, self._item_ids.get(index))
+        elif not delta.text and self._thought == index and self._dialect == "anthropic":  # it closes the block
+            signature = self._own_signature(index)
+        if delta.text and self._dialect in _SIGNED:
+            self._thought = index
+        return delta.replace(signature=signature, provider_raw=_own_reasoning(self._dialect))
 
     def _whole_call(self, index: int) -> BlockComplete | None:
         block = self.accumulator.blocks[index]

@@ -21,6 +21,7 @@ import msgspec
 from dragoman.event import StreamError
 from dragoman.exchange import ErrorClass, Fault
 
+PAYMENT_REQUIRED: Final = 402
 HEAD_BYTES: Final = 1024
 _TAIL_BYTES: Final = 4096
 BYTE_ORDER_MARK: Final = b"\xef\xbb\xbf"

@@ -113,7 +113,7 @@ def _apply_row(limits: Limits, model: Model) -> Limits:
     changes: dict[str, Any] = {}
     image_types = limits.media_types.get("image")
     if not capabilities.supports_images:
-        image_types = ()
+        image_types = () if model.is_declared else image_types  # of an unknown model the provider decides
     elif capabilities.accepted_image_media_types:
         image_types = capabilities.accepted_image_media_types
     if image_types is not None:

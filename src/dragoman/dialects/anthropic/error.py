@@ -8,7 +8,7 @@ from typing import Any, Final
 from dragoman.dialects.anthropic.blocks import NAME
 from dragoman.exchange import ErrorClass, Fault, Written
 from dragoman.jsontext import text_or_none
-from dragoman.wire.faults import classify_status, make_fault, parse_error_body
+from dragoman.wire.faults import PAYMENT_REQUIRED, classify_status, make_fault, parse_error_body
 
 _ERROR_TYPES: Final = {
     "overloaded_error": ("overloaded", ErrorClass.RATE_LIMIT),
@@ -22,6 +22,8 @@ _ERROR_TYPES: Final = {
     "timeout_error": ("timeout", ErrorClass.NETWORK),
     "api_error": ("server_error", ErrorClass.SERVER_ERROR),
 }
+
+_STATUS_TYPES: Final = {413: "request_too_large", PAYMENT_REQUIRED: "billing_error"}
 
 
 def read_error(status: int | None, headers: Mapping[str, str], body: Any) -> Fault:
@@ -43,7 +45,7 @@ def read_error(status: int | None, headers: Mapping[str, str], body: Any) -> Fau
 def write_error(fault: Fault) -> Written:
     """Write the fault as an error of this API."""
     kinds = {code: kind for kind, (code, _) in reversed(_ERROR_TYPES.items())}
-    kind = "request_too_large" if fault.status == 413 else kinds.get(fault.code, "api_error")
+    kind = _STATUS_TYPES.get(fault.status or 0) or kinds.get(fault.code, "api_error")
     error = {"type": fault.provider_code or kind, "message": fault.message}
     wire = {"type": "error", "error": error}
     return Written({**wire, "request_id": fault.request_id} if fault.request_id else wire)

@@ -10,7 +10,7 @@ import msgspec
 from dragoman.dialects.openai_chat.blocks import NAME
 from dragoman.exchange import ErrorClass, Fault, Written
 from dragoman.jsontext import text_or_none
-from dragoman.wire.faults import classify_status, make_fault, parse_error_body
+from dragoman.wire.faults import PAYMENT_REQUIRED, classify_status, make_fault, parse_error_body
 
 _ERROR_TYPES: Final = {
     "rate_limit_exceeded": ("rate_limited", ErrorClass.RATE_LIMIT),
@@ -138,5 +138,7 @@ def _find_error(body: Any) -> dict[str, Any]:
 def write_error(fault: Fault) -> Written:
     """Write the fault as an error of this API."""
     kind, code = _WIRE_TYPES.get(fault.code, ("server_error", fault.code))
+    if fault.status == PAYMENT_REQUIRED:
+        kind = code = "insufficient_quota"
     native_code = fault.provider_code if fault.provider == NAME else None
     return Written({"error": {"message": fault.message, "type": kind, "param": None, "code": native_code or code}})

@@ -9,7 +9,7 @@ from typing import Any, Final
 from dragoman.dialects.openai_responses.blocks import NAME
 from dragoman.exchange import ErrorClass, Fault, Written
 from dragoman.jsontext import text_or_none
-from dragoman.wire.faults import classify_status, make_fault, parse_error_body
+from dragoman.wire.faults import PAYMENT_REQUIRED, classify_status, make_fault, parse_error_body
 
 _ERROR_CODES: Final = {
     "server_error": ("server_error", ErrorClass.SERVER_ERROR),
@@ -25,6 +25,7 @@ _ERROR_CODES: Final = {
     "previous_response_not_found": ("not_found", ErrorClass.INVALID_REQUEST),
     "invalid_prompt": ("invalid_request", ErrorClass.INVALID_REQUEST),
     "vector_store_timeout": ("timeout", ErrorClass.NETWORK),
+    "timeout": ("timeout", ErrorClass.NETWORK),
     "rate_limit_error": ("rate_limited", ErrorClass.RATE_LIMIT),
     "authentication_error": ("unauthorized", ErrorClass.AUTH),
     "permission_error": ("forbidden", ErrorClass.AUTH),
@@ -35,6 +36,8 @@ _ERROR_CODES: Final = {
     "invalid_request_error": ("invalid_request", ErrorClass.INVALID_REQUEST),
 }
 _WIRE_CODES: Final = {code: word for word, (code, _) in reversed(_ERROR_CODES.items())}
+# Codes of HTTP errors, where the codes of failed responses would name another cause.
+_HTTP_CODES: Final = {"forbidden": "permission_error", "timeout": "timeout"}
 _WIRE_TYPES: Final = {  # type of an error on the wire, beside its code
     ErrorClass.RATE_LIMIT: "rate_limit_error",
     ErrorClass.AUTH: "authentication_error",
@@ -103,4 +106,8 @@ def provider_code(fault: Fault) -> str:
 def write_error(fault: Fault) -> Written:
     """Write the fault as an error of this API."""
     kind = _WIRE_TYPES.get(fault.error_class, "server_error")
-    return Written({"error": {"message": fault.message, "type": kind, "param": None, "code": provider_code(fault)}})
+    is_own = fault.provider == NAME and fault.provider_code is not None
+    code = provider_code(fault)
+    if not is_own and fault.status != PAYMENT_REQUIRED:
+        code = _HTTP_CODES.get(fault.code, code)
+    return Written({"error": {"message": fault.message, "type": kind, "param": None, "code": code}})
