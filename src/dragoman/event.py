@@ -509,7 +509,9 @@ class Accumulator:
     def _to_block(self, block: _OpenText | _OpenCall | ContentBlock) -> ContentBlock:
         if isinstance(block, _OpenText):
             return block.block()
-        return block.invalid("the call was cut off") if isinstance(block, _OpenCall) else block
+        if isinstance(block, _OpenCall):
+            return block.invalid("the call was cut off", block.start.provider_raw)
+        return block
 
     def _find_fault(self, content: tuple[ContentBlock, ...]) -> Fault | None:
         """Find a fault that no event has reported: no end, no content, or an invalid call."""

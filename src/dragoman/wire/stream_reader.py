@@ -203,6 +203,8 @@ class BaseStreamReader:
 
     def _read_frame(self, frame: Frame, events: list[StreamEvent]) -> None:
         data = frame.data if self._head is None else frame.data.removeprefix(BYTE_ORDER_MARK)
+        if not data.strip():
+            return  # some proxies keep a connection alive with events without data
         if not self._has_lines:
             self._head = None
         if data.strip() in _DONE_MARKERS:

@@ -33,7 +33,7 @@ from dragoman.exchange import (
     Written,
 )
 from dragoman.jsontext import accepts_json_text, expect_list, expect_object, flag_or_none, integer_or_none, text_or_none
-from dragoman.message import ContentBlock, Message, ProviderRaw, Role, TextBlock
+from dragoman.message import ContentBlock, ImageBlock, Message, ProviderRaw, Role, TextBlock
 from dragoman.wire.losses import summary_changes
 from dragoman.wire.message_builder import MessageBuilder
 from dragoman.wire.preparation import Quirks, prepare_request
@@ -186,7 +186,14 @@ def _read_message(message: Any, where: str, builder: MessageBuilder) -> None:
                 fast_path.read_block(item, builder) or read_block(expect_object(item, f"{where}.content"), builder)
                 for item in group
             ]
-            builder.add(_ROLES[role], blocks, raw)
+            builder.add(_ROLES[role], [*map(_mark_image, blocks)] if role == "assistant" else blocks, raw)
+
+
+def _mark_image(block: ContentBlock) -> ContentBlock:
+    """Mark an image in a message of the model as native: the API rejects images of other providers there."""
+    if type(block) is not ImageBlock or block.provider_raw is not None:
+        return block
+    return block.replace(provider_raw={"dialect": NAME})
 
 
 def _make_message_notes(

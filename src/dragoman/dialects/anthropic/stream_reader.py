@@ -188,7 +188,7 @@ class StreamReader(BaseStreamReader):
             return
         if not self._message or index != len(self._blocks):
             raise EventOrderError(f"content_block_start for block {index} is out of order")
-        block = _Block(index, dict(expect_object(wire.get("content_block"), "content_block_start")))
+        block = _Block(index, _with_text(expect_object(wire.get("content_block"), "content_block_start")))
         self._blocks.append(block)
         self._select(block if block.delta_type is not None else None)
         match block.kind:
@@ -237,8 +237,8 @@ class StreamReader(BaseStreamReader):
                 block.wire["signature"] = signature
             case {"type": "citations_delta", "citation": citation}:
                 block.fragments.setdefault("citations", []).append(citation)
-            case {"type": "compaction_delta", "content": str(content)}:
-                block.fragments.setdefault("content", []).append(content)
+            case _ if block.delta_type is None:
+                _merge_delta(block, delta)
 
     def _open_block(self, wire: dict[str, Any]) -> _Block | None:
         index = _index(wire)
@@ -296,6 +296,13 @@ def _index(wire: dict[str, Any]) -> int:
     return index if type(index) is int else -1
 
 
+def _with_text(block: dict[str, Any]) -> dict[str, Any]:
+    """Return a block with its text; some compatible servers start a block without one."""
+    kind = str(block.get("type"))
+    is_bare = kind in ("text", "thinking") and block.get(kind) is None
+    return {**block, kind: ""} if is_bare else dict(block)
+
+
 def _make_start_notes(message: dict[str, Any]) -> ProviderRaw | None:
     """Return the notes about the reply as far as its start contains them, and the usage before its first token."""
     default = default_reply(Reply(stop_reason=StopReason.END_TURN, model=text_or_none(message.get("model"))))
@@ -317,6 +324,20 @@ def _add_fragment(block: _Block, kind: str, key: str, text: str, events: list[St
     if text:
         block.has_text = True
         events.append(block.event(block.index, text))
+
+
+def _merge_delta(block: _Block, delta: dict[str, Any]) -> None:
+    """Add a delta to a block that is emitted whole: texts grow, other values replace what the block has.
+
+    The delta of a compaction has a ``content`` and an ``encrypted_content``; either may be null.
+    """
+    for key, value in delta.items():
+        if key == "type" or value is None:
+            continue
+        if isinstance(value, str):
+            block.fragments.setdefault(key, []).append(value)
+        else:
+            block.wire[key] = value
 
 
 def _extend_list(items: Any, more: list[Any]) -> list[Any]:

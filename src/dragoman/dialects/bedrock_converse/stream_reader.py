@@ -52,6 +52,8 @@ _KINDS_WITH_START: Final = (
     "toolResult",
     "image",
 )  # blocks with a contentBlockStart; others start with a delta
+_KNOWN_KINDS: Final = (*_KINDS_WITH_START, "text", "reasoning", "redacted")
+_EMPTY_DELTAS: Final[tuple[Any, ...]] = ({}, {"reasoningContent": {}})  # sent between the deltas of a block
 _NATIVE: Final = {"dialect": NAME, "own": True}
 _Handler = Callable[["StreamReader", dict[str, Any], list[StreamEvent]], None]
 
@@ -210,6 +212,8 @@ class StreamReader(BaseStreamReader):
     def _read_block_delta(self, wire: dict[str, Any], events: list[StreamEvent]) -> None:
         index, delta = _get_index(wire), wire.get("delta")
         block = self._blocks.get(index)
+        if delta in _EMPTY_DELTAS and (block is None or block.is_open):
+            return
         if block is None and self._may_open(index):
             block = self._open_block(index, None, {})  # text and reasoning start with their first delta
         if block is None or not block.is_open or not isinstance(delta, dict):
@@ -217,6 +221,8 @@ class StreamReader(BaseStreamReader):
         kind = _delta_kind(delta)
         if block.kind is None and kind not in _KINDS_WITH_START:
             block.kind = kind
+        if kind is not None and kind not in _KNOWN_KINDS and block.kind in _KNOWN_KINDS:
+            return  # a delta of a newer version
         if kind is None or block.kind != kind:
             raise EventOrderError(f"contentBlockDelta of kind {kind} for block {index}, which has another type")
         self._add_delta(index, block, delta, events)

@@ -192,7 +192,10 @@ def _result_from_base(message: Wire, calls: dict[str, Wire]) -> Wire:
 
 
 def _output_from_base(part: Wire) -> Wire:
-    data = part["document"].get("data") if part.get("type") == "document" else part.get("text")
+    data = part.get("text")
+    if part.get("type") == "document":
+        document = part.get("document")
+        data = document.get("data") if isinstance(document, dict) else document
     return data if isinstance(data, dict) else {"text": data}
 
 

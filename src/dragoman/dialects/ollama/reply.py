@@ -31,7 +31,12 @@ from dragoman.wire.residue import apply_diff, get_notes, make_notes
 from dragoman.wire.support import reply_losses
 from dragoman.wire.tool_definitions import is_unusable, mark_cut_calls
 
-STOP_REASONS: Final = {"stop": StopReason.END_TURN, "length": StopReason.MAX_TOKENS}
+STOP_REASONS: Final = {
+    "stop": StopReason.END_TURN,
+    "length": StopReason.MAX_TOKENS,
+    "load": StopReason.END_TURN,  # a request without messages only loads or unloads the model
+    "unload": StopReason.END_TURN,
+}
 PLACEHOLDER_TIME: Final = "1970-01-01T00:00:00Z"  # required by the API; a reply has no time
 REPEATED_FIELDS: Final = ("model", "created_at")  # of every line of a stream
 _UNUSABLE: Final = {  # faults of replies with a normal done reason, and that reason

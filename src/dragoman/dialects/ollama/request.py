@@ -133,14 +133,16 @@ def _read_message(wire: dict[str, Any], where: str, builder: MessageBuilder, cal
         result = _read_result(wire, where, builder, calls)
         builder.add(Role.TOOL, [result], parent_id=result.tool_use_id)
         return
-    if role not in ("user", "assistant", "system"):
+    is_known = role in ("user", "assistant", "system")
+    if type(role) is not str or not role or not (is_known or wire.get("content")):
         raise FormatError(f"expected the role user, assistant, system or tool, not {role!r}", where=f"{where}.role")
     blocks = read_blocks(wire, where, builder, f"{len(builder.messages)}#")
     if not blocks and role != "assistant":
         blocks = [TextBlock("")]
     calls.add(blocks)
     form = content_form(wire)
-    builder.add(Role(role), blocks, make_notes(NAME, default_message(role, blocks, form), wire, form=form))
+    canonical_role = Role(role) if is_known else Role.unknown(role)  # passed to the template of the model
+    builder.add(canonical_role, blocks, make_notes(NAME, default_message(role, blocks, form), wire, form=form))
 
 
 def _read_result(wire: dict[str, Any], where: str, builder: MessageBuilder, calls: _CallIndex) -> ToolResultBlock:

@@ -446,7 +446,7 @@ def _write_reasoning(reasoning: Reasoning | None, option_keys: Mapping[str, str]
         case "enable_thinking":
             return reasoning.enabled
         case _:
-            return reasoning.effort
+            return None if reasoning.enabled is False else reasoning.effort
 
 
 def _option_losses(options: Options, option_keys: Mapping[str, str]) -> list[Loss]:
@@ -461,6 +461,6 @@ def _option_losses(options: Options, option_keys: Mapping[str, str]) -> list[Los
     if reasoning is not None and "reasoning" not in option_keys:
         if reasoning.budget_tokens is not None:
             losses.append(Loss("", "", "reasoning", NAME, "this API has an effort instead of a number of tokens"))
-        elif reasoning.enabled is not None and reasoning.effort is None:
+        elif reasoning.enabled is False or (reasoning.enabled is not None and reasoning.effort is None):
             losses.append(Loss("", "", "reasoning", NAME, "this API has an effort instead of a switch"))
     return losses

@@ -279,7 +279,7 @@ class StreamReader(BaseStreamReader):
         key, at = place = piece.place
         index = self._indexes.setdefault(place, len(self._indexes))
         match piece.kind:
-            case "call":
+            case "call" if place in self._open_places or key not in self._deferred_keys:
                 self._read_call(piece, index, events)
             case "text" | "thinking":
                 self._read_text(piece, index, events)

@@ -273,7 +273,10 @@ def read_part(wire: dict[str, Any], role: Role) -> ContentBlock:
     block, form = _read_known_part(wire, role)
     if block is None:
         return OpaqueBlock(NAME, wire, {"dialect": NAME, "form": "part"}, kind="file" if "file_id" in wire else None)
-    return block.replace(provider_raw=make_notes(NAME, _default_part(block, role, form), wire, form=form))
+    raw = make_notes(NAME, _default_part(block, role, form), wire, form=form)
+    if raw is None and type(block) is TextBlock and block.token_logprobs:
+        raw = {"dialect": NAME}  # marks them as native: probabilities of another API are not sent
+    return block.replace(provider_raw=raw)
 
 
 def _read_known_part(wire: dict[str, Any], role: Role) -> tuple[ContentBlock | None, str | None]:

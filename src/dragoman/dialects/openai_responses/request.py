@@ -412,7 +412,7 @@ def _write_options(request: Request) -> dict[str, Any]:
 
 
 def _write_reasoning(reasoning: Reasoning) -> dict[str, Any]:
-    effort = reasoning.effort or ("none" if reasoning.enabled is False else None)
+    effort = "none" if reasoning.enabled is False else reasoning.effort
     wire = {"effort": effort} if effort in _EFFORTS else {}
     return {**wire, "summary": reasoning.summary} if reasoning.summary in _SUMMARIES else wire
 

@@ -88,6 +88,11 @@ class StreamReader(BaseStreamReader):
 
     # The response
 
+    def _start_if_missing(self, wire: dict[str, Any], events: list[StreamEvent]) -> None:
+        """Start a response whose ``response.created`` was not sent: a background response, or another server."""
+        if not self._is_started:
+            self._start_response(wire, events)
+
     def _start_response(self, wire: dict[str, Any], events: list[StreamEvent]) -> None:
         if self._is_started:
             raise EventOrderError("response.created arrived twice")
@@ -158,6 +163,9 @@ class StreamReader(BaseStreamReader):
         self._start_item(place, expect_object(wire.get("item"), "response.output_item.added"), events)
 
     def _end_item(self, wire: dict[str, Any], events: list[StreamEvent]) -> None:
+        place = wire.get("output_index")
+        if type(place) is int and place > self._last_place:
+            self._add_item(wire, events)  # some servers send items only when they are done
         item = self._open_item(wire)
         self._finish_item(item, expect_object(wire.get("item"), "response.output_item.done"), events)
 
@@ -442,6 +450,7 @@ _MAX_NEW_PARTS: Final = 100  # that one event may start
 
 _HANDLERS: Final = {
     "response.created": StreamReader._start_response,
+    "response.in_progress": StreamReader._start_if_missing,
     "response.output_item.added": StreamReader._add_item,
     "response.output_item.done": StreamReader._end_item,
     "response.content_part.added": StreamReader._add_part,
