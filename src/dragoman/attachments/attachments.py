@@ -42,6 +42,7 @@ from dragoman.message import Attachment, AudioBlock, ContentBlock, DocumentBlock
 
 KEYS_VARIABLE: Final = "DRAGOMAN_SIGNING_KEYS"
 DEFAULT_BUCKET: Final = "agent-files"
+_DIRECT_TTL_S: Final = 60
 _DIALECT: Final = "attachments"  # not a dialect: dialects ignore it
 _INLINE_TYPES: Final = ("image/png", "image/jpeg", "image/gif", "image/webp")
 
@@ -164,9 +165,9 @@ class Attachments(Files):
         location = _check_owner(location, url_owner, owner)
         return await self.read(location.bucket, location.path, owner, declared_type, name)
 
-    async def direct_url(self, bucket: str, path: str, ttl_s: int = 60) -> str | None:
+    async def direct_url(self, bucket: str, path: str) -> str | None:
         """A URL of the storage itself, if it is configured to serve files: for a redirect after ``verify``."""
-        return await self._storage.direct_url(self._validate(bucket, path, None), min(ttl_s, MAX_TTL_S))
+        return await self._storage.direct_url(self._validate(bucket, path, None), _DIRECT_TTL_S)
 
     def _describe(self, path: str, mime_type: str, data: bytes, name: str | None) -> StoredFile:
         digest = hashlib.sha256(data).hexdigest()

@@ -355,15 +355,12 @@ class Bus(_Emitter):
         *,
         max_batch: int = 500,
         max_delay_s: float = 0.0,
-        session_ids: Iterable[str] | None = None,
         event_types: Iterable[str] | None = None,
-        actors: Iterable[Actor | str] | None = None,
-        limit: int = _LIMIT,
     ) -> Subscription:
         """Call ``handler`` with up to ``max_batch`` queued events, collected for at most ``max_delay_s`` seconds."""
-        event_filter = self._make_filter(session_ids, event_types, actors)
+        event_filter = self._make_filter(None, event_types, None)
         return self._register(
-            Subscription(name, handler, event_filter, limit=limit, max_batch=max_batch, max_delay_s=max_delay_s)
+            Subscription(name, handler, event_filter, limit=_LIMIT, max_batch=max_batch, max_delay_s=max_delay_s)
         )
 
     def _make_filter(

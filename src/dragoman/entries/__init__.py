@@ -73,8 +73,9 @@ from dragoman.entries.types import (
     USER_MESSAGE,
     Entry,
     Shape,
+    find_problems,
+    validate_entry,
 )
-from dragoman.entries.validation import find_problems, validate_entry
 from dragoman.entries.writer import entries_from_messages
 
 __all__ = [

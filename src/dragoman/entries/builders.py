@@ -13,8 +13,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from dragoman.entries import types
-from dragoman.entries.types import Entry
-from dragoman.entries.validation import validate_entry
+from dragoman.entries.types import Entry, validate_entry
 
 
 def create_user_message(

@@ -25,8 +25,8 @@ from dragoman.entries.types import (
     SYNTHESIS,
     TURN_MARKERS,
     Entry,
+    is_timestamp,
 )
-from dragoman.entries.validation import is_timestamp
 
 CONVERSATION_LIMIT: Final = 8  # entries, not pairs
 COMPLETION_TOOL: Final = "complete_task"

@@ -18,8 +18,7 @@ import msgspec
 
 from dragoman.entries import types
 from dragoman.entries.text import LIMITS, NO_LIMITS, describe_entry, entry_text
-from dragoman.entries.types import Entry
-from dragoman.entries.validation import is_timestamp, validate_entry
+from dragoman.entries.types import Entry, is_timestamp, validate_entry
 from dragoman.exchange import Loss
 from dragoman.ids import TOOL_ID, derive_ulid
 from dragoman.message import ContentBlock, Message, MessageMetadata, Role, TextBlock, ToolResultBlock, ToolUseBlock

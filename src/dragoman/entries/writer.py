@@ -16,8 +16,7 @@ from typing import Final
 from dragoman.entries import types
 from dragoman.entries.reader import UNKNOWN_TIME
 from dragoman.entries.text import describe_entry, entry_text, to_text
-from dragoman.entries.types import Entry
-from dragoman.entries.validation import find_problems
+from dragoman.entries.types import Entry, find_problems
 from dragoman.exchange import Loss, Written
 from dragoman.message import (
     ContentBlock,

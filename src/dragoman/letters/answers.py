@@ -27,16 +27,14 @@ _EXPECTED: Final = {
 }
 
 
-def answer_problems(
-    request: InputRequest, inputs: Mapping[str, Any], *, where: str = _WHERE, is_complete: bool = True
-) -> list[Problem]:
+def answer_problems(request: InputRequest, inputs: Mapping[str, Any], *, is_complete: bool = True) -> list[Problem]:
     """Return all problems of an answer. An incomplete answer may omit required inputs."""
-    return list(_problems(request, inputs, where, is_complete))
+    return list(_problems(request, inputs, is_complete))
 
 
-def _problems(request: InputRequest, inputs: Mapping[str, Any], where: str, is_complete: bool) -> Iterator[Problem]:
+def _problems(request: InputRequest, inputs: Mapping[str, Any], is_complete: bool) -> Iterator[Problem]:
     for requested in request.requested_inputs:
-        place = f"{where}.{requested.id}" if requested.id.isidentifier() else f"{where}[{requested.id[:100]!r}]"
+        place = f"{_WHERE}.{requested.id}" if requested.id.isidentifier() else f"{_WHERE}[{requested.id[:100]!r}]"
         if requested.id in inputs:
             if not _fits(requested, inputs[requested.id]):
                 what = f"expected {_describe_input(requested)}, got {_kind_of(inputs[requested.id])}"
@@ -46,7 +44,7 @@ def _problems(request: InputRequest, inputs: Mapping[str, Any], where: str, is_c
     ids = {requested.id for requested in request.requested_inputs}
     if others := len(inputs.keys() - ids):
         what = f"expected the ids that were asked for alone, got {others} other{'s' if others > 1 else ''}"
-        yield Problem(where, what, INVALID_ANSWER)
+        yield Problem(_WHERE, what, INVALID_ANSWER)
 
 
 def _fits(requested: RequestedInput, value: Any) -> bool:

@@ -105,12 +105,7 @@ class Trends(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def record_result(
-    store: Store,
-    letter: TaskResultLetter,
-    *,
-    team_id: str = "",
-    session: Session | None = None,
-    turn_id: str | None = None,
+    store: Store, letter: TaskResultLetter, *, team_id: str = "", session: Session | None = None
 ) -> Evaluation:
     """Record the evaluation in a letter. ``session`` is the session of the task, if known."""
     if letter.is_answer:
@@ -126,7 +121,7 @@ async def record_result(
         _record,
         store,
         session,
-        turn_id or letter.turn_id,
+        letter.turn_id,
         team_id=team_id,
         task_id=letter.task_id,
         agent_id=letter.sender_id,

@@ -54,10 +54,9 @@ _NO_POLICY: Final = PolicyStatus(policy=Policy())
 class PolicyFile:
     """A policy in the first existing file of a list."""
 
-    def __init__(self, places: Iterable[Path | str], registry: Registry, *, home: str | None = None) -> None:
+    def __init__(self, places: Iterable[Path | str], registry: Registry) -> None:
         self._places = tuple(str(place) for place in places)
         self._registry = registry
-        self._home = str(Path.home()) if home is None else home
         self._stamp: _Stamp | None = None
         self._last: PolicyStatus = _NO_POLICY
         self._good: PolicyStatus | None = None
@@ -94,7 +93,7 @@ class PolicyFile:
     def _read(self, path: str) -> PolicyStatus:
         try:
             text = _read_text(path)
-            policy = read_policy(parse_yaml(text, path), self._registry, home=self._home, origin=path)
+            policy = read_policy(parse_yaml(text, path), self._registry, home=str(Path.home()), origin=path)
         except PolicyError as error:
             good = self._good if self._good is not None and self._good.path == path else None
             return PolicyStatus(

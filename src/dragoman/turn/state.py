@@ -6,7 +6,7 @@ reads from a history which calls an earlier turn left without a result.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from decimal import Decimal
 from time import perf_counter
 from typing import Any, Final
@@ -228,7 +228,7 @@ class TurnState:
 class TurnUsage:
     """Calls, tokens, cost and time of one turn. Invariant: every charged call counts, even if it failed."""
 
-    def __init__(self, turn_id: str, clock: Callable[[], float] = perf_counter) -> None:
+    def __init__(self, turn_id: str) -> None:
         self.turn_id = turn_id
         self.model = ""
         self.llm_calls = 0
@@ -237,8 +237,7 @@ class TurnUsage:
         self.output_tokens = 0
         self.cost_usd: Decimal | None = None  # of the calls with a price; none if there is no such call
         self.unpriced_calls = 0
-        self._clock = clock
-        self._started_at = clock()
+        self._started_at = perf_counter()
         self.end: TurnEnd | None = None
 
     def add(self, usage: Usage) -> None:
@@ -258,7 +257,7 @@ class TurnUsage:
     @property
     def wall_time_s(self) -> float:
         """Seconds since the turn started."""
-        return self._clock() - self._started_at
+        return perf_counter() - self._started_at
 
     def make_end(
         self, stop_reason: StopReason, fault: Fault | None = None, pending: tuple[PendingCall, ...] = ()

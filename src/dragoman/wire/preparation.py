@@ -28,6 +28,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import msgspec
 
 from dragoman.exchange import Loss, Request
+from dragoman.media_types import detect_media_type
 from dragoman.message import (
     AudioBlock,
     ContentBlock,
@@ -59,11 +60,6 @@ _ROLES: Final = frozenset(Role)
 EMPTY: Final = "(no text)"
 START: Final = "(The conversation starts with the assistant.)"
 CONTINUE: Final = "Continue."
-_SIGNATURES: Final = (  # first bytes of a file, and its type
-    (b"\x89PNG\r\n\x1a\n", "image/png"),
-    (b"\xff\xd8\xff", "image/jpeg"),
-    (b"GIF8", "image/gif"),
-)
 _MEDIA: Final = MediaBlock.__args__
 
 
@@ -364,12 +360,10 @@ def _rejection_of(block: MediaBlock, media_type: str, limits: Limits) -> str | N
 def _find_image_type(data: str) -> str | None:
     """Return the type of an image by its first bytes; ``None`` if they are not known."""
     try:
-        start = base64.b64decode(data[:32])
+        media_type = detect_media_type(base64.b64decode(data[:32]))
     except (binascii.Error, ValueError):
         return None
-    if start[:4] == b"RIFF" and start[8:12] == b"WEBP":
-        return "image/webp"
-    return next((name for signature, name in _SIGNATURES if start.startswith(signature)), None)
+    return media_type if media_type is not None and media_type.startswith("image/") else None
 
 
 # --- order -----------------------------------------------------------------------------------------------------------

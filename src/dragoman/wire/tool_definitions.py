@@ -1,7 +1,7 @@
 """Tools in the shape of Chat Completions, and tool calls whose input is a text.
 
     read_tool(wire, dialect) -> tool                a definition, or an opaque tool of another kind
-    write_tool(tool, dialect, losses) -> wire       ``None`` for a tool that only another dialect has
+    write_tool(tool, dialect, losses, default)      ``None`` for a tool that only another dialect has
     write_tools(tools, default, dialect, losses)    the tools of a request; ``default`` writes one definition
     read_arguments(text) -> value, problem          the input of a call
     mark_cut_calls(reply, has_no_input) -> reply    calls that the output limit cut before their input
@@ -104,16 +104,10 @@ def _is_in(wire: dict[str, Any] | None, wires: list[dict[str, Any]]) -> bool:
     return any(other.get("type") == wire["type"] and other.get("name") == wire.get("name") for other in wires)
 
 
-def write_tool(
-    tool: Tool,
-    dialect: str,
-    losses: list[Loss],
-    default: ToolWriter = default_tool,
-    server_tool: ServerToolWriter | None = None,
-) -> dict[str, Any] | None:
-    """Return the tool on the wire."""
+def write_tool(tool: Tool, dialect: str, losses: list[Loss], default: ToolWriter) -> dict[str, Any] | None:
+    """Return the tool on the wire; ``default`` returns that of a tool without notes."""
     if isinstance(tool, OpaqueTool):
-        return write_opaque_tool(tool, dialect, losses, server_tool)
+        return write_opaque_tool(tool, dialect, losses)
     return _write_definition(tool, dialect, default)
 
 
@@ -126,7 +120,7 @@ def _write_definition(tool: ToolDefinition, dialect: str, default: ToolWriter) -
 
 
 def write_opaque_tool(
-    tool: OpaqueTool, dialect: str, losses: list[Loss], server_tool: ServerToolWriter | None
+    tool: OpaqueTool, dialect: str, losses: list[Loss], server_tool: ServerToolWriter | None = None
 ) -> dict[str, Any] | None:
     """Return a tool that the provider runs: as it was, or this API's tool of the same kind, which is noted."""
     if tool.dialect == dialect:

@@ -57,11 +57,11 @@ async def json_body(request: Request) -> Any:
     return await run_off_loop(len(data), read_json, data)
 
 
-async def json_bytes(request: Request, max_bytes: int = MAX_JSON_BYTES) -> bytes:
+async def json_bytes(request: Request) -> bytes:
     """The bytes of a JSON body."""
     if request.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
         raise ApiError(415, "unsupported_media_type", "The body must be application/json.")
-    return await read_body(request, max_bytes)
+    return await read_body(request, MAX_JSON_BYTES)
 
 
 async def read_body(request: Request, max_bytes: int) -> bytes:
