@@ -94,8 +94,9 @@ def read_plain(client_request: ClientRequest) -> PlainRequest | None:
     written = bytes(raw)
     if not written.count(b'"role"') == written.count(b'"content"') == len(texts):  # a name may occur twice
         return None
-    before, _, behind = body.partition(written)
-    if not _are_options(before, behind, tuple(fields)):
+    at = body.find(b"[", body.find(_FIELDS["messages"]))
+    before, behind = body[:at], body[at + len(written) :]
+    if not body.startswith(written, at) or not _are_options(before, behind, tuple(fields)):
         return None
     system = texts.pop(0).content if dialect == OPENAI and texts and texts[0].role == "system" else ""
     if not _are_turns(texts) or (system and not _is_plain_text(system)):
@@ -118,7 +119,7 @@ def _are_turns(texts: Sequence[_Message]) -> bool:
 
 
 def _is_plain_text(text: str) -> bool:
-    return bool(text) and not text[0].isspace() and not text[-1].isspace()
+    return bool(text) and text.strip() == text
 
 
 class _Template(msgspec.Struct, frozen=True):

@@ -35,7 +35,7 @@ from dragoman.gateway.model_lists import (
 from dragoman.gateway.model_names import ModelNames
 from dragoman.gateway.record_fast_path import RecordTemplates
 from dragoman.gateway.recorder import Recorder
-from dragoman.gateway.response_state import resolve_state
+from dragoman.gateway.response_state import DIALECT, resolve_state
 from dragoman.gateway.token_counts import count_tokens
 from dragoman.gateway.types import GatewayError, GatewayRequest, GatewayResponse
 from dragoman.gateway.upstream import Target
@@ -134,7 +134,9 @@ class Gateway:
     async def _chat(self, found: Match, request: GatewayRequest) -> GatewayResponse:
         client_request = await run_off_loop(len(request.body), requests.parse, found, request)
         requests.check_content(client_request)
-        client_request, state = await resolve_state(self, client_request)
+        state = None
+        if client_request.dialect == DIALECT:
+            client_request, state = await resolve_state(self, client_request)
         seed = await self._affinity_seed(client_request) if self.names.has_weights else ""
         resolution = self.names.find(client_request.model, client_request.reply_dialect, seed)
         if requests.is_load(client_request) and not self._speaks(resolution.models[0], "ollama"):
