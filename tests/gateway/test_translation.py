@@ -235,3 +235,66 @@ async def test_an_error_names_its_own_cause(
         sent = await gateway.post(client, "ollama:model", msgspec.json.encode(body))
     wire = msgspec.json.decode(sent.body)["error"]
     assert (sent.status, wire["type"], wire.get("code")) == (status, kind, code)
+
+
+def refuse_in_chat(*, stream: bool) -> bytes:
+    if stream:
+        return chat_stream(
+            {"role": "assistant", "content": "", "refusal": None}, {"refusal": "I"}, {"refusal": " won't."}
+        )
+    message = {"role": "assistant", "content": None, "refusal": "I won't."}
+    return msgspec.json.encode({"id": "c", "choices": [{"index": 0, "finish_reason": "stop", "message": message}]})
+
+
+def refuse_in_response(*, stream: bool) -> bytes:
+    part = {"type": "refusal", "refusal": "I won't."}
+    item = {"type": "message", "id": "msg_1", "role": "assistant", "status": "completed", "content": [part]}
+    response = {"id": "resp_1", "object": "response", "status": "completed", "output": [item]}
+    if not stream:
+        return msgspec.json.encode(response)
+    start = {"id": "resp_1", "object": "response", "status": "in_progress", "output": []}
+    place = {"item_id": "msg_1", "output_index": 0, "content_index": 0}
+    return frames(
+        {"type": "response.created", "response": start},
+        {"type": "response.output_item.added", "output_index": 0, "item": {**item, "content": []}},
+        {"type": "response.content_part.added", **place, "part": {**part, "refusal": ""}},
+        {"type": "response.refusal.delta", **place, "delta": "I"},
+        {"type": "response.refusal.delta", **place, "delta": " won't."},
+        {"type": "response.refusal.done", **place, "refusal": "I won't."},
+        {"type": "response.content_part.done", **place, "part": part},
+        {"type": "response.output_item.done", "output_index": 0, "item": item},
+        {"type": "response.completed", "response": response},
+    )
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("client", ["openai_chat", "openai_responses"])
+async def test_a_refusal_is_one_in_both_apis_of_openai(tmp_path: Path, client: str, stream: bool) -> None:
+    is_chat = client == "openai_chat"
+    upstream = "openai_responses" if is_chat else "openai_chat"
+    data = (refuse_in_response if is_chat else refuse_in_chat)(stream=stream)
+    async with open_gateway(tmp_path, play(data, stream=stream)) as gateway:
+        if stream:
+            wire = dialects.load(client).write_reply(await stream_reply(gateway, client, upstream)).wire
+        else:
+            wire = msgspec.json.decode(await ask(gateway, client, upstream))
+    if is_chat:
+        (choice,) = wire["choices"]
+        assert (choice["message"]["refusal"], choice["message"]["content"]) == ("I won't.", None)
+        assert choice["finish_reason"] == "stop"
+    else:
+        assert wire["output"][0]["content"] == [{"type": "refusal", "refusal": "I won't."}]
+        assert wire["status"] == "completed"
+
+
+@pytest.mark.parametrize("upstream", ["anthropic", "openai_responses"])
+async def test_a_response_in_the_background_is_complete_when_it_is_returned(tmp_path: Path, upstream: str) -> None:
+    data = msgspec.json.encode(
+        {"id": "resp_1", "object": "response", "status": "completed", "output": [], "tools": [], "tool_choice": "auto"}
+        if upstream == "openai_responses"
+        else {**EMPTY["anthropic"], "content": [{"type": "text", "text": "Hi"}]}
+    )
+    async with open_gateway(tmp_path, play(data), record="durable") as gateway:
+        wire = msgspec.json.decode(await ask(gateway, "openai_responses", upstream, background=True))
+        assert "background" not in gateway.upstream.requests[-1].json
+    assert wire["status"] == "completed"

@@ -30,6 +30,8 @@ ITEM_ID: Final = "item_"  # of items that arrived without an id
 _OUTPUT_ITEMS: Final = ("function_call_output", "custom_tool_call_output")
 _OPAQUE_ITEMS: Final = ("compaction", "item_reference")  # these may contain a call
 _MAX_CHAIN: Final = 10_000
+# A response is stored when it is complete: one that the provider still works on would stay as it is.
+_IN_FOREGROUND: Final = {"background": None}
 
 
 class ResponseState(msgspec.Struct, frozen=True, kw_only=True):
@@ -65,7 +67,8 @@ async def resolve_state(gateway: Gateway, client_request: ClientRequest) -> tupl
         is_stored=client_request.value("store") is not False,
     )
     if previous_id is None and conversation_id is None:
-        return client_request, state
+        is_deferred = client_request.value("background") is True
+        return (_with_values(client_request, **_IN_FOREGROUND) if is_deferred else client_request), state
     caller = client_request.request.caller
     earlier = local.find(previous_id) if local is not None else None
     if earlier is None:
@@ -100,8 +103,11 @@ def _check_outputs(earlier: list[Any], own: list[Any]) -> None:
 
 def with_input(client_request: ClientRequest, items: list[Any]) -> ClientRequest:
     """Return a request with these items, and without a reference to earlier ones."""
-    removed = {"previous_response_id": None, "conversation": None}
-    body = with_fields(client_request.fields, **removed, input=items)
+    return _with_values(client_request, previous_response_id=None, conversation=None, input=items, **_IN_FOREGROUND)
+
+
+def _with_values(client_request: ClientRequest, **values: Any) -> ClientRequest:
+    body = with_fields(client_request.fields, **values)
     fields = msgspec.json.decode(body, type=dict[str, msgspec.Raw])
     request = msgspec.structs.replace(client_request.request, body=body)
     return msgspec.structs.replace(client_request, request=request, fields=fields)

@@ -68,6 +68,8 @@ _OWN_REASONING: Final[dict[str, ProviderRaw]] = {
     "openai_chat": {"at": "reasoning_content"},
     "openai_responses": {"own": True},
 }
+# The note with which the APIs of OpenAI recognize a refusal that is a part of an answer.
+_REFUSALS: Final[dict[str, ProviderRaw]] = {"openai_chat": {"at": "refusal"}, "openai_responses": {"form": "refusal"}}
 _SIGNATURE: Final = "dragoman."  # of reasoning of another dialect: base64 of dragoman.<dialect>.<its signature>
 SIGNATURE_MARK: Final = base64.b64encode(_SIGNATURE.encode())  # the beginning of all of these signatures
 _ITEM_END: Final = "~"  # between the id of a reasoning item and its signature
@@ -189,6 +191,8 @@ def write_reply(reply: Reply, form: CallerForm) -> Written:
     """Write a reply for a caller of another dialect."""
     if reply.fault is not None and is_answer(reply):
         reply = reply.replace(content=(), stop_reason=StopReason.END_TURN, fault=None)
+    elif any(isinstance(block, TextBlock) and _is_refusal(block.provider_raw, form.dialect) for block in reply.content):
+        reply = reply.replace(stop_reason=StopReason.END_TURN)  # the part says it
     content = tuple(_to_client_block(block, form) for block in reply.content)
     named = reply.replace(content=content, model=reply.model or form.model)
     written: Written = dialects.load(form.dialect).write_reply(named)
@@ -205,7 +209,19 @@ def _to_client_block(block: ContentBlock, form: CallerForm) -> ContentBlock:
     if isinstance(block, ThinkingBlock):
         signature = _sign(block.signature, _origin(block.provider_raw), _item_id(block.provider_raw))
         return ThinkingBlock(block.text, signature, _own_reasoning(form.dialect))
+    if isinstance(block, TextBlock) and _is_refusal(block.provider_raw, form.dialect):
+        return block.replace(provider_raw=_own_refusal(form.dialect))
     return block
+
+
+def _is_refusal(raw: ProviderRaw | None, dialect: str) -> bool:
+    """Whether a text is a refusal by its notes, and the caller's dialect has refusals as well."""
+    notes = _REFUSALS.get(_origin(raw)) if raw is not None and dialect in _REFUSALS else None
+    return raw is not None and notes is not None and notes.items() <= raw.items()
+
+
+def _own_refusal(dialect: str) -> ProviderRaw:
+    return {"dialect": dialect, **_REFUSALS[dialect]}
 
 
 def _origin(raw: ProviderRaw | None) -> str:
@@ -247,6 +263,7 @@ class StreamTranslator:
         self._call_ids: dict[int, ProviderRaw] = {}
         self._item_ids: dict[int, str] = {}  # of reasoning
         self._texts: set[int] = set()  # calls of tools that take one text; they are written whole
+        self._has_refusal = False  # whether a refusal is a part of the answer
         self._empty: set[int] = set()  # calls without input so far
         self._empty_end: ToolUseEnd | None = None  # of such a call; the next event decides whether it was cut off
         self._signed: set[int] = set()  # reasoning whose signature has arrived
@@ -279,6 +296,9 @@ class StreamTranslator:
         if type(event) is TextDelta:  # most events are; the text is the same for the caller
             self.accumulator.add(event)
             self.has_content = True
+            if event.provider_raw is not None and _is_refusal(event.provider_raw, self._dialect):
+                self._has_refusal = True
+                event = event.replace(provider_raw=_own_refusal(self._dialect))
             return self._end_parts(event) + self._writer.feed(event)
         self._note(event)
         if isinstance(event, MessageComplete):
@@ -366,6 +386,8 @@ class StreamTranslator:
                     return end
                 self._empty_end = end
                 return None
+            case MessageComplete(stop_reason=StopReason.REFUSAL) if self._has_refusal:
+                return event.replace(stop_reason=StopReason.END_TURN)
             case BlockComplete(block=block):
                 return event.replace(block=_to_client_block(block, self._form))
             case ThinkingDelta():
