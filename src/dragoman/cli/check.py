@@ -191,8 +191,12 @@ def _check(
             if may_repair:
                 output.add(conversation, _repair(places, report, dropped))
         output.close()
+        remedy = "Repair it into another file"
+        if in_place and report.actions and source.agent:
+            raise InputError(
+                f"is a session file of {source.agent}, which is read only", where=source.name, remedy=remedy
+            )
         if in_place and report.actions and source.is_export:
-            remedy = "Repair it into another file"
             raise InputError("is an export with a hash of its messages", where=source.name, remedy=remedy)
         if in_place and dropped:
             report.set_aside = str(_write_set_aside(file, dropped))

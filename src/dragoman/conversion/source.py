@@ -10,6 +10,7 @@ import contextlib
 import gzip
 import hashlib
 import itertools
+import json
 import sys
 import zlib
 from collections.abc import Callable, Iterator
@@ -21,6 +22,7 @@ import msgspec
 from dragoman import formats
 from dragoman.errors import DragomanError, FormatError, InputError, JsonError
 from dragoman.formats import CANONICAL, Detection, Fragment
+from dragoman.formats.agent_logs import find_agent, read_log
 from dragoman.formats.registry import resolve_name
 from dragoman.jsontext import OWN, read_json
 
@@ -57,6 +59,7 @@ class Source(msgspec.Struct):
     read_bytes: Callable[[], int]  # bytes that have been read
     entries: int = 0  # trace entries of an export, which are not converted
     is_export: bool = False  # whether it is an export of a store
+    agent: str = ""  # the coding agent whose session file it is; only its conversation is read
     document: bytes = b""  # the whole text, unless it is read line by line
     mark: bytes = b""  # the byte order mark before the document
     tail: Callable[[], bytes] = bytes  # the empty lines after the last line
@@ -197,6 +200,8 @@ def _make_source(
         source.is_export = True
         return source
     document = _read_document(lines, sample)
+    if document is not None and format_name is None and (agent := _find_agent_of_document(document)):
+        return _source_from_log(agent, [read_json(document, OWN)], name, size, read_bytes)
     if document is not None:
         source = _source_from_document(document, name, format_name, size, read_bytes)
         source.mark = lines.mark
@@ -207,6 +212,11 @@ def _make_source(
         _parse_fragment(fragment, name)
         for fragment in ((valid or sample) if format_name is None else (valid or sample)[:1])
     ]
+    agent = find_agent(values) if format_name is None else None
+    if agent is not None:
+        lines_of_log = (fragment for fragment in lines if not skip_invalid or _is_json(fragment.data))
+        log = [_parse_fragment(fragment, name) for fragment in lines_of_log]
+        return _source_from_log(agent, log, name, size, read_bytes)
     detection = _detect_lines(values, format_name, name, sample[0])
     source = Source(name, detection.format, detection.by_message, detection.why, "line", size, iter(()), read_bytes)
     source.conversations = _group_lines(lines, detection)
@@ -268,6 +278,27 @@ def _source_from_document(
     else:
         source.unit, source.conversations = "document", iter([(whole,)])
     return source
+
+
+def _find_agent_of_document(data: bytes) -> str | None:
+    try:
+        return find_agent([read_json(data, OWN)])
+    except DragomanError:
+        return None  # reported when it is read
+
+
+def _source_from_log(
+    agent: str, values: list[Any], name: str, size: int | None, read_bytes: Callable[[], int]
+) -> Source:
+    """Return the conversation of a coding agent's session file as one document of another format."""
+    try:
+        log = read_log(agent, values)
+    except FormatError as error:
+        raise InputError(error.what, where=name, code=error.code) from None
+    data = json.dumps(log.value, ensure_ascii=False).encode()
+    conversations = iter([(Fragment(1, data),)])
+    why = f"a session of {agent}"
+    return Source(name, log.format, False, why, "document", size, conversations, read_bytes, document=data, agent=agent)
 
 
 def _split_items(data: bytes) -> list[msgspec.Raw]:
