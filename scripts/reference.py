@@ -29,9 +29,10 @@ import msgspec
 
 from dragoman import dialects, exchange, fidelity, message, rules
 from dragoman.bus import EVENT_TYPES, types
-from dragoman.bus.event_types import routing_events, turn_events
+from dragoman.bus.event_types import turn_events
 from dragoman.cli.parser import app
 from dragoman.fidelity import table
+from dragoman.routing import chain, pattern
 
 PAGES = Path(__file__).resolve().parent.parent / "docs"
 MARKER = re.compile(
@@ -136,7 +137,7 @@ def _payloads(_name: str) -> Iterable[str]:
         yield f"## {name}\n\n{summary} Actor: {payload.actor.value}. Sensitivity: {payload.floor.value}.{retention}\n"
         yield from _payload_table(payload)
         yield ""
-    for part in (routing_events.RouteStep, routing_events.PatternAlternative, turn_events.RetryRecord):
+    for part in (chain.ChainEntry, pattern.PatternAlternative, turn_events.RetryRecord):
         yield f"## {part.__name__}\n\n{inspect.getdoc(part)}\n"
         yield from _payload_table(part)
         yield ""
@@ -162,9 +163,9 @@ def _type_text(hint: Any) -> str:
         exchange.StopReason: "[why a model stopped](streams.md#why-a-model-stopped)",
         exchange.ErrorClass: "[kind of fault](errors.md#kinds-of-faults)",
         exchange.SideEffects: "[side effects](tools.md#side-effects)",
-        routing_events.RouteStep: "[RouteStep](#routestep)",
+        chain.ChainEntry: "[ChainEntry](#chainentry)",
         turn_events.RetryRecord: "[RetryRecord](#retryrecord)",
-        routing_events.PatternAlternative: "[PatternAlternative](#patternalternative)",
+        pattern.PatternAlternative: "[PatternAlternative](#patternalternative)",
         str: "text",
         int: "integer",
         float: "number",

@@ -11,7 +11,7 @@ import pytest
 
 from dragoman import exchange, message
 from dragoman.bus import EVENT_TYPES
-from dragoman.bus.event_types import routing_events
+from dragoman.routing import chain
 from dragoman.value import Value
 from tests.conftest import ROOT
 
@@ -60,7 +60,7 @@ def test_every_field_and_every_word_is_explained(reference: ModuleType) -> None:
 
 
 def test_every_field_of_every_event_is_explained(reference: ModuleType) -> None:
-    for payload in (*EVENT_TYPES.values(), routing_events.RouteStep):
+    for payload in (*EVENT_TYPES.values(), chain.ChainEntry):
         explained = reference._comments(payload)
         assert [name for name in payload.__struct_fields__ if name not in explained] == [], payload.__name__
 

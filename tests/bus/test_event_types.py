@@ -10,13 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dragoman.bus import EVENT_TYPES, Payload, Sensitivity
-from dragoman.bus.event_types.routing_events import Policy
 from dragoman.bus.event_types.system_events import EvalCompleted
 from dragoman.bus.event_types.tool_events import ToolErrorClass
 from dragoman.bus.event_types.turn_events import TurnStarted
 from dragoman.bus.types import ALIASES, RESERVED_PREFIXES, get_event_type, parse_payload, validate_payload
 from dragoman.errors import EventError, UnknownEventError
 from dragoman.routing import SLOTS
+from dragoman.routing.chain import Slot
 
 NAMED = [
     "session.created",
@@ -81,7 +81,7 @@ def test_no_event_type_has_a_stream_prefix() -> None:
 
 
 def test_literals_equal_those_of_the_emitting_packages() -> None:
-    assert get_args(Policy) == tuple(SLOTS)
+    assert get_args(Slot) == tuple(SLOTS)
     assert len(get_args(ToolErrorClass)) == 8
 
 

@@ -18,7 +18,7 @@ from opentelemetry.semconv._incubating.attributes import gen_ai_attributes
 from opentelemetry.trace import SpanKind, StatusCode
 
 from dragoman.bus import Bus, Scope
-from dragoman.bus.event_types.routing_events import RouteDecided, RouteStep
+from dragoman.bus.event_types.routing_events import RouteDecided
 from dragoman.bus.event_types.tool_events import ToolCalled, ToolCompleted, ToolFailed
 from dragoman.bus.event_types.turn_events import (
     LlmCallCompleted,
@@ -30,6 +30,7 @@ from dragoman.bus.event_types.turn_events import (
 )
 from dragoman.bus.otel import SpanExporter, otlp_provider
 from dragoman.exchange import ErrorClass, SideEffects, StopReason
+from dragoman.routing import ChainEntry
 
 HASH = "0" * 64
 SAID = "my password=hunter2"
@@ -64,7 +65,7 @@ def begin(turn: Scope) -> None:
 def play(turn: Scope) -> None:
     """A turn with two calls of a model and one of a tool."""
     begin(turn)
-    step = RouteStep(policy="rule", verdict="chose", candidate_model="gemini:flash", reason="r", rule_name="short")
+    step = ChainEntry(policy="rule", verdict="chose", candidate_model="gemini:flash", reason="r", rule_name="short")
     turn.emit(RouteDecided(chosen_model="gemini:flash", winner_index=0, elapsed_ms=0.1, chain=(step,)))
     turn.emit(LlmCallStarted(model="gemini:flash", provider="gemini", estimated_input_tokens=9, request_id="r1"))
     turn.emit(answer(StopReason.TOOL_USE))

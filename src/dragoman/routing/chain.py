@@ -23,7 +23,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
 import msgspec
 
@@ -48,6 +48,7 @@ Slot = Literal[
     "global_default",
 ]
 Verdict = Literal["not_applicable", "deferred", "rejected", "chose"]  # deferred is reserved
+Share = Annotated[float, msgspec.Meta(ge=0, le=1)]
 
 _MODES: Final[dict[Slot, RoutingMode]] = {
     "per_message_override": RoutingMode.OVERRIDE,
@@ -62,17 +63,17 @@ SLOTS: Final = tuple(_MODES)
 EXPLICIT: Final = ("per_message_override", "manual_sticky")  # choices of the user
 
 
-class ChainEntry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One evaluated slot: its candidate and the verdict."""
+class ChainEntry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """One slot of the routing chain and its verdict."""
 
-    policy: Slot
-    verdict: Verdict
-    reason: str
-    candidate_model: str | None = None
-    rule_name: str | None = None
-    confidence: float | None = None
-    pattern_alternatives: tuple[PatternAlternative, ...] | None = None
-    validation_failure: str | None = None
+    policy: Slot  # name of the slot
+    verdict: Verdict  # result of the slot
+    reason: str  # reason for the verdict
+    candidate_model: str | None = None  # model that the slot proposed
+    rule_name: str | None = None  # rule that matched
+    confidence: Share | None = None  # confidence of the pattern
+    pattern_alternatives: tuple[PatternAlternative, ...] | None = None  # models of the pattern, the best first
+    validation_failure: str | None = None  # reason why the candidate was rejected
 
 
 class RoutingRejection(msgspec.Struct, frozen=True, kw_only=True):

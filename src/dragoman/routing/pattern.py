@@ -151,12 +151,12 @@ class PatternSettings(msgspec.Struct, frozen=True, kw_only=True):
     min_sample_size: Annotated[int, msgspec.Meta(ge=1)] = 5
 
 
-class PatternAlternative(msgspec.Struct, frozen=True, kw_only=True):
-    """The score of one model on the most similar samples."""
+class PatternAlternative(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A model with good results in similar turns."""
 
     model: str
     score: float
-    sample_size: int
+    sample_size: Annotated[int, msgspec.Meta(ge=0)]
 
 
 class Recommendation(msgspec.Struct, frozen=True, kw_only=True):

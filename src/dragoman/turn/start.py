@@ -244,7 +244,7 @@ def _emit_decision(scope: Scope, decision: Decision, elapsed_ms: float) -> None:
             chosen_model=decision.chosen_model,
             winner_index=decision.winner_index,
             elapsed_ms=elapsed_ms,
-            chain=decision.chain,  # type: ignore[arg-type]
+            chain=decision.chain,
         )
     )
     _emit_choice(scope, decision)

@@ -8,38 +8,10 @@ from typing import Annotated, Literal
 import msgspec
 
 from dragoman.bus.types import Actor, Count, Milliseconds, Payload, Seconds, Sensitivity, Share, event
+from dragoman.routing.chain import ChainEntry
+from dragoman.routing.pattern import PatternAlternative
 
-Policy = Literal[
-    "per_message_override",
-    "manual_sticky",
-    "rule",
-    "pattern",
-    "delegate_request",
-    "workspace_default",
-    "global_default",
-]
 AvailabilityScope = Literal["model_specific", "provider_wide"]
-
-
-class PatternAlternative(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A model with good results in similar turns."""
-
-    model: str
-    score: float
-    sample_size: Count
-
-
-class RouteStep(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
-    """One slot of the routing chain and its verdict."""
-
-    policy: Policy  # name of the slot
-    verdict: Literal["not_applicable", "deferred", "rejected", "chose"]  # result of the slot
-    candidate_model: str | None = None  # model that the slot proposed
-    reason: str  # reason for the verdict
-    rule_name: str | None = None  # rule that matched
-    confidence: Share | None = None  # confidence of the pattern
-    pattern_alternatives: tuple[PatternAlternative, ...] | None = None  # models of the pattern, the best first
-    validation_failure: str | None = None  # reason why the candidate was rejected
 
 
 @event("route.decided", Actor.SYSTEM, Sensitivity.PSEUDONYMOUS)
@@ -49,7 +21,7 @@ class RouteDecided(Payload, frozen=True, kw_only=True):
     chosen_model: str  # empty if no model is possible
     winner_index: Annotated[int, msgspec.Meta(ge=-1)]  # index of the winner in the chain; -1 if there is none
     elapsed_ms: Milliseconds  # duration of the decision
-    chain: tuple[RouteStep, ...]  # steps up to the winner
+    chain: tuple[ChainEntry, ...]  # steps up to the winner
 
 
 @event("route.overridden", Actor.USER, Sensitivity.PSEUDONYMOUS)
