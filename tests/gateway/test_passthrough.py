@@ -154,6 +154,8 @@ async def test_what_is_no_stream_is_an_error_with_a_status(tmp_path: Path, page:
 @pytest.mark.parametrize(
     ("body", "status"),
     [
+        (b'{"model":"\xfa","max_tokens":5,"messages":[{"role":"user","content":"hi"}]}', 400),
+        (b'{"model":"m","stream":"\xfa","max_tokens":5,"messages":[{"role":"user","content":"hi"}]}', 400),
         (b"{", 400),
         (b"[]", 400),
         (b'{"messages":[]}', 400),

@@ -45,8 +45,7 @@ class ClientRequest(msgspec.Struct, frozen=True, kw_only=True):
 
     def value(self, name: str) -> Any:
         """Return a decoded top-level value, or none."""
-        raw = self.fields.get(name)
-        return None if raw is None else msgspec.json.decode(raw)
+        return _decode_value(self.fields, name)
 
 
 def parse(found: Match, request: GatewayRequest) -> ClientRequest:
@@ -122,20 +121,27 @@ def _body_dialect(dialect: str, fields: _TopLevel) -> str:
 
 
 def _read_model(fields: _TopLevel) -> str:
-    raw = fields.get("model", fields.get("name"))  # older clients of Ollama call it ``name``
-    model = msgspec.json.decode(raw) if raw is not None else None
+    model = _decode_value(fields, "model" if "model" in fields else "name")  # older clients of Ollama call it ``name``
     if not isinstance(model, str) or not model:
         raise invalid_request_error("model: the name of a model is required.")
     return model
 
 
 def _read_stream(fields: _TopLevel, *, default: bool) -> bool:
-    value = msgspec.json.decode(fields["stream"]) if "stream" in fields else None
+    value = _decode_value(fields, "stream")
     if value is None:
         return default
     if not isinstance(value, bool):
         raise invalid_request_error("stream: true or false is required.")
     return value
+
+
+def _decode_value(fields: _TopLevel, name: str) -> Any:
+    raw = fields.get(name)
+    try:
+        return None if raw is None else msgspec.json.decode(raw)
+    except UnicodeDecodeError:  # the decoder of the top level does not check texts
+        raise invalid_request_error(f"{name}: the text is not valid UTF-8.") from None
 
 
 def _framing(dialect: str, query: str) -> str | None:
