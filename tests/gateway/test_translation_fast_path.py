@@ -211,6 +211,7 @@ async def test_a_request_is_translated_as_on_the_general_path(
         pytest.param(
             b'{"model":"anthropic:m","messages":[{"role":"user","content":"a\\ud800"}]}', id="half a character"
         ),
+        pytest.param(b'{"model":"anthropic:m","messages":[{"role":"user","content":"\xfa"}]}', id="not UTF-8"),
     ],
 )
 async def test_a_request_that_readers_reject_is_rejected(tmp_path: Path, body: bytes) -> None:
@@ -218,6 +219,17 @@ async def test_a_request_that_readers_reject_is_rejected(tmp_path: Path, body: b
     answer = make_answer(msgspec.json.encode(CLAUDE_REPLY))
     outcome = await translate(tmp_path / "fast", "openai_chat", [first, body], answer)
     assert outcome.status == 400
+
+
+@pytest.mark.parametrize("provider", PATHS.values())
+@pytest.mark.parametrize("dialect", PATHS)
+async def test_a_reply_that_is_not_utf_8_is_an_error_of_the_provider(
+    tmp_path: Path, dialect: str, provider: str
+) -> None:
+    body = b'{"model":"%b:m","max_tokens":64,"messages":[{"role":"user","content":"a"}]}' % provider.encode()
+    reply = msgspec.json.encode(REPLIES[provider])
+    outcome = await translate(tmp_path / "fast", dialect, [body], make_answer(reply.replace(b"Yes", b"\xfa")))
+    assert outcome.status == 502
 
 
 MESSAGES = b'[{"role":"user","content":"hi"}]'

@@ -62,7 +62,7 @@ class _Message(msgspec.Struct, forbid_unknown_fields=True, gc=False):
 
 
 _decode_messages: Final = msgspec.json.Decoder(list[_Message]).decode
-_encode: Final = msgspec.json.Encoder().encode
+_NOT_PLAIN: Final = (msgspec.DecodeError, UnicodeDecodeError)  # of a value of another type, or of another encoding
 _usage: Final = unvalidated(TokenUsage)
 Key = tuple[Any, ...]
 Identity = Callable[[], dict[str, Any]]  # makes the fields that identify a reply
@@ -89,7 +89,7 @@ def read_plain(client_request: ClientRequest) -> PlainRequest | None:
         return None
     try:
         texts = _decode_messages(raw)
-    except msgspec.DecodeError:
+    except _NOT_PLAIN:
         return None
     written = bytes(raw)
     if not written.count(b'"role"') == written.count(b'"content"') == len(texts):  # a name may occur twice
@@ -267,7 +267,7 @@ def is_plain_reply(body: bytes, dialect: str) -> bool:
     decode = _REPLY_DECODERS.get(dialect)
     try:
         return decode is not None and decode(body) is not None
-    except msgspec.DecodeError:
+    except _NOT_PLAIN:
         return False
 
 
@@ -278,7 +278,7 @@ def translate_reply(body: bytes, source: str, dialect: str, make_identity: Ident
             return _completion_to_claude(_decode_completion(body), make_identity)
         if (source, dialect) == (ANTHROPIC, OPENAI):
             return _claude_to_completion(_decode_claude_reply(body), make_identity)
-    except msgspec.DecodeError:
+    except _NOT_PLAIN:
         pass
     return None
 
