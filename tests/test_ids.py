@@ -65,8 +65,9 @@ def test_a_full_millisecond_runs_over_into_the_next() -> None:
     assert second > first
 
 
-def test_many_ids_are_those_of_single_calls_in_one_millisecond() -> None:
-    single, many = (UlidSource(lambda: 5, lambda: 2**80 - 2) for _ in range(2))
+@pytest.mark.parametrize("randomness", [0, 1020, 1021, 2**80 - 2])
+def test_many_ids_are_those_of_single_calls_in_one_millisecond(randomness: int) -> None:
+    single, many = (UlidSource(lambda: 5, lambda: randomness) for _ in range(2))
     expected = [single.next() for _ in range(6)]
     assert [*many.next_many(4), *many.next_many(1), many.next()] == expected
 

@@ -100,6 +100,9 @@ class UlidSource:
         if start + count - 1 > _LAST:
             raise OverflowError("no greater ULID exists: the last id of this session is the maximum")
         self._last = start + count - 1
+        end = start & 1023  # most ids differ in their last two characters only
+        if end + count <= 1024:
+            return [first, *[first[:-2] + pair for pair in _PAIRS[end + 1 : end + count]]]
         return [first, *[_ulid_from_int(number) for number in range(start + 1, start + count)]]
 
     def next_tool_id(self) -> str:

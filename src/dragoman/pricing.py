@@ -211,8 +211,8 @@ _make_usage: Final = unvalidated(Usage)  # its counts were validated with the us
 
 def add_cost(usage: TokenUsage, cost_usd: Decimal | None, pricing_version: str, latency_ms: int) -> Usage:
     """Return a usage with a cost; ``None`` if the price is unknown."""
-    counts = {name: getattr(usage, name) for name in TokenUsage.__struct_fields__}
-    return _make_usage(**counts, cost_usd=cost_usd, pricing_version=pricing_version, latency_ms=latency_ms)
+    cost = {"cost_usd": cost_usd, "pricing_version": pricing_version, "latency_ms": latency_ms}
+    return _make_usage(**(msgspec.structs.asdict(usage) | cost))
 
 
 def _charges(rates: Rates, usage: TokenUsage, model: str) -> Iterable[tuple[str, int, Decimal, Decimal]]:

@@ -244,8 +244,8 @@ async def test_the_cost_of_a_call_belongs_to_the_caller(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("space", [" ", "  ", "\n" * 90, " " * 79, "\u2003\t"])
-@pytest.mark.parametrize("word", ["a", "word", "w" * 79, "w" * 80, "w" * 200])
+@pytest.mark.parametrize("word", ["a", "word", "wörd", "w\u200b", "w" * 79, "w" * 80, "w" * 200])
 def test_a_title_is_the_beginning_of_the_words(word: str, space: str) -> None:
     for count in (1, 2, 3, 100):
-        text = space + space.join([word] * count) + space
-        assert title_from(((text,),)) == " ".join([word] * count)[:80]
+        text, title = space.join([word] * count), " ".join([word] * count)[:80]
+        assert [title_from(((one,),)) for one in (text, space + text, text + space)] == [title] * 3

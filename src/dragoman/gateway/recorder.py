@@ -16,7 +16,7 @@ import functools
 import hashlib
 import logging
 import re
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
@@ -103,21 +103,18 @@ class Recorder:
         """
         if exchange.canonical is None or exchange.transcript is None or not exchange.reply.content:
             return None
-        record = functools.partial(self._record, exchange, exchange.canonical, exchange.transcript)
-        return await self._run(record, exchange, active_calls)
+        try:
+            return await self._record(exchange, exchange.canonical, exchange.transcript, _gather(active_calls))
+        except DragomanError as error:
+            _log_failure(exchange, error)
+            return None
 
     async def record_plain(self, session: PlainSession, exchange: Exchange, active_calls: int = 0) -> GatewayRow | None:
         """Do the same for a call whose rows are known, also if the caller is cancelled meanwhile."""
-        return await self._run(functools.partial(self._store.gateway.record_plain, session), exchange, active_calls)
-
-    async def _run(
-        self, record: Callable[[Gather], Awaitable[GatewayRow]], exchange: Exchange, active_calls: int
-    ) -> GatewayRow | None:
         try:
-            return await record(Gather(active_calls * 3 // 4, _GATHER_S))
+            return await self._store.gateway.record_plain(session, _gather(active_calls))
         except DragomanError as error:
-            request_id = exchange.client_request.request.request_id
-            _log.error("a call was not recorded: %s", error, extra={"request_id": request_id})
+            _log_failure(exchange, error)
             return None
 
     async def _record(
@@ -257,6 +254,15 @@ class Recorder:
         message = Adapter(target.provider, target.model, ToolIds()).make_message(reply, context, status)
         metadata = own_metadata(message.metadata, exchange.client_request.request.caller, exchange.losses)
         return msgspec.structs.replace(message, metadata=metadata)
+
+
+def _gather(active_calls: int) -> Gather:
+    return Gather(active_calls * 3 // 4, _GATHER_S)
+
+
+def _log_failure(exchange: Exchange, error: DragomanError) -> None:
+    request_id = exchange.client_request.request.request_id
+    _log.error("a call was not recorded: %s", error, extra={"request_id": request_id})
 
 
 def client_details(dialect: str, agent: str | None) -> dict[str, str]:
@@ -413,6 +419,9 @@ def title_from(texts: Sequence[Sequence[str]]) -> str | None:
     questions = [[text for text in parts if not ("</" in text and _CONTEXT.fullmatch(text))] for parts in texts]
     parts = next((parts for parts in (*questions, *texts) if parts), ())
     text = " ".join(parts)
+    start = text[:_MAX_TITLE]
+    if start.isprintable() and "  " not in start and start == start.strip():  # no white space but single spaces
+        return start or None
     title = " ".join(text[: 2 * _MAX_TITLE].split())
     if len(title) < _MAX_TITLE:  # most texts have less white space
         title = " ".join(text.split(None, _MAX_TITLE)[:_MAX_TITLE])  # no more words fit
