@@ -23,7 +23,7 @@ from hypothesis import HealthCheck, settings
 
 from dragoman.local import find_weights
 from dragoman.local.weights import VARIABLE as WEIGHTS_VARIABLE
-from tests import cli_runner, order, worker_messages
+from tests import cli_runner, order, store_template, worker_messages
 from tests.cli_store import chats  # noqa: F401  a store for the tests of commands
 from tests.servers.fixtures import (  # noqa: F401  one of each for a process, whatever folder its tests are in
     aimock_server,
@@ -61,6 +61,10 @@ if weights := find_weights():
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN and threading.current_thread() is threading.main_thread():
     # The tests run in the background. Without this, every process that a test starts would ignore Ctrl-C as well.
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+if not IS_FULL:
+    store_template.install()
 
 
 def scale(default: int, full: int) -> int:
