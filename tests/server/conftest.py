@@ -27,12 +27,15 @@ from dragoman.server.server import ChatServer, bind_socket, open_app_state, run_
 from dragoman.server.state import AppState
 from dragoman.store import Store
 from dragoman.turn import Agent, AgentConfig
+from tests.servers import uvicorn_sleep
 from tests.store.conftest import pytest_pyfunc_call, runner
 from tests.store.schema_pool import schema_pool
 from tests.strict import StrictProvider, strict_provider
 from tests.turn.fake_agent import settings_for
 
 __all__ = ["ServerFixture", "pytest_pyfunc_call", "run_test_server", "runner"]
+
+uvicorn_sleep.shorten()
 
 
 class ServerFixture:
