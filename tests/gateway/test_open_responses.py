@@ -32,6 +32,7 @@ SCHEMA = {
     "additionalProperties": False,
 }
 IMAGE = "data:image/png;base64,iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAQAAAC1HAwCAAAAC0lEQVR42mNkYPhfDwAChwGA60e6kgAAAABJRU5ErkJggg=="
+PDF = "data:application/pdf;base64,JVBERi0xLjEKdHJhaWxlcgo8PCAvUm9vdCAxIDAgUiA+PgolJUVPRg=="
 LOST = {"type": "function_call_output", "call_id": "call_nobody_made", "output": "18"}
 MakeClient = Callable[[str], tuple[Client, StrictProvider]]
 
@@ -68,6 +69,15 @@ async def test_a_message_is_answered(make_client: MakeClient, model: str) -> Non
         [message("user", "I am Ada."), message("assistant", "Hello."), message("user", "Who am I?")],
         [message("user", [{"type": "input_text", "text": "What is it?"}, {"type": "input_image", "image_url": IMAGE}])],
         [
+            message(
+                "user",
+                [
+                    {"type": "input_text", "text": "Its title?"},
+                    {"type": "input_file", "filename": "a.pdf", "file_data": PDF},
+                ],
+            )
+        ],
+        [
             message("user", "2 + 2?"),
             message("assistant", "I add.", phase="commentary"),
             message("assistant", "Four.", phase="final_answer"),
@@ -76,7 +86,7 @@ async def test_a_message_is_answered(make_client: MakeClient, model: str) -> Non
     ]
     for items in inputs:
         fake.answer_with(say("Hello."))
-        response = await client.create(input=items)
+        response = await client.create(input=items, stream=False)
         assert (response["status"], get_text(response)) == ("completed", "Hello.")
     assert fake.refused == []
 
@@ -97,7 +107,8 @@ async def test_a_tool_is_called_and_its_output_answered(make_client: MakeClient,
     fake.answer_with(call("get_weather", {"place": "Oslo"}))
     fake.answer_with(say("Rain."))
     question = message("user", "The weather in Oslo?")
-    response = await client.create(input=[question], tools=[TOOL])
+    forced = {"type": "function", "name": "get_weather"}
+    response = await client.create(input=[question], tools=[TOOL], tool_choice=forced)
     (item,) = [item for item in response["output"] if item["type"] == "function_call"]
     assert (item["name"], msgspec.json.decode(item["arguments"])) == ("get_weather", {"place": "Oslo"})
     output = {"type": "function_call_output", "call_id": item["call_id"], "output": "rain"}

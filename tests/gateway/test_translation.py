@@ -220,6 +220,7 @@ async def test_a_restored_call_has_the_id_of_its_result(tmp_path: Path, client: 
     [
         ("anthropic", 402, "billing_error", None),
         ("anthropic", 403, "permission_error", None),
+        ("anthropic", 529, "overloaded_error", None),
         ("openai_chat", 402, "insufficient_quota", "insufficient_quota"),
         ("openai_chat", 403, "permission_error", None),
         ("openai_responses", 402, "authentication_error", "insufficient_quota"),
@@ -235,6 +236,15 @@ async def test_an_error_names_its_own_cause(
         sent = await gateway.post(client, "ollama:model", msgspec.json.encode(body))
     wire = msgspec.json.decode(sent.body)["error"]
     assert (sent.status, wire["type"], wire.get("code")) == (status, kind, code)
+
+
+@pytest.mark.parametrize(("client", "status"), [("anthropic", 529), ("cohere", 503), ("openai_responses", 503)])
+async def test_a_status_of_one_api_only_is_the_usual_one_in_others(tmp_path: Path, client: str, status: int) -> None:
+    error = b'{"error":{"message":"busy","type":"server_error","code":"x"}}'
+    async with open_gateway(tmp_path, play(error, status=529)) as gateway:
+        body = msgspec.json.encode({**BODIES[client], "model": "openai_chat:model"})
+        sent = await gateway.post(client, "openai_chat:model", body)
+    assert sent.status == status
 
 
 def refuse_in_chat(*, stream: bool) -> bytes:

@@ -69,7 +69,7 @@ def own_fault(dialect: str, fault: Fault) -> Fault:
 
 def error_status(dialect: str, fault: Fault) -> int:
     """Return the HTTP status of a fault in a dialect."""
-    if fault.code == "overloaded":
+    if fault.code == "overloaded" or fault.status == _OVERLOADED["anthropic"]:
         return _OVERLOADED.get(dialect, _STATUSES["overloaded"])
     if fault.status is not None and 400 <= fault.status <= 599:
         return fault.status

@@ -23,7 +23,7 @@ _ERROR_TYPES: Final = {
     "api_error": ("server_error", ErrorClass.SERVER_ERROR),
 }
 
-_STATUS_TYPES: Final = {413: "request_too_large", PAYMENT_REQUIRED: "billing_error"}
+_STATUS_TYPES: Final = {413: "request_too_large", 529: "overloaded_error", PAYMENT_REQUIRED: "billing_error"}
 
 
 def read_error(status: int | None, headers: Mapping[str, str], body: Any) -> Fault:
