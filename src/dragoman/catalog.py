@@ -117,6 +117,11 @@ class Model(Value, frozen=True, kw_only=True):
     capabilities: AdapterCapabilities
     is_declared: bool = True  # false: no row of its own, only the defaults of its provider
 
+    @property
+    def accepts_images(self) -> bool:
+        """Whether images are sent to it. Of a model without a row nothing is known, and its provider decides."""
+        return self.capabilities.supports_images or not self.is_declared
+
 
 Row = TypeVar("Row")
 

@@ -308,3 +308,28 @@ async def test_a_response_in_the_background_is_complete_when_it_is_returned(tmp_
         wire = msgspec.json.decode(await ask(gateway, "openai_responses", upstream, background=True))
         assert "background" not in gateway.upstream.requests[-1].json
     assert wire["status"] == "completed"
+
+
+@pytest.mark.parametrize("has_question", [False, True])
+async def test_images_of_results_follow_in_a_message_of_the_user(tmp_path: Path, has_question: bool) -> None:
+    image = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "iVBORw0KGgo="}}
+    calls = [{"type": "tool_use", "id": f"toolu_{at}", "name": "look", "input": {}} for at in range(2)]
+    results = [
+        {"type": "tool_result", "tool_use_id": "toolu_0", "content": [{"type": "text", "text": "A screen:"}, image]},
+        {"type": "tool_result", "tool_use_id": "toolu_1", "content": "done"},
+    ]
+    question = [{"type": "text", "text": "What is it?"}] if has_question else []
+    history = [
+        *BODIES["anthropic"]["messages"],
+        {"role": "assistant", "content": calls},
+        {"role": "user", "content": [*results, *question]},
+    ]
+    async with open_gateway(tmp_path, play(msgspec.json.encode(EMPTY["openai_chat"]))) as gateway:
+        await ask(gateway, "anthropic", "openai_chat", messages=history, tools=[TOOL])
+        sent = gateway.upstream.requests[-1].json["messages"]
+    assert [message["role"] for message in sent] == ["user", "assistant", "tool", "tool", "user"]
+    assert "A screen:" in str(sent[2]["content"])
+    assert "image" in str(sent[2]["content"])
+    parts = sent[4]["content"]
+    assert parts[1] == {"type": "image_url", "image_url": {"url": "data:image/png;base64,iVBORw0KGgo="}}
+    assert [part["text"] for part in parts[2:]] == ["What is it?"] * has_question

@@ -45,8 +45,10 @@ from dragoman.ids import ToolIds
 from dragoman.message import (
     CallBlock,
     ContentBlock,
+    ImageBlock,
     InvalidToolUseBlock,
     Message,
+    MessageMetadata,
     ProviderRaw,
     Role,
     TextBlock,
@@ -75,6 +77,9 @@ SIGNATURE_MARK: Final = base64.b64encode(_SIGNATURE.encode())  # the beginning o
 _ITEM_END: Final = "~"  # between the id of a reasoning item and its signature
 _MAX_ID_LENGTH: Final = 64
 _SIGNED: Final = ("anthropic", "bedrock_converse", "gemini", "openai_responses")  # dialects whose reasoning is signed
+_TEXT_RESULTS: Final = ("openai_chat",)  # results of tools are text only, and messages of the user have images
+_LIFTED: Final = TextBlock("[image: in the next message of the user]")
+_LIFTED_HEAD: Final = TextBlock("[images of the results of the tools]")
 _INPUT_AS_TEXT: Final = ("cohere", "openai_chat", "openai_responses")  # their clients parse the input of a call
 _CALLS_AND_RESULTS: Final = (ToolUseBlock, InvalidToolUseBlock, ToolResultBlock)
 _STREAM_END: Final = b"data: [DONE]\n\n"  # Open Responses demands it; clients of OpenAI ignore it
@@ -89,6 +94,8 @@ def translate_request(
     """Write a request that was read in ``dialect`` for a provider."""
     names = _Names(ToolIds(), ToolForms(request.tools), is_same=provider.dialect == dialect)
     messages = tuple([_prepare_message(message, provider, names) for message in request.messages])
+    if provider.dialect in _TEXT_RESULTS and not names.is_same and model.accepts_images:
+        messages = _lift_images(messages)
     options = request.options.replace(stream=True if stream else None)
     if provider.dialect == "openai_responses" and not names.is_same:
         options = options.replace(store=False)  # the state is here, and reasoning returns by its encrypted content
@@ -135,6 +142,41 @@ def _prepare_block(block: ContentBlock, provider: Provider, names: _Names) -> Co
     own = raw if raw.get("dialect") == provider.dialect else {}
     # Notes that were validated, and an id: no validation is necessary.
     return msgspec.structs.replace(block, provider_raw={**own, "dialect": provider.dialect, "id": wire_id})
+
+
+def _lift_images(messages: tuple[Message, ...]) -> tuple[Message, ...]:
+    """Move the images of results into the message of the user after them."""
+    lifted: list[Message] = []
+    images: list[ContentBlock] = []
+    for message in messages:
+        if message.role is Role.TOOL:
+            images += [block for result in message.content for block in _images_of(result)]
+            content = tuple(map(_without_images, message.content))
+            lifted.append(msgspec.structs.replace(message, content=content) if images else message)
+            continue
+        if images and message.role is Role.USER:
+            content = (_LIFTED_HEAD, *images, *message.content)
+            lifted.append(msgspec.structs.replace(message, content=content))
+        else:
+            lifted += [_image_message(lifted[-1], images), message] if images else [message]
+        images = []
+    return (*lifted, _image_message(lifted[-1], images)) if images else tuple(lifted)
+
+
+def _images_of(block: ContentBlock) -> list[ContentBlock]:
+    return (
+        [part for part in block.content if isinstance(part, ImageBlock)] if isinstance(block, ToolResultBlock) else []
+    )
+
+
+def _without_images(block: ContentBlock) -> ContentBlock:
+    if not isinstance(block, ToolResultBlock) or not _images_of(block):
+        return block
+    return block.replace(content=tuple(_LIFTED if isinstance(part, ImageBlock) else part for part in block.content))
+
+
+def _image_message(after: Message, images: list[ContentBlock]) -> Message:
+    return after.replace(role=Role.USER, content=(_LIFTED_HEAD, *images), metadata=MessageMetadata())
 
 
 def _restore_reasoning(block: ThinkingBlock, dialect: str) -> ThinkingBlock:

@@ -112,8 +112,8 @@ def _apply_row(limits: Limits, model: Model) -> Limits:
     capabilities = model.capabilities
     changes: dict[str, Any] = {}
     image_types = limits.media_types.get("image")
-    if not capabilities.supports_images:
-        image_types = () if model.is_declared else image_types  # of an unknown model the provider decides
+    if not model.accepts_images:
+        image_types = ()
     elif capabilities.accepted_image_media_types:
         image_types = capabilities.accepted_image_media_types
     if image_types is not None:
