@@ -10,8 +10,6 @@ import sys
 import tomllib
 from pathlib import Path
 
-import pytest
-
 import dragoman
 from dragoman import errors
 from tests.conftest import ROOT
@@ -37,9 +35,9 @@ def test_importing_the_package_loads_no_server_database_provider_or_price_librar
     assert not {"asyncio", "socket", "ssl", "sqlite3", "http", "pydantic", "httpx2"} & set(core)
 
 
-@pytest.mark.parametrize("file", SOURCES, ids=lambda file: str(file.relative_to(ROOT / "src")))
-def test_every_module_says_what_it_is(file: Path) -> None:
-    assert file.read_text("utf-8").startswith('"""')
+def test_every_module_says_what_it_is() -> None:
+    assert SOURCES
+    assert [file for file in SOURCES if not file.read_text("utf-8").startswith('"""')] == []
 
 
 def test_the_tree_of_errors_is_drawn_as_it_is() -> None:

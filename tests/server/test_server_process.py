@@ -75,6 +75,7 @@ def wait_for_worker(address: str) -> int:
         except OSError:
             if time.monotonic() > deadline:
                 raise
+            time.sleep(0.01)
 
 
 def is_alive(pid: int) -> bool:
