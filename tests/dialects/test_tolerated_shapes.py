@@ -121,6 +121,18 @@ def test_an_image_in_a_message_of_the_model_comes_back() -> None:
     assert isinstance(block, ImageBlock)
 
 
+def test_a_system_message_may_have_options_instead_of_content() -> None:
+    messages = [
+        {"role": "user", "content": "Hi."},
+        {"role": "system", "output_config": {"effort": "low"}},
+        {"role": "system", "content": "Be brief.", "clear_at": "next_user_message"},
+    ]
+    wire = {"model": "claude", "max_tokens": 9, "messages": messages}
+    check(ANTHROPIC, "request", wire)
+    other = CHAT.write_request(ANTHROPIC.read_request(wire)).wire
+    assert [message["content"] for message in other["messages"]] == ["Hi.", "Be brief."]
+
+
 # --- Chat Completions ------------------------------------------------------------------------------------------------
 
 
@@ -141,6 +153,14 @@ def test_custom_and_function_calls_of_a_stream_keep_their_order() -> None:
     check(CHAT, "stream", stream)
     found = [(block.name, block.input) for block in read_stream(CHAT, stream).content if type(block) is ToolUseBlock]
     assert found == [("run", {"input": "SELECT 1"}), ("look", {})]
+
+
+@pytest.mark.parametrize(("is_done", "fault"), [(True, None), (False, "stream_incomplete")])
+def test_a_stream_is_cut_if_another_choice_has_no_end(is_done: bool, fault: str | None) -> None:
+    other = chunk({"content": "Servus."})
+    other["choices"][0]["index"] = 1
+    reply = read_stream(CHAT, stream_of([chunk({"content": "Hello."}), other, chunk({}, "stop")], done=is_done))
+    assert (None if reply.fault is None else reply.fault.code) == fault
 
 
 @pytest.mark.parametrize("blank", ["data:\n\n", "data: \r\n\r\n", "event: ping\ndata:\n\n"])

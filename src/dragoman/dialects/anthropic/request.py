@@ -55,6 +55,7 @@ _SUMMARIES: Final = {"summarized": "auto", "omitted": "none"}
 _DISPLAYS: Final = {"none": "omitted", "auto": "summarized", "concise": "summarized", "detailed": "summarized"}
 _BETA_FORMAT_KEY: Final = "output_format"  # the key of the response format during its beta
 _ROLES: Final = {"user": Role.USER, "assistant": Role.ASSISTANT, "system": Role.SYSTEM}
+_LISTED_FORMS: Final = ("listed", "listed string", "listed bare")  # of a system message in the list of messages
 _SEPARATE_KEYS: Final = ("messages", "system", "tools")  # read by their own functions
 _DEFAULT_MAX_TOKENS: Final = 4096  # the API requires a limit
 
@@ -152,7 +153,7 @@ def _split_system(messages: tuple[Message, ...]) -> tuple[list[Message], Sequenc
 
 
 def _is_in_list(message: Message) -> bool:
-    return get_notes(message.metadata.provider_raw, NAME).get("form") in ("listed", "listed string")
+    return get_notes(message.metadata.provider_raw, NAME).get("form") in _LISTED_FORMS
 
 
 def _write_system(messages: list[Message], losses: list[Loss]) -> Any:
@@ -171,7 +172,9 @@ def _read_message(message: Any, where: str, builder: MessageBuilder) -> None:
         raise FormatError(f"a role is user, assistant or system, not {role!r}", where=f"{where}.role")
     form = "string" if isinstance(content, str) else None
     if role == "system":
-        form = "listed string" if form else "listed"
+        form = "listed string" if form else "listed" if "content" in wire else "listed bare"
+    if form == "listed bare":
+        content = []  # it only changes options, such as the effort
     items: Any = [{"type": "text", "text": content}] if isinstance(content, str) else content
     extra = {key: value for key, value in wire.items() if key not in ("role", "content")} or None
     groups = _split_results(expect_list(items, f"{where}.content"), role)
@@ -272,6 +275,8 @@ def _apply_message_notes(wire: dict[str, Any], notes: Mapping[str, Any]) -> dict
     blocks = wire["content"]
     if notes.get("form") in ("string", "listed string") and len(blocks) == 1 and set(blocks[0]) == {"type", "text"}:
         wire["content"] = blocks[0]["text"]
+    if notes.get("form") == "listed bare" and not blocks:
+        del wire["content"]
     return {**wire, **notes.get("set", {})}
 
 

@@ -89,7 +89,8 @@ class TextFamily(msgspec.Struct, frozen=True, kw_only=True):
         finish_reason = self._reason_to_base(wire, reason)
         usage = _metrics_usage(wire) or self._usage(wire, self.chunk_counts or self.counts)
         index = _to_int(wire.get("index"))
-        base: Wire = {"choices": [{"index": index or 0, "delta": delta, "finish_reason": finish_reason}]}
+        place = {} if index is None and finish_reason is not None else {"index": index or 0}  # one end for all answers
+        base: Wire = {"choices": [{**place, "delta": delta, "finish_reason": finish_reason}]}
         return {**base, **usage} if finish_reason is not None else base
 
     def chunk_from_base(self, text: str | None, finish_reason: str | None, usage: tuple[int, int] | None) -> Wire:

@@ -94,6 +94,7 @@ class Completion:
     def __init__(self) -> None:
         self.top: dict[str, Any] = {}
         self.choices: dict[int, PartialChoice] = {}
+        self.has_common_end = False  # an end without an index is the end of every choice
 
     def add(self, chunk: dict[str, Any]) -> list[Piece]:
         """Add a chunk and return its additions to the first choice. An invalid chunk raises ``FormatError``."""
@@ -109,6 +110,9 @@ class Completion:
             index = choice.get("index") if type(choice.get("index")) is int else 0
             if index is None or index < 0:
                 raise FormatError(f"choices are counted from 0, not {index}", where="choices")
+            self.has_common_end = self.has_common_end or (
+                choice.get("index") is None and bool(choice.get("finish_reason"))
+            )
             new_pieces = self.choices.setdefault(index, PartialChoice()).add(choice)
             pieces.extend(new_pieces if not index else ())
         return pieces

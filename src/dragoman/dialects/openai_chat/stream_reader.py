@@ -372,8 +372,11 @@ class StreamReader(BaseStreamReader):
     # --- the end
 
     def end_stream(self, events: list[StreamEvent], *, is_done: bool) -> None:
-        """Complete the message if it has a finish reason."""
-        if self._completion.first.finish_reason is not None:
+        """Complete the message if it has a finish reason. Without ``[DONE]``, every choice needs one."""
+        choices = self._completion.choices.values()
+        has_end = is_done or self._completion.has_common_end
+        is_cut = not has_end and any(choice.finish_reason is None for choice in choices)
+        if self._completion.first.finish_reason is not None and not is_cut:
             self._complete_message(events)
         elif not is_done:
             super().end_stream(events, is_done=False)
