@@ -36,7 +36,7 @@ async def test_serve_lets_a_model_delegate(tmp_path: Path) -> None:
         finally:
             server.terminate()
             await server.communicate()
-        assert events[-1]["type"] == "RUN_FINISHED"
+        assert events[-1]["type"] == "RUN_FINISHED", events[-1]
         assert "It is 3." in "".join(event.get("delta", "") for event in events)
         assert "Add 1 and 2." in str(it.fakes["openai_chat"].bodies)
 
