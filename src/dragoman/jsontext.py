@@ -42,6 +42,7 @@ INT_MIN: Final = -(2**63)
 INT_MAX: Final = 2**64 - 1
 Read = TypeVar("Read")
 Item = TypeVar("Item")
+DECODE_ERRORS: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)  # of msgspec
 ObjectReader = Callable[[dict[str, Any]], Read]
 
 
@@ -81,7 +82,7 @@ def read_json(data: bytes | str, limits: JsonLimits = REQUEST) -> Any:
                 limits.integers_of_64_bits and _has_long_number(data)
             ):
                 return value
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        except DECODE_ERRORS:
             pass  # the general parser describes the problem
     return _parse_general(data, limits)
 
@@ -412,7 +413,7 @@ def parse_object(wire: Any) -> dict[str, Any]:
             encoded = _encode(body)
             if type(body) is dict and (encoded == wire or _is_lossless(wire, encoded)):
                 return body  # readers check the depth of its parts
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        except DECODE_ERRORS:
             pass  # the general parser describes the problem
     return expect_object(parse_value(wire) if isinstance(wire, bytes | str) else wire, "$")
 

@@ -159,6 +159,14 @@ async def test_an_unknown_model_does_not_end_the_counts_of_the_others(tmp_path: 
         assert len(upstream.requests) == 2
 
 
+@pytest.mark.parametrize("answer", [b'{"input_tokens": "\xff"}', b"[" * 20_000, b"<html>"])
+async def test_a_count_that_is_not_json_is_estimated(tmp_path: Path, answer: bytes) -> None:
+    body = msgspec.json.encode({"model": "claude-x", "messages": HI})
+    async with run_gateway(tmp_path, make_answer(answer)) as (client, _):
+        status, headers, _ = await post(client, "/v1/messages/count_tokens", body)
+    assert (status, headers["x-dragoman-count"]) == (200, "estimate")
+
+
 BEDROCK_MESSAGES = [{"role": "user", "content": [{"text": "hi"}]}]
 INVOKED = msgspec.json.encode({"anthropic_version": "bedrock-2023-05-31", "max_tokens": 5, "messages": HI})
 

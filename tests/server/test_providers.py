@@ -12,8 +12,9 @@ from typing import Any
 import msgspec
 import pytest
 
+from dragoman.errors import SettingsError
 from dragoman.settings import load, private_paths
-from dragoman.settings.provider_file import provider_file
+from dragoman.settings.provider_file import provider_file, read_provider_file
 from tests.server.conftest import ServerFixture
 from tests.server.runs.conftest import post_run, run_input, user
 from tests.server.test_threads import API, read_json
@@ -98,6 +99,16 @@ async def test_another_process_uses_the_change(chat_server: ServerFixture) -> No
     settings._checked_at = 0.0
     models = (await read_json(chat_server.client.get(f"{API}/models")))["models"]
     assert all(model["isConfigured"] for model in models if model["provider"] == "openai")
+
+
+@pytest.mark.parametrize("content", [b'{"providers": {"\xff": {}}}', b"[" * 20_000, b"{"])
+def test_a_damaged_file_is_reported(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "providers.json"
+    path.write_bytes(content)
+    path.chmod(0o600)
+    with pytest.raises(SettingsError, match="is not valid") as caught:
+        read_provider_file(path)
+    assert str(path) in str(caught.value)
 
 
 async def test_ollama_lists_its_models_with_context_and_capabilities(chat_server: ServerFixture) -> None:

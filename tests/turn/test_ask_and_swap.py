@@ -197,7 +197,7 @@ async def test_a_picture_comes_with_the_question(tmp_path: Path) -> None:
 async def test_a_schema_goes_to_the_model(tmp_path: Path) -> None:
     schema = {"type": "object", "properties": {"sum": {"type": "integer"}}, "required": ["sum"]}
     (tmp_path / "schema.json").write_text(json.dumps({**schema, "additionalProperties": False}))
-    (tmp_path / "broken.json").write_text("{")
+    (tmp_path / "broken.json").write_bytes(b'{"type": "\xff"}')
     async with home(tmp_path, "openai_chat") as it:
         it.fakes["openai_chat"].say('{"sum": 3}')
         done = await it.run("ask", "--schema", "schema.json", "What is 1 + 2?", "--system", "Be brief.")

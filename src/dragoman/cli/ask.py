@@ -37,6 +37,7 @@ from dragoman.cli.terminal import escape_controls, escape_line, format_usd, prin
 from dragoman.errors import DragomanError, InputError
 from dragoman.event import TextDelta
 from dragoman.exchange import Options, ResponseFormat, StopReason
+from dragoman.jsontext import DECODE_ERRORS
 from dragoman.message import ContentBlock, Message, TextBlock
 from dragoman.output_format import Output
 from dragoman.store import Session, Store
@@ -152,7 +153,7 @@ def _output(schema: Path | None) -> Output[Any] | None:
         return None
     try:
         document: Any = msgspec.json.decode(schema.read_bytes())
-    except (OSError, msgspec.DecodeError) as error:
+    except (OSError, *DECODE_ERRORS) as error:
         raise InputError(f"not a JSON Schema ({error})", where=str(schema)) from None
     if not isinstance(document, dict):
         raise InputError("not a JSON Schema: the document is not an object", where=str(schema))

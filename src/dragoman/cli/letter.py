@@ -13,6 +13,7 @@ from rich.text import Text
 from dragoman.cli.options import JsonOption
 from dragoman.cli.terminal import console, escape_line, format_count, print_json
 from dragoman.errors import InputError, LetterError
+from dragoman.jsontext import DECODE_ERRORS
 from dragoman.letters import find_warnings, letter_id, read_letter, read_schema_file
 
 
@@ -62,7 +63,7 @@ def _parts(data: bytes, name: str) -> list[tuple[str, bytes]]:
 def _is_json(line: bytes) -> bool:
     try:
         msgspec.json.decode(line)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+    except DECODE_ERRORS:
         return False
     return True
 

@@ -18,6 +18,7 @@ from dragoman import dialects
 from dragoman.client.call import build_headers, network_fault
 from dragoman.errors import DragomanError, FormatError, RemoteFaultError
 from dragoman.exchange import ErrorClass, Fault
+from dragoman.jsontext import DECODE_ERRORS
 from dragoman.redaction import redact
 from dragoman.settings import Endpoint
 
@@ -98,7 +99,7 @@ async def _fetch(session: aiohttp.ClientSession, endpoint: Endpoint, url: str, b
         raise RemoteFaultError(_read_fault(endpoint, status, response_headers, data))
     try:
         return msgspec.json.decode(data)
-    except msgspec.DecodeError:
+    except DECODE_ERRORS:
         what = "the response is not a list of models. Check the address"
         raise RemoteFaultError(_fault(endpoint, "bad_content_type", what)) from None
 

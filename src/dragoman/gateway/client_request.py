@@ -16,7 +16,7 @@ import msgspec
 
 from dragoman.gateway.endpoints import Match, detect_dialect
 from dragoman.gateway.types import GatewayRequest, invalid_request_error
-from dragoman.jsontext import has_every_key
+from dragoman.jsontext import DECODE_ERRORS, has_every_key
 
 _TopLevel = dict[str, msgspec.Raw]
 _decode: Final = msgspec.json.Decoder(_TopLevel).decode
@@ -93,7 +93,7 @@ def decode_fields(body: bytes) -> _TopLevel:
     """Return the top level of a body, or raise ``GatewayError``."""
     try:
         fields = _decode(body)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+    except DECODE_ERRORS as error:
         raise invalid_request_error(f"The body is not a JSON object: {error}.") from None
     encoded = _encode(fields)
     if len(encoded) != len(body) and not has_every_key(body, encoded):

@@ -23,6 +23,7 @@ from dragoman.gateway.client_request import ClientRequest, decode_fields, with_f
 from dragoman.gateway.translation import translate_request
 from dragoman.gateway.types import JSON_TYPE, GatewayResponse, invalid_request_error
 from dragoman.gateway.upstream import Target, build_request, open_response
+from dragoman.jsontext import DECODE_ERRORS
 from dragoman.offload import run_off_loop
 
 if TYPE_CHECKING:
@@ -125,7 +126,7 @@ async def _ask_provider(
         if response.status != 200:
             return None
         answer = msgspec.json.decode(await response.read_all(_MAX_ANSWER_BYTES))
-    except (NetworkError, msgspec.DecodeError):
+    except (NetworkError, *DECODE_ERRORS):
         return None
     finally:
         response.close()

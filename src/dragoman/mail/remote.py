@@ -23,6 +23,7 @@ import aiohttp
 import msgspec
 
 from dragoman.errors import ConflictError, LetterError, TransportError, UnknownLetterError
+from dragoman.jsontext import DECODE_ERRORS
 from dragoman.letters import Letter, letter_from, read_letter, write_letter
 from dragoman.letters.records import FailureOutcome, Receipt
 from dragoman.mail.mail import LEASE_S, MailboxNotifier
@@ -196,7 +197,7 @@ def _to_error(status: int, body: bytes) -> Exception:
     try:
         error = msgspec.json.decode(body)["error"]
         code, message = str(error["code"]), str(error["message"])
-    except (msgspec.DecodeError, LookupError, TypeError):
+    except (*DECODE_ERRORS, LookupError, TypeError):
         code, message = "unexpected_answer", f"the server answered with status {status}"
     match status:
         case 404:

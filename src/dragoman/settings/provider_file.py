@@ -20,6 +20,7 @@ import msgspec
 
 from dragoman import permissions
 from dragoman.errors import SettingsError
+from dragoman.jsontext import DECODE_ERRORS
 
 Tables = dict[str, dict[str, Any]]
 _NAME: Final = "providers.json"
@@ -43,7 +44,7 @@ def read_provider_file(path: Path) -> Tables:
             return msgspec.structs.asdict(msgspec.json.decode(stream.read(), type=_File))
     except FileNotFoundError:
         return {}
-    except (OSError, msgspec.DecodeError) as error:
+    except (OSError, *DECODE_ERRORS) as error:
         what = error.strerror or "cannot be read" if isinstance(error, OSError) else f"is not valid: {error}"
         raise SettingsError(what, where=str(path), remedy="Correct or delete the file", code="invalid_config") from None
 

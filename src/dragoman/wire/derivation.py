@@ -20,7 +20,14 @@ import msgspec
 from dragoman.errors import InputError
 from dragoman.event import Accumulator, MessageComplete, MessageStart, StreamError, StreamEvent
 from dragoman.exchange import Fault, Loss, Reply, Request, Written
-from dragoman.jsontext import accepts_json_text, describe_unexpected, log_unexpected, storage_problem, validate_json
+from dragoman.jsontext import (
+    DECODE_ERRORS,
+    accepts_json_text,
+    describe_unexpected,
+    log_unexpected,
+    storage_problem,
+    validate_json,
+)
 from dragoman.message import ProviderRaw
 from dragoman.wire.faults import HEAD_BYTES, early_end, stream_error
 from dragoman.wire.frames import Frame, FramingError, json_line, make_splitter, sse_frame
@@ -310,7 +317,7 @@ class DerivedStreamReader:
 def _parse_event(data: bytes) -> Wire | None:
     try:
         wire = msgspec.json.decode(data)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+    except DECODE_ERRORS:
         return None
     return wire if type(wire) is dict else None
 

@@ -23,6 +23,7 @@ from typing import Any, Final
 import msgspec
 
 from dragoman.errors import InputError
+from dragoman.jsontext import DECODE_ERRORS
 
 
 class Frame(msgspec.Struct, frozen=True):
@@ -477,6 +478,6 @@ def aws_event_line(wire: Any, event: str, kind: str = "event") -> bytes:  # noqa
 def _is_json(data: bytes) -> bool:
     try:
         msgspec.json.decode(data)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+    except DECODE_ERRORS:
         return False
     return True

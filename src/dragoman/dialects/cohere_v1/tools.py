@@ -11,6 +11,8 @@ from typing import Any, Final
 
 import msgspec
 
+from dragoman.jsontext import DECODE_ERRORS
+
 _TYPES: Final = {
     "str": "string",
     "int": "integer",
@@ -108,6 +110,6 @@ def call_from_base(call: dict[str, Any]) -> dict[str, Any]:
     function = call["function"]
     try:
         parameters = msgspec.json.decode(function.get("arguments") or "{}")
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+    except DECODE_ERRORS:
         parameters = {"invalid_input": function["arguments"]}
     return {"name": function["name"], "parameters": parameters}

@@ -17,7 +17,7 @@ import msgspec
 
 from dragoman.errors import FormatError
 from dragoman.ids import DEFAULT_ID_FORMAT, format_id
-from dragoman.jsontext import expect_list, expect_object, text_or_none
+from dragoman.jsontext import DECODE_ERRORS, expect_list, expect_object, text_or_none
 from dragoman.message import (
     AudioBlock,
     CallBlock,
@@ -259,7 +259,7 @@ def _default_result(block: ToolResultBlock, notes: ProviderRaw, name: str | None
 def _parse_value(text: str) -> Any:
     try:
         return msgspec.json.decode(text)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+    except DECODE_ERRORS:
         return text
 
 

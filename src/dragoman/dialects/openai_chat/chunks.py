@@ -19,7 +19,7 @@ from typing import Any, Final, Literal
 import msgspec
 
 from dragoman.errors import FormatError, JsonError
-from dragoman.jsontext import OWN, join_surrogates, read_json
+from dragoman.jsontext import DECODE_ERRORS, OWN, join_surrogates, read_json
 
 Place = tuple[str, int]
 
@@ -71,7 +71,7 @@ def decode_chunk(data: bytes) -> dict[str, Any] | None:
     """Return the object in an event, or ``None``. A lone surrogate is allowed: its pair may be in the next chunk."""
     try:
         wire = msgspec.json.decode(data)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+    except DECODE_ERRORS:
         try:
             wire = json.loads(data) if _SURROGATE_ESCAPE.search(data) else None
         except (ValueError, RecursionError):

@@ -12,7 +12,7 @@ import msgspec
 
 from dragoman.dialects.openai_responses.blocks import split_text
 from dragoman.errors import JsonError
-from dragoman.jsontext import OWN, has_lone_surrogate, join_surrogates, read_json
+from dragoman.jsontext import DECODE_ERRORS, OWN, has_lone_surrogate, join_surrogates, read_json
 from dragoman.message import ProviderRaw
 from dragoman.wire.stream_reader import EventOrderError
 
@@ -114,7 +114,7 @@ def decode_event(data: bytes) -> Any:
     """
     try:
         return msgspec.json.decode(data)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+    except DECODE_ERRORS:
         if b"\\ud" not in data.lower():
             return None
     try:

@@ -25,6 +25,7 @@ import msgspec
 
 from dragoman.errors import DragomanError, SettingsError
 from dragoman.ids import name_from_id
+from dragoman.jsontext import DECODE_ERRORS
 from dragoman.letters import (
     HUMAN,
     ErrorLetter,
@@ -452,7 +453,7 @@ def parse_inputs(request: NeedsInputLetter, text: str) -> dict[str, Any] | None:
         return {request.payload.requested_inputs[0].id: text}
     try:
         inputs = msgspec.json.decode(text[text.find("{") : text.rfind("}") + 1])
-    except msgspec.DecodeError:
+    except DECODE_ERRORS:
         return None
     return inputs if isinstance(inputs, dict) and not answer_problems(request.payload, inputs) else None
 
