@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import faulthandler
 import os
 import random
 import signal
@@ -84,6 +85,7 @@ class DyingTransport(NatsTransport):
 
 def consume(orders: Orders) -> None:
     """Handle letters until somebody ends it."""
+    faulthandler.register(signal.SIGUSR1)
     with contextlib.suppress(KeyboardInterrupt):
         asyncio.run(_consume(orders))
 
@@ -187,6 +189,15 @@ class Consumers:
         """Go on until it is done."""
         end = time.monotonic() + within_s
         while not await is_done():
-            assert time.monotonic() < end, f"it is not done yet, after {self.deaths} deaths"
+            if time.monotonic() > end:
+                await self._show_stacks()
+                raise AssertionError(f"it is not done yet, after {self.deaths} deaths")
             self.replaced()
             await asyncio.sleep(0.1)
+
+    async def _show_stacks(self) -> None:
+        """Let every one write to the standard error where it is."""
+        for process in self._running:
+            if process.is_alive() and process.pid is not None:
+                os.kill(process.pid, signal.SIGUSR1)
+        await asyncio.sleep(1)  # they take a moment to write it

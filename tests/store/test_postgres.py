@@ -283,6 +283,19 @@ async def test_a_deadlock_is_resolved_by_doing_one_of_them_again(url: str) -> No
         assert [(await store.get_session(one)).last_seq for one in sessions] == [2, 2]
 
 
+async def test_a_store_opens_although_it_is_the_victim_of_a_deadlock(url: str) -> None:
+    async with open_store(url), connected(url) as connection:
+        await connection.execute(
+            "CREATE SEQUENCE attempts;"
+            "CREATE FUNCTION fail() RETURNS trigger LANGUAGE plpgsql AS"
+            " 'BEGIN IF nextval(''attempts'') < 3 THEN RAISE deadlock_detected; END IF; RETURN NULL; END';"
+            "CREATE TRIGGER fails BEFORE UPDATE ON outbox EXECUTE FUNCTION fail()"
+        )
+        async with open_store(url) as store:
+            await store.create_session()
+        assert await connection.fetchval("SELECT last_value FROM attempts") == 3
+
+
 @pytest.mark.parametrize(
     ("sqlstate", "code"), [("53100", "disk_full"), ("53200", "storage_failed"), ("25006", "storage_failed")]
 )

@@ -243,7 +243,7 @@ CASES: dict[str, Case] = {
         START + frame("contentBlockDelta", contentBlockIndex=True, delta={"text": "Hé"}), "protocol_violation"
     ),
     "a delta that says nothing": Case(
-        HELLO + frame("contentBlockDelta", contentBlockIndex=0, delta={}), "protocol_violation", "Héllo."
+        HELLO + frame("contentBlockDelta", contentBlockIndex=0, delta={}), "stream_incomplete", "Héllo."
     ),
     "a call without a name": Case(
         START + frame("contentBlockStart", contentBlockIndex=0, start={"toolUse": {"toolUseId": "tooluse_1"}}),

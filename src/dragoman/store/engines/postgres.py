@@ -238,6 +238,14 @@ class PostgresStore(Store):
             ) from None
 
     async def _restart_leases(self, connection: Connection) -> None:
+        """Restart the leases, with retries after a rollback: other processes update them in another order."""
+        for pause_s in _PAUSES_S:
+            with contextlib.suppress(*_ROLLBACK_ERRORS):
+                return await self._restart_leases_once(connection)
+            await asyncio.sleep(pause_s)
+        await self._restart_leases_once(connection)
+
+    async def _restart_leases_once(self, connection: Connection) -> None:
         async with self._transaction(connection):
             await _run_operation(connection, restart_leases(None))
 
