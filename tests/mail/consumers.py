@@ -188,6 +188,7 @@ class Consumers:
     async def until(self, is_done: Callable[[], Awaitable[bool]], within_s: float) -> None:
         """Go on until it is done."""
         end = time.monotonic() + within_s
+        self.replaced()
         while not await is_done():
             if time.monotonic() > end:
                 await self._show_stacks()

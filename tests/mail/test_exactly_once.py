@@ -63,7 +63,7 @@ async def test_every_letter_has_its_effect_once_without_a_broker(
     async with shared_place.open() as store:
         await made_ready(store)
         mail = Mail(store)
-        orders = Orders(url=shared_place.url, deaths=min(500, max(25, wanted // 5)))
+        orders = Orders(url=shared_place.url, deaths=min(500, max(15, wanted // 5)))
         with Consumers(orders, orders, chance=chance) as consumers:
             total = await sent(mail, letters(wanted), chance)
             await consumers.until(lambda: all_done(mail), GIVE_UP_S)
