@@ -18,7 +18,7 @@ import msgspec
 
 from dragoman import value
 from dragoman.errors import FormatError, InputError, NewerVersionError
-from dragoman.jsontext import OWN, encode_utf8, read_json
+from dragoman.jsontext import DECODE_ERRORS, OWN, encode_utf8, read_json
 from dragoman.message import Message, Usage
 from dragoman.versions import FORMAT, Format
 
@@ -48,7 +48,7 @@ def decode(data: bytes | str, schema: Format = FORMAT) -> Message:
             and (usage is None or _has_finite_cost(usage))
         ):
             return message
-    except value.FAST_PATH_ERRORS:
+    except DECODE_ERRORS:
         pass
     return _decode_general(encode_utf8(data) if isinstance(data, str) else data, schema)
 

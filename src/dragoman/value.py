@@ -232,9 +232,6 @@ class UnknownParts:
             self.places.append(place)
 
 
-FAST_PATH_ERRORS: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
-
-
 def decode_lenient(cls: type[AnyValue], data: bytes, unknown_parts: UnknownParts) -> AnyValue:
     """Decode strict JSON field by field and keep unknown parts."""
     result: AnyValue = _read(cls, data, "$", unknown_parts)
@@ -385,7 +382,6 @@ def _read_open_enum(cls: type[OpenEnum], data: bytes, where: str, unknown_parts:
 
 
 __all__ = [
-    "FAST_PATH_ERRORS",
     "UNSET",
     "OpenEnum",
     "RawJson",

@@ -22,7 +22,7 @@ LINES = b"POST /v1/messages HTTP/1.1\r\nHost: 127.0.0.1\r\nX-A: b\r\n"
 
 
 class Received:
-    """What a parser calls."""
+    """Keeps the URL and the headers that a parser reports."""
 
     def __init__(self) -> None:
         self.url = b""

@@ -24,7 +24,7 @@ from dragoman.errors import DragomanError, FormatError, InputError, JsonError
 from dragoman.formats import CANONICAL, Detection, Fragment
 from dragoman.formats.agent_logs import find_agent, read_log
 from dragoman.formats.registry import resolve_name
-from dragoman.jsontext import OWN, read_json
+from dragoman.jsontext import DECODE_ERRORS, OWN, read_json
 
 MAX_LINE_MB: Final = 64
 _SAMPLE_LINES: Final = 40
@@ -200,8 +200,6 @@ def _make_source(
         source.is_export = True
         return source
     document = _read_document(lines, sample)
-    if document is not None and format_name is None and (agent := _find_agent_of_document(document)):
-        return _source_from_log(agent, [read_json(document, OWN)], name, size, read_bytes)
     if document is not None:
         source = _source_from_document(document, name, format_name, size, read_bytes)
         source.mark = lines.mark
@@ -238,7 +236,7 @@ def _read_sample(lines: _LineReader) -> list[Fragment]:
 def _is_json(data: bytes) -> bool:
     try:
         msgspec.json.decode(data, type=msgspec.Raw)
-    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
+    except DECODE_ERRORS:
         return False
     return True
 
@@ -260,6 +258,8 @@ def _source_from_document(
     whole = Fragment(1, data)
     if isinstance(value, list) and not value:
         raise InputError("the file is empty", where=name)
+    if format_name is None and (agent := find_agent([value])):
+        return _source_from_log(agent, [value], name, size, read_bytes)
     items = (
         [Fragment(number, bytes(raw)) for number, raw in enumerate(_split_items(data))]
         if isinstance(value, list)
@@ -278,13 +278,6 @@ def _source_from_document(
     else:
         source.unit, source.conversations = "document", iter([(whole,)])
     return source
-
-
-def _find_agent_of_document(data: bytes) -> str | None:
-    try:
-        return find_agent([read_json(data, OWN)])
-    except DragomanError:
-        return None  # reported when it is read
 
 
 def _source_from_log(

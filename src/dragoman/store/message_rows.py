@@ -22,6 +22,7 @@ import msgspec
 
 from dragoman import codec, value
 from dragoman.errors import CorruptDataError
+from dragoman.jsontext import DECODE_ERRORS
 from dragoman.message import SCHEMA_VERSION, ContentBlock, Message, MessageMetadata, Role
 from dragoman.store.operation import from_micros, to_micros
 from dragoman.value import UNSET
@@ -34,7 +35,7 @@ _content_from: Final = msgspec.json.Decoder(tuple[ContentBlock, ...]).decode
 _metadata_from: Final = msgspec.json.Decoder(MessageMetadata).decode
 _encode: Final = msgspec.msgpack.Encoder().encode
 _ROLES: Final = {role.value: role for role in Role}
-_FAST_PATH_ERRORS: Final = (*value.FAST_PATH_ERRORS, KeyError)
+_FAST_PATH_ERRORS: Final = (*DECODE_ERRORS, KeyError)
 
 
 class BlobSlice(msgspec.Struct, frozen=True, array_like=True):

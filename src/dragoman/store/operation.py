@@ -36,9 +36,9 @@ Item = TypeVar("Item")
 
 
 class Gather(NamedTuple):
-    """How long a quick operation may wait for others, so that they share a commit."""
+    """Limits of the wait of a quick operation for others with which it shares a commit."""
 
-    size: int = 1  # no longer than until so many operations wait
+    size: int = 1  # operations that end the wait
     timeout_s: float = 0.0
 
 

@@ -1,4 +1,4 @@
-"""What the Messages API supports: shared fields, limits with the default output limit that it requires, server tools.
+"""Features of the Messages API: shared fields, limits with the default output limit that it requires, server tools.
 
 Sources of the limits: platform.claude.com, the API reference and the page on models (2026).
 """

@@ -1,4 +1,4 @@
-"""What Converse supports: shared fields, its limits, and those of the families of its models.
+"""Features of Converse: shared fields, its limits, and those of the families of its models.
 
 Sources of the limits: the API reference of Converse and the user guide of Amazon Bedrock (2026).
 """

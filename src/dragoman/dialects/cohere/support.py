@@ -1,4 +1,4 @@
-"""What Cohere's chat supports: shared fields, its limits, and those of the families of Command.
+"""Features of Cohere's chat API: shared fields, its limits, and those of the families of Command.
 
 Sources of the limits: docs.cohere.com, the API reference and the pages on reasoning and structured outputs (2026).
 """

@@ -1,4 +1,4 @@
-"""What generateContent supports: shared fields, its limits, and those of the families of Gemini.
+"""Features of generateContent: shared fields, its limits, and those of the families of Gemini.
 
 Sources of the limits: ai.google.dev, the API reference and the pages on models and thinking (2026).
 """

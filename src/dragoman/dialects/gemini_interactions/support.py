@@ -1,4 +1,4 @@
-"""What interactions support: shared fields, and the limits of the models, which it shares with generateContent."""
+"""Features of interactions: shared fields, and the limits of the models, which are those of generateContent."""
 
 from __future__ import annotations
 

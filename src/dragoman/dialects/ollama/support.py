@@ -1,4 +1,4 @@
-"""What Ollama's chat supports: shared fields and limits.
+"""Features of Ollama's chat API: shared fields and limits.
 
 Sources of the limits: the API reference and the types of the server (2026). Chat templates reject a history whose
 messages say nothing.

@@ -1,4 +1,4 @@
-"""What Chat Completions supports: shared fields, its limits, and those of the families of OpenAI's models.
+"""Features of Chat Completions: shared fields, its limits, and those of the families of OpenAI's models.
 
 Sources of the limits: platform.openai.com, the API reference, the pages on models and the guide to reasoning (2026).
 Other providers of the dialect serve models with other names; of those only the ranges hold.

@@ -1,4 +1,4 @@
-"""What the Responses API supports: shared fields, limits, those of OpenAI's models included, and server tools.
+"""Features of the Responses API: shared fields, limits of the API and of OpenAI's models, and server tools.
 
 Sources of the limits: platform.openai.com, the API reference, the pages on models and the guide to reasoning (2026).
 Other providers of the dialect serve models with other names; of those only the ranges hold.
