@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import threading
 
 import pytest
 from hypothesis import given
@@ -70,6 +71,24 @@ def test_many_ids_are_those_of_single_calls_in_one_millisecond(randomness: int) 
     single, many = (UlidSource(lambda: 5, lambda: randomness) for _ in range(2))
     expected = [single.next() for _ in range(6)]
     assert [*many.next_many(4), *many.next_many(1), many.next()] == expected
+
+
+def test_a_thread_that_shares_a_source_waits_for_the_id_of_another_one() -> None:
+    ids: list[str] = []
+    other = threading.Thread(target=lambda: ids.append(source.next()))
+
+    def randomness() -> int:
+        if other.ident is None:
+            other.start()
+            other.join(0.05)
+            return 1
+        return 2
+
+    source = UlidSource(lambda: 5, randomness)
+    ids.append(source.next())
+    other.join()
+    ids.append(source.next())
+    assert sorted(set(ids)) == ids
 
 
 def test_the_last_ulid_has_no_successor() -> None:

@@ -14,6 +14,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import re
+import threading
 from collections.abc import Callable
 from typing import Final
 
@@ -71,7 +72,7 @@ def with_names(text: str) -> str:
 
 
 class UlidSource:
-    """ULIDs of one session. Each is greater than the one before, also if the clock steps back.
+    """ULIDs of one session. Each is greater than the one before, also if the clock steps back. Threads may share it.
 
     ``last`` continues a session from its newest id. ``clock_ms`` returns the time, ``randomness`` 80 random bits.
     """
@@ -80,30 +81,34 @@ class UlidSource:
         self._clock_ms = clock_ms
         self._randomness = randomness
         self._last = -1 if last is None else _int_from_ulid(last)
+        self._lock = threading.Lock()
 
     def next(self) -> str:
         """Return a new id, greater than all earlier ids."""
-        time_ms = self._clock_ms()
-        if time_ms > self._last >> _RANDOM_BITS:
-            number = (time_ms << _RANDOM_BITS) | (self._randomness() % _RANDOM_LIMIT)
-        else:  # same millisecond, or the clock stepped back
-            number = self._last + 1
-        if number > _LAST:
-            raise OverflowError("no greater ULID exists: the last id of this session is the maximum")
-        self._last = number
-        return _ulid_from_int(number)
+        return _ulid_from_int(self._reserve(1))
 
     def next_many(self, count: int) -> list[str]:
         """Return consecutive new ids."""
-        first = self.next()
-        start = self._last
-        if start + count - 1 > _LAST:
-            raise OverflowError("no greater ULID exists: the last id of this session is the maximum")
-        self._last = start + count - 1
+        start = self._reserve(count)
+        first = _ulid_from_int(start)
         end = start & 1023  # most ids differ in their last two characters only
         if end + count <= 1024:
             return [first, *[first[:-2] + pair for pair in _PAIRS[end + 1 : end + count]]]
         return [first, *[_ulid_from_int(number) for number in range(start + 1, start + count)]]
+
+    def _reserve(self, count: int) -> int:
+        """Return the first of consecutive new numbers."""
+        with self._lock:
+            time_ms = self._clock_ms()
+            if time_ms > self._last >> _RANDOM_BITS:
+                number = (time_ms << _RANDOM_BITS) | (self._randomness() % _RANDOM_LIMIT)
+            else:  # same millisecond, or the clock stepped back
+                number = self._last + 1
+            last = number + count - 1
+            if last > _LAST:
+                raise OverflowError("no greater ULID exists: the last id of this session is the maximum")
+            self._last = last
+            return number
 
     def next_tool_id(self) -> str:
         """Return a new id for a tool call."""

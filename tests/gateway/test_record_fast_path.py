@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import functools
+from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -15,10 +17,12 @@ from dragoman.gateway import record_fast_path
 from dragoman.ids import UlidSource
 from dragoman.message import MessageMetadata, Usage
 from dragoman.store import Store, open_store, sessions
+from dragoman.store.engines import loop_writer
 from dragoman.store.engines.sqlite import SqliteStore
 from dragoman.store.gateway_calls import GatewayRow, PlainSession
 from dragoman.store.message_rows import Columns
 from dragoman.store.operation import Gather, Steps, operation, to_micros
+from dragoman.value import SlowPathRequired
 from tests.gateway.in_process import OpenGateway, open_gateway
 from tests.gateway.test_translation_fast_path import (
     PATHS,
@@ -44,6 +48,7 @@ TABLES = {
 }
 NOW = datetime(2026, 1, 2, 3, 4, 5, 678, tzinfo=UTC)
 Rows = dict[str, list[tuple[Any, ...]]]
+Respond = Answer | Callable[[ReceivedRequest], Answer]
 
 
 @operation
@@ -70,13 +75,13 @@ class Recorded(msgspec.Struct):
 
 
 async def record(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, dialect: str, bodies: list[bytes], answer: Answer, **headers: str
+    folder: Path, monkeypatch: pytest.MonkeyPatch, dialect: str, bodies: list[bytes], answer: Respond, **headers: str
 ) -> Recorded:
     """Send requests, and return all rows."""
     folder.mkdir()
 
-    def respond(_: ReceivedRequest) -> Answer:
-        return answer
+    def respond(request: ReceivedRequest) -> Answer:
+        return answer(request) if callable(answer) else answer
 
     made: list[Any] = []
     with monkeypatch.context() as patch:
@@ -92,7 +97,7 @@ async def record(
 
 
 async def compare(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, dialect: str, bodies: list[bytes], answer: Answer, **headers: str
+    folder: Path, monkeypatch: pytest.MonkeyPatch, dialect: str, bodies: list[bytes], answer: Respond, **headers: str
 ) -> Recorded:
     """Record the same calls on both paths, and compare every column of every row."""
     fast = await record(folder / "fast", monkeypatch, dialect, bodies, answer, **headers)
@@ -184,6 +189,21 @@ async def test_the_next_call_continues_a_session_of_the_fast_path(
     assert len(recorded.rows["messages"]) == 6
 
 
+async def test_a_reply_with_a_key_twice_is_rejected_as_on_the_general_path(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reply = msgspec.json.encode(change_reply("openai_chat", {}))
+
+    def respond(request: ReceivedRequest) -> Answer:
+        is_first = b"Hi" in request.body
+        return make_answer(reply if is_first else reply.replace(b'"created":', b'"created":1,"created":'))
+
+    bodies = [make_body("openai_chat", {"messages": user(text)}) for text in ("Hi", "Hello")]
+    recorded = await compare(tmp_path, monkeypatch, "openai_chat", bodies, respond)
+    assert recorded.statuses == [200, 502]
+    assert len(recorded.rows["sessions"]) == 1
+
+
 def make_plain(number: int) -> PlainSession:
     """A call; of each three, two have the same transcript."""
     at = to_micros(NOW)
@@ -208,7 +228,7 @@ def make_plain(number: int) -> PlainSession:
 
 @pytest.mark.parametrize("count", [2, 7, 21])
 async def test_calls_that_share_a_commit_have_the_rows_of_single_calls(tmp_path: Path, count: int) -> None:
-    calls = [make_plain(number) for number in range(count)]
+    calls = [functools.partial(make_plain, number) for number in range(count)]
     async with open_store(f"sqlite:///{tmp_path}/single.db") as store:
         for call in calls:
             await store.gateway.record_plain(call)
@@ -218,15 +238,44 @@ async def test_calls_that_share_a_commit_have_the_rows_of_single_calls(tmp_path:
         await wait_for_loop_writer(store)
         rows = await asyncio.gather(*(store.gateway.record_plain(call, gather) for call in calls))
         assert await store._read(read_tables()) == single
-        assert [row.session_id for row in rows] == [call.id for call in calls]
+        assert [row.session_id for row in rows] == [call().id for call in calls]
         assert (await store.find_session("sess_01")) is not None
     assert len(single["sessions"]) == count
 
 
+async def test_the_rows_of_calls_that_share_a_commit_are_made_together(tmp_path: Path) -> None:
+    made: list[int] = []
+
+    def make(number: int) -> PlainSession:
+        made.append(number)
+        return make_plain(number)
+
+    async with open_store(f"sqlite:///{tmp_path}/chats.db") as store:
+        await wait_for_loop_writer(store)
+        gather = Gather(size=2, timeout_s=3600)
+        first = asyncio.create_task(store.gateway.record_plain(lambda: make(0), gather))
+        for _ in range(2 * loop_writer._TURNS):
+            await asyncio.sleep(0)
+        assert made == []
+        await asyncio.gather(first, store.gateway.record_plain(lambda: make(1), gather))
+    assert made == [0, 1]
+
+
+async def test_a_call_that_the_fast_path_cannot_record_leaves_the_others_of_its_commit(tmp_path: Path) -> None:
+    def refuse() -> PlainSession:
+        raise SlowPathRequired
+
+    async with open_store(f"sqlite:///{tmp_path}/chats.db") as store:
+        calls = [store.gateway.record_plain(make) for make in (lambda: make_plain(1), refuse, lambda: make_plain(2))]
+        first, second, third = await asyncio.gather(*calls, return_exceptions=True)
+        assert isinstance(second, SlowPathRequired)
+        assert [row.session_id for row in (first, third) if isinstance(row, GatewayRow)] == ["sess_01", "sess_02"]
+
+
 async def test_a_call_whose_session_exists_leaves_the_others_of_its_commit(tmp_path: Path) -> None:
     async with open_store(f"sqlite:///{tmp_path}/chats.db") as store:
-        await store.gateway.record_plain(make_plain(1))
-        calls = [store.gateway.record_plain(make_plain(number)) for number in range(3)]
+        await store.gateway.record_plain(lambda: make_plain(1))
+        calls = [store.gateway.record_plain(functools.partial(make_plain, number)) for number in range(3)]
         first, second, third = await asyncio.gather(*calls, return_exceptions=True)
         assert isinstance(second, ConflictError)
         assert "sess_01" in str(second)
@@ -236,7 +285,7 @@ async def test_a_call_whose_session_exists_leaves_the_others_of_its_commit(tmp_p
 
 async def test_a_call_whose_caller_is_cancelled_is_stored_and_acknowledged(tmp_path: Path) -> None:
     async with open_store(f"sqlite:///{tmp_path}/chats.db") as store:
-        task = asyncio.create_task(store.gateway.record_plain(make_plain(1)))
+        task = asyncio.create_task(store.gateway.record_plain(lambda: make_plain(1)))
         await asyncio.sleep(0)
         task.cancel()
         with pytest.raises(asyncio.CancelledError):

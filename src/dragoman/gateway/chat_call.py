@@ -33,6 +33,7 @@ from dragoman.gateway.fast_path import PlainRequest
 from dragoman.gateway.hooks import CallEnd, CallStart
 from dragoman.gateway.identity import echo_request, end_fields, reply_identity
 from dragoman.gateway.model_names import Resolution
+from dragoman.gateway.record_fast_path import PlainQuestion
 from dragoman.gateway.recorder import Recorder, Transcript, count_usage, read_transcript
 from dragoman.gateway.response_objects import append_items
 from dragoman.gateway.response_state import ResponseState, keep_locally, stored_response
@@ -56,6 +57,8 @@ from dragoman.message import Usage
 from dragoman.offload import run_off_loop
 from dragoman.shield import run_to_completion
 from dragoman.store.gateway_calls import PlainSession, StoredObject
+from dragoman.store.message_rows import MAX_INLINE_BYTES
+from dragoman.value import SlowPathRequired
 
 if TYPE_CHECKING:
     from dragoman.gateway.gateway import Gateway
@@ -327,11 +330,9 @@ class ChatCall:
     async def _whole_response(self, attempt: Attempt, response: UpstreamResponse) -> GatewayResponse | Failure:
         body = await response.read_all(_MAX_REPLY_BYTES)
         target = attempt.target
-        if attempt.is_native and not self._needs_reply and fast_path.is_plain_reply(body, target.provider.dialect):
-            return self._native_response(target, response, body)
         plain = None if attempt.is_native else self._translate_plain_reply(target, body)
-        if plain is not None and not self._needs_reply:
-            return self._make_response(target, plain.wire, (*attempt.losses, *plain.losses))
+        if (done := await self._plain_response(attempt, response, body, plain)) is not None:
+            return done
         try:
             reply = await run_off_loop(len(body), read_reply, target.provider.dialect, body)
         except InputError as error:
@@ -352,6 +353,24 @@ class ChatCall:
         losses = (*attempt.losses, *written.losses)
         await self._record(target, reply, losses, written.wire if self._state is not None else None)
         return self._make_response(target, written.wire, losses)
+
+    async def _plain_response(
+        self, attempt: Attempt, response: UpstreamResponse, body: bytes, translated: Written | None
+    ) -> GatewayResponse | None:
+        """Return the response to a plain reply, after it is recorded; none if the general path has to read it."""
+        target, question = attempt.target, None
+        if self._needs_reply:
+            question = self._find_question() if self._call_start is None and len(body) <= MAX_INLINE_BYTES else None
+            if question is None:
+                return None
+        if translated is None and not (attempt.is_native and fast_path.is_plain_reply(body, target.provider.dialect)):
+            return None
+        losses = attempt.losses if translated is None else (*attempt.losses, *translated.losses)
+        if question is not None and not await self._record_plain(question, target, body, losses):
+            return None
+        if translated is None:
+            return self._native_response(target, response, body)
+        return self._make_response(target, translated.wire, losses)
 
     def _native_response(self, target: Target, response: UpstreamResponse, body: bytes) -> GatewayResponse:
         """Return the provider's response in the caller's own dialect."""
@@ -531,24 +550,15 @@ class ChatCall:
         *,
         is_cancelled: bool,
     ) -> None:
-        latency_s = self._services.client.clock() - self._start_s
         stored = stored_response(self._state, response, self._services.clock())
-        exchange = Exchange(
-            client_request=self._client_request,
-            target=target,
-            reply=reply,
-            reason=self._resolution.reason,
-            losses=loss_names(losses),
-            started_at=self._started_at,
-            latency_ms=round(latency_s * 1000),
-            is_cancelled=is_cancelled,
-            stored_response=stored,
-            new_session_id=self._new_session_id,
-        )
-        session = self._make_plain_session(exchange)
+        end_s = self._services.client.clock()
+        exchange = self._make_exchange(target, reply, losses, end_s, is_cancelled=is_cancelled, stored_response=stored)
+        question = None if is_cancelled else self._find_question()
+        session = record_fast_path.make_session(self._services, exchange, question) if question is not None else None
         active_calls = self._gateway.active_calls
         if session is not None:
-            row = await recorder.record_plain(session, exchange, active_calls)
+            request_id = self._client_request.request.request_id
+            row = await recorder.record_plain(lambda: session, request_id, active_calls)
         else:
             record = recorder.record(await self._with_transcript(exchange), active_calls)
             row = await run_to_completion(record)  # also if the caller disconnects now
@@ -558,21 +568,63 @@ class ChatCall:
             items = [*state.input, *stored.body.get("output", ())]
             await append_items(self._gateway, self._client_request.request, state.conversation_id, items)
 
-    def _make_plain_session(self, exchange: Exchange) -> PlainSession | None:
-        """Return the rows of a question and its answer; none if the general path has to record them."""
-        plain = self._read_plain() if self._may_be_plain(exchange) else None
-        question = self._gateway.record_templates.find(plain) if plain is not None else None
-        return None if question is None else record_fast_path.make_session(self._services, exchange, question)
-
-    def _may_be_plain(self, exchange: Exchange) -> bool:
-        request = self._client_request.request
-        return (
-            self._state is None
-            and not exchange.is_cancelled
-            and self._new_session_id is None
-            and request.caller.recording == "on"
-            and session_key(request.headers) is None
+    def _make_exchange(
+        self, target: Target, reply: Reply, losses: tuple[Loss, ...], end_s: float, **fields: Any
+    ) -> Exchange:
+        return Exchange(
+            client_request=self._client_request,
+            target=target,
+            reply=reply,
+            reason=self._resolution.reason,
+            losses=loss_names(losses),
+            started_at=self._started_at,
+            latency_ms=round((end_s - self._start_s) * 1000),
+            new_session_id=self._new_session_id,
+            **fields,
         )
+
+    def _find_question(self) -> PlainQuestion | None:
+        """Return the question of a call that the fast path may record."""
+        request = self._client_request.request
+        if (
+            self._recorder is None
+            or request.caller.recording != "on"
+            or self._state is not None
+            or self._new_session_id is not None
+            or session_key(request.headers) is not None
+        ):
+            return None
+        plain = self._read_plain()
+        return self._gateway.record_templates.find(plain) if plain is not None else None
+
+    async def _record_plain(
+        self, question: PlainQuestion, target: Target, body: bytes, losses: tuple[Loss, ...]
+    ) -> bool:
+        """Record a call with a plain reply, which is read with those of other calls; whether that was possible."""
+        assert self._recorder is not None
+        end_s = self._services.client.clock()
+        make_session = functools.partial(self._make_session, question, target, body, losses, end_s)
+        request_id = self._client_request.request.request_id
+        try:
+            row = await self._recorder.record_plain(make_session, request_id, self._gateway.active_calls)
+        except SlowPathRequired:
+            return False
+        self._session_id = row.session_id if row is not None else None
+        return True
+
+    def _make_session(
+        self, question: PlainQuestion, target: Target, body: bytes, losses: tuple[Loss, ...], end_s: float
+    ) -> PlainSession:
+        """Return the rows of a call with a plain reply."""
+        try:
+            reply = read_reply(target.provider.dialect, body)
+        except InputError:
+            raise SlowPathRequired from None  # a key occurs twice
+        exchange = self._make_exchange(target, reply, losses, end_s)
+        session = record_fast_path.make_session(self._services, exchange, question)
+        if session is None:
+            raise SlowPathRequired
+        return session
 
     async def _with_transcript(self, exchange: Exchange) -> Exchange:
         """Return a call with its request as the general path reads it."""

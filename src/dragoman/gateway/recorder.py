@@ -106,15 +106,17 @@ class Recorder:
         try:
             return await self._record(exchange, exchange.canonical, exchange.transcript, _gather(active_calls))
         except DragomanError as error:
-            _log_failure(exchange, error)
+            _log_failure(exchange.client_request.request.request_id, error)
             return None
 
-    async def record_plain(self, session: PlainSession, exchange: Exchange, active_calls: int = 0) -> GatewayRow | None:
-        """Do the same for a call whose rows are known, also if the caller is cancelled meanwhile."""
+    async def record_plain(
+        self, make_session: Callable[[], PlainSession], request_id: str, active_calls: int = 0
+    ) -> GatewayRow | None:
+        """Do the same for a call whose rows ``make_session`` makes, also if the caller is cancelled meanwhile."""
         try:
-            return await self._store.gateway.record_plain(session, _gather(active_calls))
+            return await self._store.gateway.record_plain(make_session, _gather(active_calls))
         except DragomanError as error:
-            _log_failure(exchange, error)
+            _log_failure(request_id, error)
             return None
 
     async def _record(
@@ -260,8 +262,7 @@ def _gather(active_calls: int) -> Gather:
     return Gather(active_calls * 3 // 4, _GATHER_S)
 
 
-def _log_failure(exchange: Exchange, error: DragomanError) -> None:
-    request_id = exchange.client_request.request.request_id
+def _log_failure(request_id: str, error: DragomanError) -> None:
     _log.error("a call was not recorded: %s", error, extra={"request_id": request_id})
 
 

@@ -137,16 +137,20 @@ class GatewayStore(Facet):
             store._acknowledge(row.session_id, places.end, call.messages[-1].id)
         return row
 
-    async def record_plain(self, session: PlainSession, gather: Gather = NO_GATHER) -> GatewayRow:
-        """Do the same as ``record`` for a new session of texts, also if the caller is cancelled meanwhile."""
-        stored = self._store._start_write(quick(BatchOperation(_insert_plain, session), gather))
-        stored.add_done_callback(functools.partial(self._acknowledge_plain, session))
-        await run_to_completion(stored)
+    async def record_plain(self, make_session: Callable[[], PlainSession], gather: Gather = NO_GATHER) -> GatewayRow:
+        """Do the same as ``record`` for a new session of texts, also if the caller is cancelled meanwhile.
+
+        The rows are made when they are inserted: those of all calls that share a commit take half the time.
+        """
+        stored = self._store._start_write(quick(BatchOperation(_insert_plain, make_session), gather))
+        stored.add_done_callback(self._acknowledge_plain)
+        session = await run_to_completion(stored)
         return GatewayRow(session.id, len(session.messages), False)
 
-    def _acknowledge_plain(self, session: PlainSession, stored: asyncio.Future[None]) -> None:
+    def _acknowledge_plain(self, stored: asyncio.Future[PlainSession]) -> None:
         if not stored.cancelled() and stored.exception() is None:
-            store, last_seq, last_id = self._store, len(session.messages), session.messages[-1].id
+            store, session = self._store, stored.result()
+            last_seq, last_id = len(session.messages), session.messages[-1].id
             store.mark.note_session(session.id, last_seq)
             store._acknowledge(session.id, (last_seq, last_id), last_id)
 
@@ -228,8 +232,9 @@ def _places_sql(rows: int) -> str:
     )
 
 
-def _insert_plain(items: Sequence[PlainSession]) -> Steps[list[None]]:
+def _insert_plain(makers: Sequence[Callable[[], PlainSession]]) -> Steps[list[PlainSession]]:
     """Fast path of ``_record``: new sessions of texts, without blobs, tool calls and attachments."""
+    items = [make_session() for make_session in makers]
     created = yield from _insert_rows(sessions_insert_sql, [_plain_session_columns(session) for session in items])
     if created < len(items):
         raise existing_session(items[0].id)
@@ -239,7 +244,7 @@ def _insert_plain(items: Sequence[PlainSession]) -> Steps[list[None]]:
     yield from _insert_rows(usage_insert_sql, usages)
     places = {one.hash: (one.hash, one.id, len(one.messages), one.system_hash, None) for one in items}
     yield from _insert_rows(_places_sql, list(places.values()))  # of equal transcripts, the last one is found
-    return [None] * len(items)
+    return items
 
 
 def _insert_rows(make_sql: Callable[[int], str], rows: Sequence[Sequence[Any]]) -> Steps[int]:
