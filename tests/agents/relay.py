@@ -1,9 +1,9 @@
-"""A relay before a server that keeps every request and its status.
+"""A relay in front of a server that records every request and its status.
 
     async with Relay(port) as relay:
         relay.base_url, relay.requests
 
-It forwards bytes in both directions as they come. After an upgrade to WebSocket nothing is parsed any more.
+It forwards bytes in both directions as they arrive. After an upgrade to WebSocket, it stops parsing.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ import msgspec
 
 
 class RelayedRequest(msgspec.Struct, kw_only=True):
-    """A request that passed."""
+    """A request that the relay forwarded."""
 
     method: str = ""
     path: str = ""
     headers: dict[str, str] = msgspec.field(default_factory=dict)
     body: bytes = b""
-    status: int | None = None  # none: no response, or an upgrade
+    status: int | None = None  # None: no response, or an upgrade
 
     @property
     def json(self) -> Any:
-        """The body; none if it is not JSON."""
+        """The body, or None if it is not JSON."""
         try:
             return msgspec.json.decode(self.body)
         except msgspec.DecodeError:
@@ -36,7 +36,7 @@ class RelayedRequest(msgspec.Struct, kw_only=True):
 
 
 class Relay:
-    """The relay."""
+    """Forwards connections to a port and records their requests."""
 
     def __init__(self, port: int) -> None:
         self._port = port

@@ -1,4 +1,4 @@
-"""Shapes of requests: what a golden file keeps of them, without the texts of the agents' vendors.
+"""Shapes of requests, as golden files store them, without the texts of the agents' vendors.
 
 Long and volatile strings become ``<text>``, ids ``<id>``, large numbers ``<number>``. A tool keeps its type and its name.
 """
@@ -17,8 +17,8 @@ _VALUES = ("anthropic-beta", "anthropic-version", "openai-beta", "content-type",
 def shape_request(method: str, path: str, headers: dict[str, str], body: Any) -> dict[str, Any]:
     """Return the shape of a request of an agent."""
     names = sorted(name for name in headers if name not in _TRANSPORT)
-    kept = {name: headers[name] if name in _VALUES else "<value>" for name in names}
-    return {"method": method, "path": path, "headers": kept, "body": shape(body)}
+    shaped_headers = {name: headers[name] if name in _VALUES else "<value>" for name in names}
+    return {"method": method, "path": path, "headers": shaped_headers, "body": shape(body)}
 
 
 def shape(value: Any, key: str = "") -> Any:

@@ -1,4 +1,4 @@
-"""Coding agents complete a turn with one of their own tools, through the gateway, on a provider of another API."""
+"""Tests of coding agents that complete a turn with their own tools through the gateway, on a provider of another API."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.server.conftest import ServerFixture, run_test_server
 
 GOLDEN = Path(__file__).parent / "golden"
 TIMEOUT_S = 180
-# The provider whose requests the golden file of an agent has.
+# The provider whose requests are in the golden file of an agent, by dialect.
 UPSTREAMS = {
     "anthropic": "openai_chat",
     "openai_responses": "anthropic",
@@ -49,7 +49,7 @@ class Run(msgspec.Struct, frozen=True):
 
 
 async def run_agent(server: ServerFixture, folder: Path, bin_folder: Path, start: Any, upstream: str) -> Run:
-    """Run an agent to its end."""
+    """Run an agent until it exits."""
     home, project = folder / "home", folder / "project"
     home.mkdir()
     project.mkdir()
@@ -82,14 +82,12 @@ async def run_agent(server: ServerFixture, folder: Path, bin_folder: Path, start
 
 
 def route_all(upstream: str) -> str:
-    """Return the configuration with which every model name reaches one provider."""
+    """Return the configuration that routes every model name to one provider."""
     return f'[gateway.models]\n"*" = "{upstream}"\n'
 
 
 @pytest.mark.parametrize(("name", "upstream"), RUNS)
-async def test_an_agent_completes_a_turn_with_a_tool(
-    tmp_path: Path, programs_folder: Path, name: str, upstream: str
-) -> None:
+async def test_agent_completes_turn_with_tool(tmp_path: Path, programs_folder: Path, name: str, upstream: str) -> None:
     dialect, start = AGENTS[name]
     async with run_test_server(tmp_path, *CLIENTS, rows=route_all(upstream)) as server:
         run = await run_agent(server, tmp_path, programs_folder, start, upstream)
@@ -97,14 +95,16 @@ async def test_an_agent_completes_a_turn_with_a_tool(
         assert NOTE in run.output, run.errors
         assert [NOTE in result for result in run.player.results] == [True]
         assert fake.refused == []
-        failed = [(one.method, one.path, one.status) for one in run.requests if (one.status or 200) >= 400]
+        failed = [
+            (request.method, request.path, request.status) for request in run.requests if (request.status or 200) >= 400
+        ]
         assert failed == []
-        await check_recording(server, has_title=name != "qwen-code")  # which begins with a message of its own
+        await check_recording(server, has_title=name != "qwen-code")  # Qwen Code starts with its own message
     if UPSTREAMS[dialect] == upstream:
         compare_golden(name, run, fake.bodies)
 
 
-async def test_codex_edits_a_file_with_a_tool_that_takes_a_text(tmp_path: Path, programs_folder: Path) -> None:
+async def test_codex_edits_file_with_text_input_tool(tmp_path: Path, programs_folder: Path) -> None:
     async with run_test_server(tmp_path, *CLIENTS, rows=route_all("anthropic")) as server:
         run = await run_agent(server, tmp_path, programs_folder, programs.start_codex_with_patch, "anthropic")
         assert server.fakes["anthropic"].refused == []
@@ -112,7 +112,7 @@ async def test_codex_edits_a_file_with_a_tool_that_takes_a_text(tmp_path: Path, 
 
 
 async def check_recording(server: ServerFixture, *, has_title: bool) -> None:
-    """The turn is one session: question, call, result and answer, each once."""
+    """Check that the turn is stored as one session with one question, call, result and answer."""
     sessions = await server.store.list_sessions()
     found = []
     for session in sessions:
@@ -127,13 +127,13 @@ async def check_recording(server: ServerFixture, *, has_title: bool) -> None:
 
 
 def encode_sorted(value: Any) -> bytes:
-    """JSON with sorted keys: their order differs from run to run in Codex."""
+    """Return JSON with sorted keys. Their order differs between runs of Codex."""
     return msgspec.json.encode(value, order="sorted")
 
 
 def compare_golden(name: str, run: Run, bodies: list[Any]) -> None:
-    """The shapes of all requests are those of the golden file. ``make test-agents GOLDEN=write`` writes it."""
-    requests = [shape_request(one.method, one.path, one.headers, one.json) for one in run.requests]
+    """Compare the shapes of all requests with the golden file. ``make test-agents GOLDEN=write`` writes it."""
+    requests = [shape_request(request.method, request.path, request.headers, request.json) for request in run.requests]
     actual = {
         "requests": sorted(requests, key=encode_sorted),
         "upstream": sorted((shape(body) for body in bodies), key=encode_sorted),

@@ -1,4 +1,4 @@
-"""Answers of a server for the tests of the client, and calls that expect a reply or a fault."""
+"""Responses of a server for the tests of the client, and calls that expect a reply or a fault."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from dragoman import dialects
 from dragoman.client import Call, Client
 from dragoman.exchange import Fault, Reply
 from tests import recorded
-from tests.client.calls import told
+from tests.client.calls import stream_reply
 from tests.servers.faulty_server import (
     Answer,
     make_answer,
@@ -18,22 +18,22 @@ from tests.servers.faulty_server import (
 )
 
 every_dialect = pytest.mark.parametrize("dialect", dialects.callable_names())
-both_ways = pytest.mark.parametrize("streamed", [False, True], ids=["whole", "streamed"])
+both_modes = pytest.mark.parametrize("streamed", [False, True], ids=["whole", "streamed"])
 WHOLE = json.dumps(recorded.cassette("openai_chat", "text").response.body).encode()
 STREAMED = recorded.cassette("openai_chat", "text-streamed").response.stream
 LIMITED = b'{"error": {"message": "slow down", "type": "requests", "code": "rate_limit_exceeded"}}'
 
 
-def good(*, streamed: bool, **headers: str) -> Answer:
+def make_success(*, streamed: bool, **headers: str) -> Answer:
     return make_stream([STREAMED], **headers) if streamed else make_answer(WHOLE, **headers)
 
 
-async def reply_to(client: Client, call: Call, *, streamed: bool) -> Reply:
-    return await told(client, call) if streamed else await client.send(call)
+async def get_reply(client: Client, call: Call, *, streamed: bool) -> Reply:
+    return await stream_reply(client, call) if streamed else await client.send(call)
 
 
-async def failed(client: Client, call: Call, *, streamed: bool) -> Fault:
-    reply = await reply_to(client, call, streamed=streamed)
+async def get_fault(client: Client, call: Call, *, streamed: bool) -> Fault:
+    reply = await get_reply(client, call, streamed=streamed)
     assert reply.fault is not None
     assert reply.fault.provider == call.endpoint.provider.key
     return reply.fault

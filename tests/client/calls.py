@@ -1,4 +1,4 @@
-"""Calls for tests: whom to ask, what, and a client that does not really wait."""
+"""Calls for tests, and a client that records its retry delays without sleeping."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ CONTEXT = RequestContext(session_id=recorded.SESSION, message_id="01KE0000000000
 
 
 def provider_of(dialect: str) -> Provider:
-    """The first provider that speaks a dialect."""
+    """Return the first provider of a dialect."""
     return next(row for row in catalog.builtin().providers.values() if row.dialect == dialect)
 
 
-def call_to(
+def make_call(
     dialect: str,
     address: str,
     *,
@@ -36,15 +36,15 @@ def call_to(
     options: Options | None = None,
     **more: Any,
 ) -> Call:
-    """A call of a provider that speaks the dialect and is at that address."""
+    """Build a call of a provider with this dialect at this address."""
     provider = provider_of(dialect)
     model = Model(id=f"{provider.key}:tiny", provider=provider.key, name="tiny", capabilities=AdapterCapabilities())
     adapter = adapter or Adapter(provider, model)
     options = (options or Options(max_output_tokens=64)).replace(stream=streamed or None)
-    found = settings.load(environment={}, keyring=lambda _: None)
+    loaded = settings.load(environment={}, keyring=lambda _: None)
     key = None if provider.runs_locally else KEY
     return Call(
-        endpoint=found.endpoint(provider, api_key=key, base_url=address + urlsplit(provider.base_url or "").path),
+        endpoint=loaded.endpoint(provider, api_key=key, base_url=address + urlsplit(provider.base_url or "").path),
         adapter=adapter,
         wire=adapter.to_wire(messages, tools, options).wire,
         context=CONTEXT,
@@ -52,28 +52,28 @@ def call_to(
     )
 
 
-class Unhurried(Client):
-    """A client that notes how long it would wait, and does not."""
+class NoSleepClient(Client):
+    """Records its retry delays and does not sleep."""
 
     def __init__(self, **arguments: Any) -> None:
         self.waits: list[float] = []
-        super().__init__(sleep=self._note, **arguments)
+        super().__init__(sleep=self._record, **arguments)
 
-    async def _note(self, seconds: float) -> None:
+    async def _record(self, seconds: float) -> None:
         self.waits.append(seconds)
 
 
-async def heard(client: Client, call: Call) -> list[StreamEvent]:
-    """The events of a stream, which ends as every stream has to: with one end, and nothing after it."""
+async def read_events(client: Client, call: Call) -> list[StreamEvent]:
+    """Return the events of a stream. Only the last event may end it."""
     events = [event async for event in client.stream(call)]
     ends = [event for event in events if isinstance(event, MessageComplete | StreamError)]
     assert ends == events[-1:]
     return events
 
 
-async def told(client: Client, call: Call) -> Reply:
-    """The reply that a stream tells."""
-    return fold(await heard(client, call))
+async def stream_reply(client: Client, call: Call) -> Reply:
+    """Return the reply of a stream."""
+    return fold(await read_events(client, call))
 
 
 def text_of(reply: Reply) -> str:

@@ -1,4 +1,4 @@
-"""Connections to providers: kept, replaced, paused and closed in time; a broken response is never complete."""
+"""Tests of the connection pool: reuse, replacement, back-pressure, timeouts and broken responses."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ async def read_all(response: PoolResponse) -> bytes:
     return b"".join(chunks)
 
 
-async def test_a_connection_is_used_again_after_a_complete_body() -> None:
+async def test_connection_is_reused_after_complete_body() -> None:
     async with open_pool(make_answer(b"1"), make_stream([b"2", b"3"]), make_answer(b"4")) as (pool, server):
         bodies = [await read_all(await post(pool, server)) for _ in range(4)]
         assert bodies == [b"1", b"23", b"4", b"4"]
@@ -48,7 +48,7 @@ async def test_a_connection_is_used_again_after_a_complete_body() -> None:
         assert first.headers["host"] == server.address.removeprefix("http://")
 
 
-async def test_requests_at_the_same_time_have_connections_of_their_own() -> None:
+async def test_concurrent_requests_use_separate_connections() -> None:
     async with open_pool(make_answer(b"1")) as (pool, server):
         for _ in range(3):
             responses = await asyncio.gather(*(post(pool, server) for _ in range(5)))
@@ -56,7 +56,7 @@ async def test_requests_at_the_same_time_have_connections_of_their_own() -> None
         assert server.connections == 5
 
 
-async def test_a_response_that_is_not_read_closes_its_connection() -> None:
+async def test_unread_response_closes_its_connection() -> None:
     async with open_pool([make_head(content_length="9"), SILENCE], make_answer(b"1")) as (pool, server):
         (await post(pool, server)).close()
         async with asyncio.timeout(60):
@@ -66,14 +66,14 @@ async def test_a_response_that_is_not_read_closes_its_connection() -> None:
 
 
 @pytest.mark.parametrize("end", [CLOSE, RESET])
-async def test_a_pooled_connection_that_was_closed_is_replaced(end: str) -> None:
+async def test_closed_pooled_connection_is_replaced(end: str) -> None:
     async with open_pool(make_answer(b"1"), [end], make_answer(b"2")) as (pool, server):
         assert await read_all(await post(pool, server)) == b"1"
         assert await read_all(await post(pool, server)) == b"2"
         assert server.connections == 2
 
 
-async def test_a_new_connection_that_is_closed_is_not_repeated() -> None:
+async def test_request_on_closed_new_connection_is_not_repeated() -> None:
     async with open_pool([CLOSE]) as (pool, server):
         with pytest.raises(NetworkError) as caught:
             await post(pool, server)
@@ -81,7 +81,7 @@ async def test_a_new_connection_that_is_closed_is_not_repeated() -> None:
         assert len(server.requests) == 1
 
 
-async def test_nothing_is_repeated_after_the_first_byte_of_a_response() -> None:
+async def test_request_is_not_repeated_after_first_response_byte() -> None:
     async with open_pool(make_answer(b"1"), [b"HTTP/1.1 2", CLOSE]) as (pool, server):
         await read_all(await post(pool, server))
         with pytest.raises(NetworkError):
@@ -103,7 +103,7 @@ async def test_nothing_is_repeated_after_the_first_byte_of_a_response() -> None:
         pytest.param(make_answer(b"part", content_encoding="gzip"), id="not gzip"),
     ],
 )
-async def test_a_broken_body_is_an_error(answer: Answer) -> None:
+async def test_broken_body_raises(answer: Answer) -> None:
     async with open_pool(answer) as (pool, server):
         response = await post(pool, server)
         with pytest.raises(NetworkError) as caught:
@@ -124,7 +124,7 @@ async def test_a_broken_body_is_an_error(answer: Answer) -> None:
         pytest.param([make_head(content_length="3", connection="close") + b"all"], b"all", id="a last response"),
     ],
 )
-async def test_bodies_end_as_their_headers_say(answer: Answer, body: bytes) -> None:
+async def test_body_ends_as_its_headers_state(answer: Answer, body: bytes) -> None:
     async with open_pool(answer) as (pool, server):
         for _ in range(2):
             response = await post(pool, server)
@@ -142,7 +142,7 @@ async def test_bodies_end_as_their_headers_say(answer: Answer, body: bytes) -> N
         pytest.param([b"HTTP/1.1 200 OK\r\ncontent-length: 1\r\ncontent-length: 2\r\n\r\n", SILENCE], id="two lengths"),
     ],
 )
-async def test_a_head_that_is_not_valid_is_an_error(answer: Answer) -> None:
+async def test_invalid_response_head_raises(answer: Answer) -> None:
     async with open_pool(answer) as (pool, server):
         with pytest.raises(NetworkError):
             await post(pool, server)
@@ -150,7 +150,7 @@ async def test_a_head_that_is_not_valid_is_an_error(answer: Answer) -> None:
             await server.disconnected.wait()
 
 
-async def test_bytes_after_a_response_close_the_connection() -> None:
+async def test_bytes_after_response_close_the_connection() -> None:
     async with open_pool([*make_answer(b"1"), b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n"]) as (pool, server):
         for number in range(1, 4):
             assert await read_all(await post(pool, server)) == b"1"
@@ -160,7 +160,7 @@ async def test_bytes_after_a_response_close_the_connection() -> None:
             assert server.connections == number
 
 
-async def test_silence_before_and_in_a_response_times_out() -> None:
+async def test_silence_before_and_within_response_times_out() -> None:
     async with open_pool([SILENCE], [make_head(content_length="9") + b"part", SILENCE]) as (pool, server):
         with pytest.raises(NetworkError) as caught:
             await post(pool, server, head_s=0.05)
@@ -172,7 +172,7 @@ async def test_silence_before_and_in_a_response_times_out() -> None:
         response.close()
 
 
-async def test_an_idle_connection_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_idle_connection_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connections, "_IDLE_S", 0.05)
     async with open_pool(make_answer(b"1")) as (pool, server):
         await read_all(await post(pool, server))
@@ -183,7 +183,7 @@ async def test_an_idle_connection_is_closed(monkeypatch: pytest.MonkeyPatch) -> 
         assert server.connections == 2
 
 
-async def test_a_body_that_nobody_reads_pauses_the_connection() -> None:
+async def test_unread_body_pauses_the_connection() -> None:
     async with open_pool(make_stream([b"x" * 65_536] * 400)) as (pool, server):
         response = await post(pool, server)
         for _ in range(2_000):
@@ -193,7 +193,7 @@ async def test_a_body_that_nobody_reads_pauses_the_connection() -> None:
         assert len(received) + len(await read_all(response)) == 400 * 65_536
 
 
-async def test_a_cancelled_call_closes_its_connection() -> None:
+async def test_cancelled_call_closes_its_connection() -> None:
     async with open_pool([SILENCE]) as (pool, server):
         task = asyncio.create_task(post(pool, server))
         while not server.requests:
@@ -204,7 +204,7 @@ async def test_a_cancelled_call_closes_its_connection() -> None:
         assert pool.size == 0
 
 
-async def test_closing_the_pool_ends_calls_in_progress() -> None:
+async def test_pool_close_ends_calls_in_progress() -> None:
     async with open_pool([SILENCE]) as (pool, server):
         task = asyncio.create_task(post(pool, server))
         while not server.requests:
@@ -214,14 +214,14 @@ async def test_closing_the_pool_ends_calls_in_progress() -> None:
             await asyncio.wait_for(task, 60)
 
 
-async def test_a_call_that_is_cancelled_at_its_end_leaves_the_next_call_alone() -> None:
+async def test_call_cancelled_at_its_end_does_not_affect_next_call() -> None:
     release = asyncio.Event()
     async with open_pool([release, *make_answer(b"1")]) as (pool, server):
         first = asyncio.create_task(post(pool, server))
         while not server.requests:
             await asyncio.sleep(0)
         (connection,) = pool._all
-        connection.data_received(make_answer(b"0")[0])  # the connection returns to the pool before the call runs on
+        connection.data_received(make_answer(b"0")[0])  # the connection returns to the pool before the call resumes
         second = asyncio.create_task(post(pool, server))
         first.cancel()
         release.set()
@@ -229,22 +229,22 @@ async def test_a_call_that_is_cancelled_at_its_end_leaves_the_next_call_alone() 
         assert server.connections == 1
 
 
-@pytest.mark.parametrize("name", ["a\r\nb", "a\nb", "a\0b"])
-async def test_a_header_with_a_line_break_is_not_sent(name: str) -> None:
+@pytest.mark.parametrize("value", ["a\r\nb", "a\nb", "a\0b"])
+async def test_header_with_line_break_is_not_sent(value: str) -> None:
     async with open_pool(make_answer(b"1")) as (pool, server):
         with pytest.raises(NetworkError):
-            await pool.post(server.address, {"x": name}, b"", connect_s=20, head_s=20)
+            await pool.post(server.address, {"x": value}, b"", connect_s=20, head_s=20)
         assert server.requests == []
 
 
 @pytest.mark.parametrize("url", ["http://127.0.0.1:99999/", "http:///x", "ftp://127.0.0.1/", "http://127.0.0.1:1/"])
-async def test_an_address_that_nobody_serves_is_unreachable(url: str) -> None:
+async def test_unserved_address_is_unreachable(url: str) -> None:
     with pytest.raises(NetworkError) as caught:
         await ConnectionPool().post(url, {}, b"", connect_s=20, head_s=20)
     assert caught.value.fault.code == "unreachable"
 
 
-async def test_tls_needs_a_certificate_of_the_host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_tls_requires_certificate_of_host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     files = Certificates(tmp_path)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(files.cert, files.key)

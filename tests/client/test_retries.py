@@ -1,4 +1,4 @@
-"""Retries, timeouts and cancellation of the client."""
+"""Tests of retries, timeouts and cancellation of the client."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from dragoman.client import CallLog, Client, Retries, Timeouts
 from dragoman.event import MessageComplete, StreamError, TextDelta, fold
 from dragoman.exchange import ErrorClass
 from tests import recorded
-from tests.client.answers import LIMITED, STREAMED, WHOLE, both_ways, every_dialect, failed, good, reply_to
-from tests.client.calls import ONCE, Unhurried, call_to, heard, text_of, told
+from tests.client.answers import LIMITED, STREAMED, WHOLE, both_modes, every_dialect, get_fault, get_reply, make_success
+from tests.client.calls import ONCE, NoSleepClient, make_call, read_events, stream_reply, text_of
 from tests.servers.faulty_server import (
     CLOSE,
     END,
@@ -32,26 +32,26 @@ from tests.servers.fixtures import LLAMA_WORDS
 # --- retries ---------------------------------------------------------------------------------------------------------
 
 
-@both_ways
+@both_modes
 async def test_rate_limit_is_retried(streamed: bool) -> None:
-    told_why: list[tuple[str, float]] = []
+    retries: list[tuple[str, float]] = []
     answers = [
         make_answer(LIMITED, 429, retry_after="3", x_request_id="r-1"),
-        good(streamed=streamed, x_request_id="r-2"),
+        make_success(streamed=streamed, x_request_id="r-2"),
     ]
-    async with FaultyServer(answers) as server, Unhurried() as client:
-        call = call_to(
+    async with FaultyServer(answers) as server, NoSleepClient() as client:
+        call = make_call(
             "openai_chat",
             server.address,
             streamed=streamed,
-            on_retry=lambda fault, seconds: told_why.append((fault.code, seconds)),
+            on_retry=lambda fault, seconds: retries.append((fault.code, seconds)),
         )
         journal = CallLog()
         if streamed:
             assert isinstance([event async for event in client.stream(call, journal)][-1], MessageComplete)
         else:
             assert (await client.send(call, journal)).fault is None
-    assert told_why == [("rate_limited", 3.0)]
+    assert retries == [("rate_limited", 3.0)]
     assert client.waits == [3.0]
     assert (journal.attempts, journal.retry_count, journal.status, journal.request_id) == (2, 1, 200, "r-2")
     assert [(fault.request_id, seconds) for fault, seconds in journal.retries] == [("r-1", 3.0)]
@@ -80,9 +80,9 @@ async def test_retry_after_is_respected(headers: dict[str, str], waits: list[flo
     noon = datetime(2026, 11, 15, 12, tzinfo=UTC)
     async with (
         FaultyServer([make_answer(LIMITED, 429, **headers)]) as server,
-        Unhurried(random_source=lambda: 0.5, now=lambda: noon) as client,
+        NoSleepClient(random_source=lambda: 0.5, now=lambda: noon) as client,
     ):
-        fault = await failed(client, call_to("openai_chat", server.address, streamed=False), streamed=False)
+        fault = await get_fault(client, make_call("openai_chat", server.address, streamed=False), streamed=False)
     assert (fault.code, fault.error_class) == ("rate_limited", ErrorClass.RATE_LIMIT)
     assert client.waits == waits
 
@@ -92,9 +92,9 @@ async def test_backoff_doubles_up_to_its_limit_with_jitter() -> None:
     for value, waits in ((0.0, [0.75, 1.5, 3, 6, 12, 24, 30]), (1.0, [1.25, 2.5, 5, 10, 20, 30, 30])):
         async with (
             FaultyServer([make_answer(b"", 503)]) as server,
-            Unhurried(random_source=lambda value=value: value) as client,
+            NoSleepClient(random_source=lambda value=value: value) as client,
         ):
-            await client.send(call_to("openai_chat", server.address, streamed=False, retries=retries))
+            await client.send(make_call("openai_chat", server.address, streamed=False, retries=retries))
         assert client.waits == waits
         assert len(server.requests) == 8
 
@@ -119,8 +119,8 @@ async def test_backoff_doubles_up_to_its_limit_with_jitter() -> None:
 async def test_only_transient_faults_are_retried(dialect: str, status: int, code: str, tries: int) -> None:
     for streamed in (False, True):
         page = make_answer(b"<html>no</html>", status, content_type="text/html")
-        async with FaultyServer([page]) as server, Unhurried() as client:
-            fault = await failed(client, call_to(dialect, server.address, streamed=streamed), streamed=streamed)
+        async with FaultyServer([page]) as server, NoSleepClient() as client:
+            fault = await get_fault(client, make_call(dialect, server.address, streamed=streamed), streamed=streamed)
         assert (fault.code, fault.status) == (code, status)
         assert len(server.requests) == tries
 
@@ -128,18 +128,18 @@ async def test_only_transient_faults_are_retried(dialect: str, status: int, code
 async def test_x_should_retry_overrides_the_status() -> None:
     async with (
         FaultyServer([make_answer(b"{}", 400, x_should_retry="true"), make_answer(WHOLE)]) as server,
-        Unhurried() as client,
+        NoSleepClient() as client,
     ):
-        assert (await client.send(call_to("openai_chat", server.address, streamed=False))).fault is None
+        assert (await client.send(make_call("openai_chat", server.address, streamed=False))).fault is None
     assert len(client.waits) == 1
 
 
 async def test_no_retry_after_the_first_event() -> None:
     async with (
         FaultyServer([make_stream([STREAMED[:700]], CLOSE), make_stream([STREAMED])]) as server,
-        Unhurried() as client,
+        NoSleepClient() as client,
     ):
-        events = await heard(client, call_to("openai_chat", server.address, streamed=True))
+        events = await read_events(client, make_call("openai_chat", server.address, streamed=True))
     assert any(isinstance(event, TextDelta) for event in events)
     assert isinstance(events[-1], StreamError)
     assert (len(server.requests), client.waits) == (1, [])
@@ -158,8 +158,8 @@ async def test_no_retry_after_the_first_event() -> None:
     ids=["closed", "reset", "cut before a byte", "empty", "short", "reset after a comment"],
 )
 async def test_connection_that_breaks_before_an_event_is_retried(first: Answer) -> None:
-    async with FaultyServer([first, make_stream([STREAMED])]) as server, Unhurried() as client:
-        reply = await told(client, call_to("openai_chat", server.address, streamed=True))
+    async with FaultyServer([first, make_stream([STREAMED])]) as server, NoSleepClient() as client:
+        reply = await stream_reply(client, make_call("openai_chat", server.address, streamed=True))
     assert (text_of(reply), reply.fault, len(client.waits)) == (LLAMA_WORDS, None, 1)
 
 
@@ -169,9 +169,9 @@ async def test_buffered_bytes_are_read_after_the_connection_breaks() -> None:
     answers = [make_stream([pieces[:half]], 0.05, encode_chunk(pieces[half:]), CLOSE)]
     async with FaultyServer(answers) as server, Client() as client:
         events = []
-        async for event in client.stream(call_to("openai_chat", server.address, streamed=True)):
+        async for event in client.stream(make_call("openai_chat", server.address, streamed=True)):
             if not events:
-                await asyncio.sleep(0.3)  # the rest comes meanwhile, and the end of the connection
+                await asyncio.sleep(0.3)  # meanwhile the rest arrives and the connection ends
             events.append(event)
     reply = fold(events)
     assert reply.fault is not None
@@ -183,9 +183,9 @@ async def test_error_in_the_first_event_is_retried_and_later_ones_are_not() -> N
     data = recorded.cassette("anthropic", "text-streamed").response.stream
     async with (
         FaultyServer([make_stream([error]), make_stream([data[:900] + b"\n\n" + error])]) as server,
-        Unhurried() as client,
+        NoSleepClient() as client,
     ):
-        reply = await told(client, call_to("anthropic", server.address, streamed=True))
+        reply = await stream_reply(client, make_call("anthropic", server.address, streamed=True))
     assert reply.fault is not None
     assert len(client.waits) == 1
     assert len(server.requests) == 2
@@ -199,16 +199,16 @@ SHORT = Timeouts(connect_s=60, first_byte_s=1, silence_s=1, whole_s=60)
 async def test_stream_without_first_byte_times_out() -> None:
     for silent in ([SILENCE], [make_head(transfer_encoding="chunked"), SILENCE]):
         async with FaultyServer([silent]) as server, Client() as client:
-            call = call_to("openai_chat", server.address, streamed=True, retries=ONCE, timeouts=SHORT)
-            fault = await failed(client, call, streamed=True)
+            call = make_call("openai_chat", server.address, streamed=True, retries=ONCE, timeouts=SHORT)
+            fault = await get_fault(client, call, streamed=True)
             assert (fault.code, fault.error_class, fault.retryable) == ("timeout", ErrorClass.NETWORK, True)
             await server.disconnected.wait()
 
 
-async def test_silent_stream_is_broken_and_its_text_kept() -> None:
+async def test_silent_stream_breaks_and_keeps_its_text() -> None:
     async with FaultyServer([make_stream([STREAMED[:1500]], SILENCE)]) as server, Client() as client:
-        call = call_to("openai_chat", server.address, streamed=True, timeouts=SHORT)
-        reply = await told(client, call)
+        call = make_call("openai_chat", server.address, streamed=True, timeouts=SHORT)
+        reply = await stream_reply(client, call)
         await server.disconnected.wait()
     assert reply.fault is not None
     assert reply.fault.code == "stream_broken"
@@ -221,8 +221,8 @@ async def test_sse_comments_keep_a_stream_alive() -> None:
     answers = [[make_head(transfer_encoding="chunked"), *beats, encode_chunk(STREAMED), END]]
     async with FaultyServer(answers) as server, Client() as client:
         timeouts = Timeouts(first_byte_s=1, silence_s=1)
-        reply = await told(
-            client, call_to("openai_chat", server.address, streamed=True, timeouts=timeouts, retries=ONCE)
+        reply = await stream_reply(
+            client, make_call("openai_chat", server.address, streamed=True, timeouts=timeouts, retries=ONCE)
         )
     assert (text_of(reply), reply.fault) == (LLAMA_WORDS, None)
 
@@ -231,52 +231,52 @@ async def test_slow_reader_does_not_time_out() -> None:
     half = len(STREAMED) // 2
     async with FaultyServer([make_stream([STREAMED[:half], STREAMED[half:]])]) as server, Client() as client:
         events = []
-        async for event in client.stream(call_to("openai_chat", server.address, streamed=True, timeouts=SHORT)):
+        async for event in client.stream(make_call("openai_chat", server.address, streamed=True, timeouts=SHORT)):
             events.append(event)
             if len(events) == 2:
                 await asyncio.sleep(1.2)  # longer than the stream may be silent
     assert isinstance(events[-1], MessageComplete)
 
 
-@both_ways
+@both_modes
 async def test_total_timeout_ends_the_call_without_retry(streamed: bool) -> None:
     drip = [part for byte in range(400) for part in (encode_chunk(STREAMED[byte : byte + 1]), 0.02)]
     async with FaultyServer([[make_head(transfer_encoding="chunked"), *drip]]) as server, Client() as client:
         timeouts = Timeouts(whole_s=0.3)
-        call = call_to("openai_chat", server.address, streamed=streamed, timeouts=timeouts)
-        fault = await failed(client, call, streamed=streamed)
+        call = make_call("openai_chat", server.address, streamed=streamed, timeouts=timeouts)
+        fault = await get_fault(client, call, streamed=streamed)
         await server.disconnected.wait()
     assert fault.code == "timeout"
     assert len(server.requests) == 1
 
 
 async def test_retry_delay_beyond_the_total_timeout_is_not_started() -> None:
-    async with FaultyServer([make_answer(LIMITED, 429, retry_after="30")]) as server, Unhurried() as client:
-        call = call_to("openai_chat", server.address, streamed=False, timeouts=Timeouts(whole_s=20))
-        fault = await failed(client, call, streamed=False)
+    async with FaultyServer([make_answer(LIMITED, 429, retry_after="30")]) as server, NoSleepClient() as client:
+        call = make_call("openai_chat", server.address, streamed=False, timeouts=Timeouts(whole_s=20))
+        fault = await get_fault(client, call, streamed=False)
     assert (fault.retry_after_s, client.waits) == (30.0, [])
 
 
 async def test_completed_stream_does_not_wait_for_the_connection() -> None:
     async with FaultyServer([make_stream([STREAMED], SILENCE)]) as server, Client() as client:
-        reply = await told(client, call_to("openai_chat", server.address, streamed=True))
+        reply = await stream_reply(client, make_call("openai_chat", server.address, streamed=True))
         await server.disconnected.wait()
     assert (text_of(reply), reply.fault) == (LLAMA_WORDS, None)
 
 
 async def test_connect_timeout_is_unreachable() -> None:
-    with socket.socket() as deaf, contextlib.ExitStack() as waiting:
-        deaf.bind(("127.0.0.1", 0))
-        deaf.listen(0)
-        for _ in range(4):  # until nobody else gets into its queue
-            knocking = waiting.enter_context(socket.socket())
-            knocking.setblocking(False)
+    with socket.socket() as listener, contextlib.ExitStack() as stack:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen(0)
+        for _ in range(4):  # fill its backlog
+            pending = stack.enter_context(socket.socket())
+            pending.setblocking(False)
             with contextlib.suppress(BlockingIOError):
-                knocking.connect(deaf.getsockname())
+                pending.connect(listener.getsockname())
         async with Client() as client:
-            address = f"http://127.0.0.1:{deaf.getsockname()[1]}"
-            call = call_to("openai_chat", address, streamed=True, retries=ONCE, timeouts=Timeouts(connect_s=0.2))
-            fault = await failed(client, call, streamed=True)
+            address = f"http://127.0.0.1:{listener.getsockname()[1]}"
+            call = make_call("openai_chat", address, streamed=True, retries=ONCE, timeouts=Timeouts(connect_s=0.2))
+            fault = await get_fault(client, call, streamed=True)
     assert (fault.code, fault.retryable) == ("unreachable", True)
 
 
@@ -285,7 +285,7 @@ async def test_connect_timeout_is_unreachable() -> None:
 
 async def test_iterator_close_closes_the_connection() -> None:
     async with FaultyServer([make_stream([STREAMED[:1500]], SILENCE)]) as server, Client() as client:
-        events = client.stream(call_to("openai_chat", server.address, streamed=True))
+        events = client.stream(make_call("openai_chat", server.address, streamed=True))
         async for event in events:
             if isinstance(event, TextDelta):
                 break
@@ -294,14 +294,14 @@ async def test_iterator_close_closes_the_connection() -> None:
         assert len(server.requests) == 1
 
 
-@both_ways
+@both_modes
 async def test_task_cancellation_closes_the_connection(streamed: bool) -> None:
     async with (
         FaultyServer([[make_head(transfer_encoding="chunked"), encode_chunk(STREAMED[:1500]), SILENCE]]) as server,
         Client() as client,
     ):
-        call = call_to("openai_chat", server.address, streamed=streamed)
-        task = asyncio.ensure_future(reply_to(client, call, streamed=streamed))
+        call = make_call("openai_chat", server.address, streamed=streamed)
+        task = asyncio.ensure_future(get_reply(client, call, streamed=streamed))
         while not server.requests:
             await asyncio.sleep(0.01)
         task.cancel()
@@ -312,7 +312,7 @@ async def test_task_cancellation_closes_the_connection(streamed: bool) -> None:
 
 async def test_call_can_be_cancelled_during_backoff() -> None:
     async with FaultyServer([make_answer(LIMITED, 429, retry_after="50")]) as server, Client() as client:
-        task = asyncio.ensure_future(client.send(call_to("openai_chat", server.address, streamed=False)))
+        task = asyncio.ensure_future(client.send(make_call("openai_chat", server.address, streamed=False)))
         while not server.requests:
             await asyncio.sleep(0.01)
         task.cancel()

@@ -9,7 +9,7 @@ import pytest
 
 from dragoman import dialects
 from dragoman.event import fold
-from tests.client.test_damaged import cases_of
+from tests.client.test_stream_damage import cases_of
 from tests.gateway.in_process import OpenGateway, Sent, open_gateway
 from tests.gateway.sdk_clients import CLIENTS
 from tests.servers.faulty_server import CLOSE, Answer, ReceivedRequest, make_stream

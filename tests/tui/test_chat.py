@@ -1,4 +1,4 @@
-"""A conversation in the terminal: messages are sent, answered, shown and stored."""
+"""Tests of the terminal chat: messages are sent, answered, shown and stored."""
 
 from __future__ import annotations
 
@@ -17,287 +17,287 @@ from dragoman.tui.app import BUSY, MAX_MESSAGES
 from dragoman.tui.input_line import image_paths
 from dragoman.tui.widgets import MessageView, text_of
 from tests.strict import call, say, think
-from tests.tui.chat_fixture import PIXEL, chat
+from tests.tui.chat_fixture import PIXEL, open_chat
 
 
-async def test_a_message_is_answered_shown_and_stored(tmp_path: Path) -> None:
-    async with chat(tmp_path, "anthropic") as it:
-        it.fakes["anthropic"].say("It is **three**.\n\n```python\n1 + 2\n```")
-        await it.write("What is 1 + 2?")
-        await it.shows("You", "What is 1 + 2?", "fake-anthropic:model", "It is three.", "1 + 2", "tokens")
-        await it.is_over()
-        question, answer = await it.kept()
+async def test_message_is_answered_shown_and_stored(tmp_path: Path) -> None:
+    async with open_chat(tmp_path, "anthropic") as chat:
+        chat.fakes["anthropic"].say("It is **three**.\n\n```python\n1 + 2\n```")
+        await chat.submit("What is 1 + 2?")
+        await chat.wait_for_text("You", "What is 1 + 2?", "fake-anthropic:model", "It is three.", "1 + 2", "tokens")
+        await chat.wait_until_idle()
+        question, answer = await chat.read_messages()
         assert (text_of(question), answer.role) == ("What is 1 + 2?", Role.ASSISTANT)
-        assert it.app.session.title == "What is 1 + 2?"
-        assert it.line.text == ""
+        assert chat.app.session.title == "What is 1 + 2?"
+        assert chat.line.text == ""
 
 
 @pytest.mark.parametrize("size", [(80, 24), (40, 12), (200, 60)])
-async def test_everything_has_its_place_in_terminals_of_any_size(size: tuple[int, int], tmp_path: Path) -> None:
-    async with chat(tmp_path, "anthropic", size=size) as it:
-        it.fakes["anthropic"].say("first\n\n" + "word " * 3000 + "\n\nthe end")
-        await it.write("Tell me a lot")
-        await it.is_over()
-        await it.shows("the end", "tokens · unpriced")
+async def test_layout_fits_terminals_of_any_size(size: tuple[int, int], tmp_path: Path) -> None:
+    async with open_chat(tmp_path, "anthropic", size=size) as chat:
+        chat.fakes["anthropic"].say("first\n\n" + "word " * 3000 + "\n\nthe end")
+        await chat.submit("Tell me a lot")
+        await chat.wait_until_idle()
+        await chat.wait_for_text("the end", "tokens · unpriced")
         width, height = size
-        rows = it.screen.split("\n")
+        rows = chat.screen.split("\n")
         assert len(rows) == height
         assert max(len(row) for row in rows) <= width
         assert rows[-1].startswith(" fake-anthro")
-        await it.press("pageup")
-        await it.until(lambda: "the end" not in it.screen)
-        await it.press("pagedown", "pagedown")
-        await it.shows("the end")
+        await chat.press("pageup")
+        await chat.wait_until(lambda: "the end" not in chat.screen)
+        await chat.press("pagedown", "pagedown")
+        await chat.wait_for_text("the end")
 
 
-async def test_thoughts_are_folded_and_can_be_unfolded_with_the_keyboard(tmp_path: Path) -> None:
-    async with chat(tmp_path, "anthropic") as it:
-        it.fakes["anthropic"].answer_with(think("They want a sum."), say("Three."))
-        await it.write("What is 1 + 2?")
-        await it.is_over()
-        await it.shows("thinking", "Three.")
-        assert "They want a sum." not in it.screen
-        await it.press("shift+tab", "enter")
-        await it.shows("They want a sum.")
-        await it.press("escape")
-        assert it.app.focused is it.line
+async def test_thinking_is_collapsed_and_expands_with_keyboard(tmp_path: Path) -> None:
+    async with open_chat(tmp_path, "anthropic") as chat:
+        chat.fakes["anthropic"].answer_with(think("They want a sum."), say("Three."))
+        await chat.submit("What is 1 + 2?")
+        await chat.wait_until_idle()
+        await chat.wait_for_text("thinking", "Three.")
+        assert "They want a sum." not in chat.screen
+        await chat.press("shift+tab", "enter")
+        await chat.wait_for_text("They want a sum.")
+        await chat.press("escape")
+        assert chat.app.focused is chat.line
 
 
-async def test_what_a_person_writes_is_shown_as_it_was_written(tmp_path: Path) -> None:
-    async with chat(tmp_path, "anthropic") as it:
-        await it.write("# no heading\n[red]*no* markup[/red] \x1b[31m")
-        await it.is_over()
-        await it.shows("# no heading", "[red]*no* markup[/red] ␛[31m")
+async def test_user_message_is_shown_without_markup_rendering(tmp_path: Path) -> None:
+    async with open_chat(tmp_path, "anthropic") as chat:
+        await chat.submit("# no heading\n[red]*no* markup[/red] \x1b[31m")
+        await chat.wait_until_idle()
+        await chat.wait_for_text("# no heading", "[red]*no* markup[/red] ␛[31m")
 
 
-async def test_no_word_of_a_model_is_taken_for_an_order_to_the_terminal(tmp_path: Path) -> None:
-    async with chat(tmp_path, "anthropic") as it:
-        it.fakes["anthropic"].answer_with(think("\x1b]0;gotcha\x07"), say("\x1b[2Jgone \u202eevil [red]x[/red]"))
-        await it.write("Hello")
-        await it.is_over()
-        it.app.query_one(Collapsible).collapsed = False
-        await it.shows("␛[2Jgone", "␛]0;gotcha␇", "[red]x[/red]")
-        assert "\x1b" not in it.screen
-        assert "\u202e" not in it.screen
+async def test_control_characters_of_model_are_escaped(tmp_path: Path) -> None:
+    async with open_chat(tmp_path, "anthropic") as chat:
+        chat.fakes["anthropic"].answer_with(think("\x1b]0;gotcha\x07"), say("\x1b[2Jgone \u202eevil [red]x[/red]"))
+        await chat.submit("Hello")
+        await chat.wait_until_idle()
+        chat.app.query_one(Collapsible).collapsed = False
+        await chat.wait_for_text("␛[2Jgone", "␛]0;gotcha␇", "[red]x[/red]")
+        assert "\x1b" not in chat.screen
+        assert "\u202e" not in chat.screen
 
 
-async def test_several_lines_are_written_before_they_are_sent(tmp_path: Path) -> None:
-    async with chat(tmp_path, "anthropic") as it:
-        await it.press("o", "n", "e", "ctrl+j", "t", "w", "o", "enter")
-        await it.is_over()
-        assert text_of((await it.kept())[0]) == "one\ntwo"
+async def test_message_can_have_several_lines(tmp_path: Path) -> None:
+    async with open_chat(tmp_path, "anthropic") as chat:
+        await chat.press("o", "n", "e", "ctrl+j", "t", "w", "o", "enter")
+        await chat.wait_until_idle()
+        assert text_of((await chat.read_messages())[0]) == "one\ntwo"
 
 
-async def test_the_arrows_bring_back_what_was_written(tmp_path: Path) -> None:
-    async with chat(tmp_path, "anthropic") as it:
+async def test_arrow_keys_recall_earlier_messages(tmp_path: Path) -> None:
+    async with open_chat(tmp_path, "anthropic") as chat:
         for text in ("first", "second"):
-            await it.write(text)
-            await it.is_over()
-        await it.press("up")
-        assert it.line.text == "second"
-        await it.press("up", "up")
-        assert it.line.text == "first"
-        await it.press("down", "down")
-        assert it.line.text == ""
+            await chat.submit(text)
+            await chat.wait_until_idle()
+        await chat.press("up")
+        assert chat.line.text == "second"
+        await chat.press("up", "up")
+        assert chat.line.text == "first"
+        await chat.press("down", "down")
+        assert chat.line.text == ""
 
 
-async def test_a_conversation_that_is_resumed_shows_what_was_said_and_goes_on(tmp_path: Path) -> None:
-    async with chat(tmp_path, "anthropic") as it:
-        it.fakes["anthropic"].say("The **first** answer.")
-        await it.write("The first question")
-        await it.is_over()
-        again = ChatApp(it.app.agent, it.app.session)
-        async with again.run_test(size=(80, 24)) as pilot:
+async def test_resumed_session_shows_its_messages_and_continues(tmp_path: Path) -> None:
+    async with open_chat(tmp_path, "anthropic") as chat:
+        chat.fakes["anthropic"].say("The **first** answer.")
+        await chat.submit("The first question")
+        await chat.wait_until_idle()
+        resumed = ChatApp(chat.app.agent, chat.app.session)
+        async with resumed.run_test(size=(80, 24)) as pilot:
             await pilot.pause()
-            it.app, it.pilot = again, pilot
-            await it.shows("The first question", "The first answer.", "fake-anthropic:model")
-            await it.press("up")
-            assert it.line.text == "The first question"
-            await it.write("The second question")
-            await it.is_over()
-            assert len(await it.kept()) == 4
+            chat.app, chat.pilot = resumed, pilot
+            await chat.wait_for_text("The first question", "The first answer.", "fake-anthropic:model")
+            await chat.press("up")
+            assert chat.line.text == "The first question"
+            await chat.submit("The second question")
+            await chat.wait_until_idle()
+            assert len(await chat.read_messages()) == 4
 
 
-async def test_of_a_long_conversation_the_end_is_shown(tmp_path: Path) -> None:
-    async with chat(tmp_path, "anthropic", size=(80, 24)) as it:
-        session = await it.store.create_session()
+async def test_long_session_shows_its_last_messages(tmp_path: Path) -> None:
+    async with open_chat(tmp_path, "anthropic", size=(80, 24)) as chat:
+        session = await chat.store.create_session()
         for number in range(MAX_MESSAGES // 2 + 5):
-            await it.app.agent.run(session.id, f"question {number}")
-        await it.app.open(session)
-        await it.shows(f"question {MAX_MESSAGES // 2 + 4}")
-        assert len(it.app.query(MessageView)) == MAX_MESSAGES
-        it.app.query_one("#talk").scroll_home(animate=False)
-        await it.shows("10 older messages are not shown", "question 5")
+            await chat.app.agent.run(session.id, f"question {number}")
+        await chat.app.open(session)
+        await chat.wait_for_text(f"question {MAX_MESSAGES // 2 + 4}")
+        assert len(chat.app.query(MessageView)) == MAX_MESSAGES
+        chat.app.query_one("#talk").scroll_home(animate=False)
+        await chat.wait_for_text("10 older messages are not shown", "question 5")
 
 
-# --- stopping --------------------------------------------------------------------------------------------------------
+# --- cancellation ----------------------------------------------------------------------------------------------------
 
 
-async def test_escape_stops_an_answer_and_what_had_arrived_stays(tmp_path: Path) -> None:
-    begun = asyncio.Event()
+async def test_escape_stops_answer_and_keeps_received_text(tmp_path: Path) -> None:
+    started = asyncio.Event()
 
     @tool(side_effects=SideEffects.NONE)
     async def wait() -> str:
         """Wait."""
-        begun.set()
+        started.set()
         await asyncio.sleep(600)
         return "never"
 
-    async with chat(tmp_path, "anthropic", tools=[wait]) as it:
-        it.fakes["anthropic"].answer_with(say("So far."), call("wait", {}))
-        await it.write("Wait for it")
-        await begun.wait()
-        await it.shows("So far.", "answering; Escape stops")
-        await it.write("And another one")
-        await it.until(lambda: it.notices == [BUSY])
-        assert it.line.text == "And another one"
-        await it.press("escape")
-        await it.is_over()
-        kept = await it.kept()
-        assert [message.role for message in kept] == [Role.USER, Role.ASSISTANT, Role.TOOL]
-        assert text_of(kept[1]) == "So far."
-        await it.write("And now?")
-        await it.is_over()
-        assert (await it.kept())[-1].metadata.status is MessageStatus.COMPLETE
-        assert it.fakes["anthropic"].refused == []
+    async with open_chat(tmp_path, "anthropic", tools=[wait]) as chat:
+        chat.fakes["anthropic"].answer_with(say("So far."), call("wait", {}))
+        await chat.submit("Wait for it")
+        await started.wait()
+        await chat.wait_for_text("So far.", "answering; Escape stops")
+        await chat.submit("And another one")
+        await chat.wait_until(lambda: chat.notices == [BUSY])
+        assert chat.line.text == "And another one"
+        await chat.press("escape")
+        await chat.wait_until_idle()
+        messages = await chat.read_messages()
+        assert [message.role for message in messages] == [Role.USER, Role.ASSISTANT, Role.TOOL]
+        assert text_of(messages[1]) == "So far."
+        await chat.submit("And now?")
+        await chat.wait_until_idle()
+        assert (await chat.read_messages())[-1].metadata.status is MessageStatus.COMPLETE
+        assert chat.fakes["anthropic"].refused == []
 
 
-async def test_words_that_are_being_drawn_when_an_answer_ends_are_drawn(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    begun, go_on = asyncio.Event(), asyncio.Event()
+async def test_text_being_rendered_at_end_of_answer_is_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    started, release = asyncio.Event(), asyncio.Event()
     append: Callable[..., Awaitable[None]] = Markdown.append
 
-    async def slowly(self: Markdown, markdown: str) -> None:
-        begun.set()
-        await go_on.wait()
+    async def append_slowly(self: Markdown, markdown: str) -> None:
+        started.set()
+        await release.wait()
         await append(self, markdown)
 
-    async with chat(tmp_path, "anthropic") as it:
-        monkeypatch.setattr(Markdown, "append", slowly)
-        view = await it.app.add_answer_view("somebody")
+    async with open_chat(tmp_path, "anthropic") as chat:
+        monkeypatch.setattr(Markdown, "append", append_slowly)
+        view = await chat.app.add_answer_view("somebody")
         await view.add_text(0, "So far.")
-        await begun.wait()
+        await started.wait()
         ending = asyncio.create_task(view.finish(note="the end"))
-        await it.pilot.pause(0.05)
-        go_on.set()
+        await chat.pilot.pause(0.05)
+        release.set()
         await ending
-        await it.shows("So far.", "the end")
+        await chat.wait_for_text("So far.", "the end")
 
 
-async def test_whoever_leaves_in_the_middle_of_an_answer_keeps_what_had_arrived(tmp_path: Path) -> None:
-    begun = asyncio.Event()
-
-    @tool(side_effects=SideEffects.NONE)
-    async def wait() -> str:
-        """Wait."""
-        begun.set()
-        await asyncio.sleep(600)
-        return "never"
-
-    async with chat(tmp_path, "anthropic", tools=[wait]) as it:
-        it.fakes["anthropic"].answer_with(say("So far."), call("wait", {}))
-        await it.write("Wait for it")
-        await begun.wait()
-        await it.press("ctrl+q")
-        await it.until(lambda: not it.app.is_running)
-        await it.app.agent.close()
-        kept = await it.kept()
-        assert text_of(kept[1]) == "So far."
-        assert kept[2].role is Role.TOOL
-
-
-async def test_commands_that_lead_elsewhere_wait_for_the_answer(tmp_path: Path) -> None:
-    begun = asyncio.Event()
+async def test_quit_during_answer_keeps_received_text(tmp_path: Path) -> None:
+    started = asyncio.Event()
 
     @tool(side_effects=SideEffects.NONE)
     async def wait() -> str:
         """Wait."""
-        begun.set()
+        started.set()
         await asyncio.sleep(600)
         return "never"
 
-    async with chat(tmp_path, "anthropic", tools=[wait]) as it:
-        it.fakes["anthropic"].call("wait")
-        session = it.app.session
-        await it.write("Wait for it")
-        await begun.wait()
-        await it.write("/new")
-        await it.shows("/new is not available while an answer arrives. Press Escape to stop the answer [invalid_input]")
-        assert it.app.session.id == session.id
-        await it.press("escape")
-        await it.is_over()
+    async with open_chat(tmp_path, "anthropic", tools=[wait]) as chat:
+        chat.fakes["anthropic"].answer_with(say("So far."), call("wait", {}))
+        await chat.submit("Wait for it")
+        await started.wait()
+        await chat.press("ctrl+q")
+        await chat.wait_until(lambda: not chat.app.is_running)
+        await chat.app.agent.close()
+        messages = await chat.read_messages()
+        assert text_of(messages[1]) == "So far."
+        assert messages[2].role is Role.TOOL
 
 
-# --- what goes wrong -------------------------------------------------------------------------------------------------
+async def test_session_commands_are_rejected_during_answer(tmp_path: Path) -> None:
+    started = asyncio.Event()
+
+    @tool(side_effects=SideEffects.NONE)
+    async def wait() -> str:
+        """Wait."""
+        started.set()
+        await asyncio.sleep(600)
+        return "never"
+
+    async with open_chat(tmp_path, "anthropic", tools=[wait]) as chat:
+        chat.fakes["anthropic"].call("wait")
+        session = chat.app.session
+        await chat.submit("Wait for it")
+        await started.wait()
+        await chat.submit("/new")
+        await chat.wait_for_text(
+            "/new is not available while an answer arrives. Press Escape to stop the answer [invalid_input]"
+        )
+        assert chat.app.session.id == session.id
+        await chat.press("escape")
+        await chat.wait_until_idle()
 
 
-async def test_an_error_of_the_provider_is_shown_and_the_chat_goes_on(tmp_path: Path) -> None:
-    async with chat(tmp_path, "anthropic") as it:
-        it.fakes["anthropic"].fail(401, "that key is not known here")
-        await it.write("Hello?")
-        await it.shows("that key is not known here", "[unauthorized]")
-        await it.is_over()
-        it.fakes["anthropic"].say("Hello again.")
-        await it.write("Hello!")
-        await it.shows("Hello again.")
+# --- errors ----------------------------------------------------------------------------------------------------------
 
 
-async def test_a_stream_that_breaks_off_is_shown_as_what_it_is(tmp_path: Path) -> None:
-    async with chat(tmp_path, "anthropic") as it:
-        it.fakes["anthropic"].cut(900, say("These words will never be finished. " * 20))
-        await it.write("Hello?")
-        await it.is_over()
-        await it.shows("These words", "[stream_broken]", "· error")
+async def test_provider_error_is_shown_and_chat_continues(tmp_path: Path) -> None:
+    async with open_chat(tmp_path, "anthropic") as chat:
+        chat.fakes["anthropic"].fail(401, "that key is not known here")
+        await chat.submit("Hello?")
+        await chat.wait_for_text("that key is not known here", "[unauthorized]")
+        await chat.wait_until_idle()
+        chat.fakes["anthropic"].say("Hello again.")
+        await chat.submit("Hello!")
+        await chat.wait_for_text("Hello again.")
 
 
-async def test_a_model_that_nobody_knows_is_an_error_and_the_line_can_be_had_back(tmp_path: Path) -> None:
-    async with chat(tmp_path, "anthropic") as it:
-        await it.write("/model nonsense")
-        await it.shows("no model is called 'nonsense'", "[unknown_model]")
-        await it.press("up")
-        assert it.line.text == "/model nonsense"
+async def test_broken_stream_is_shown_as_error(tmp_path: Path) -> None:
+    async with open_chat(tmp_path, "anthropic") as chat:
+        chat.fakes["anthropic"].cut(900, say("These words will never be finished. " * 20))
+        await chat.submit("Hello?")
+        await chat.wait_until_idle()
+        await chat.wait_for_text("These words", "[stream_broken]", "· error")
 
 
-async def test_a_command_that_does_not_exist_is_an_error(tmp_path: Path) -> None:
-    async with chat(tmp_path, "anthropic") as it:
-        await it.write("/nonsense")
-        await it.shows("unknown command /nonsense. List the commands with /help [invalid_input]")
-        await it.write("/help")
-        await it.shows("/model [NAME]", "/export FORMAT PATH", "Ctrl+Q quits")
+async def test_unknown_model_is_an_error_and_input_is_recalled(tmp_path: Path) -> None:
+    async with open_chat(tmp_path, "anthropic") as chat:
+        await chat.submit("/model nonsense")
+        await chat.wait_for_text("no model is called 'nonsense'", "[unknown_model]")
+        await chat.press("up")
+        assert chat.line.text == "/model nonsense"
 
 
-# --- pictures --------------------------------------------------------------------------------------------------------
+async def test_unknown_command_is_an_error(tmp_path: Path) -> None:
+    async with open_chat(tmp_path, "anthropic") as chat:
+        await chat.submit("/nonsense")
+        await chat.wait_for_text("unknown command /nonsense. List the commands with /help [invalid_input]")
+        await chat.submit("/help")
+        await chat.wait_for_text("/model [NAME]", "/export FORMAT PATH", "Ctrl+Q quits")
 
 
-async def test_a_picture_goes_with_the_next_message(tmp_path: Path) -> None:
+# --- images ----------------------------------------------------------------------------------------------------------
+
+
+async def test_image_is_sent_with_next_message(tmp_path: Path) -> None:
     file = tmp_path / "a picture.png"
     file.write_bytes(PIXEL)
-    async with chat(tmp_path, "anthropic") as it:
-        await it.write(f"/image '{file}'")
-        await it.shows("1 image attached")
-        await it.write("What is this?")
-        await it.is_over()
-        await it.shows("▣ image/png")
-        question, _ = await it.kept()
+    async with open_chat(tmp_path, "anthropic") as chat:
+        await chat.submit(f"/image '{file}'")
+        await chat.wait_for_text("1 image attached")
+        await chat.submit("What is this?")
+        await chat.wait_until_idle()
+        await chat.wait_for_text("▣ image/png")
+        question, _ = await chat.read_messages()
         assert [type(block) for block in question.content][1:] == [ImageBlock]
-        assert it.app.images == []
-        assert it.fakes["anthropic"].refused == []
+        assert chat.app.images == []
+        assert chat.fakes["anthropic"].refused == []
 
 
-async def test_a_picture_that_is_dropped_on_the_terminal_goes_with_the_next_message(tmp_path: Path) -> None:
+async def test_image_path_pasted_into_terminal_is_attached(tmp_path: Path) -> None:
     file = tmp_path / "picture.png"
     file.write_bytes(PIXEL)
-    async with chat(tmp_path, "anthropic") as it:
+    async with open_chat(tmp_path, "anthropic") as chat:
         from textual.events import Paste
 
-        it.app.post_message(Paste(f"'{file}' "))
-        await it.shows("1 image attached")
-        it.app.post_message(Paste("only words"))
-        await it.until(lambda: it.line.text == "only words")
+        chat.app.post_message(Paste(f"'{file}' "))
+        await chat.wait_for_text("1 image attached")
+        chat.app.post_message(Paste("only words"))
+        await chat.wait_until(lambda: chat.line.text == "only words")
 
 
-def test_only_paths_of_pictures_are_taken_for_pictures(tmp_path: Path) -> None:
+def test_only_image_paths_are_recognized_as_images(tmp_path: Path) -> None:
     file = tmp_path / "a b.png"
     file.write_bytes(PIXEL)
     assert image_paths(f"'{file}'") == [file]
@@ -307,32 +307,32 @@ def test_only_paths_of_pictures_are_taken_for_pictures(tmp_path: Path) -> None:
         assert image_paths(other) == [], other
 
 
-async def test_what_is_no_picture_is_refused(tmp_path: Path) -> None:
-    async with chat(tmp_path, "anthropic") as it:
-        await it.write(f"/image {tmp_path / 'notes.txt'}")
-        await it.shows("not an image file", "[invalid_input]")
-        await it.write(f"/image {tmp_path / 'none.png'}")
-        await it.shows("cannot read the file")
+async def test_non_image_file_is_rejected(tmp_path: Path) -> None:
+    async with open_chat(tmp_path, "anthropic") as chat:
+        await chat.submit(f"/image {tmp_path / 'notes.txt'}")
+        await chat.wait_for_text("not an image file", "[invalid_input]")
+        await chat.submit(f"/image {tmp_path / 'none.png'}")
+        await chat.wait_for_text("cannot read the file")
 
 
-async def test_a_picture_that_the_model_cannot_see_is_refused_and_stays_for_another_try(tmp_path: Path) -> None:
+async def test_unsupported_image_is_rejected_and_stays_attached(tmp_path: Path) -> None:
     file = tmp_path / "picture.png"
     file.write_bytes(PIXEL)
-    async with chat(tmp_path, "anthropic") as it:
-        await it.write(f"/image {file}")
-        await it.shows("1 image attached")
-        await it.write("@blind-anthropic what is this?")
-        await it.shows("[routing_constraint_failure]")
-        await it.write("@anthropic what is this?")
-        await it.is_over()
-        await it.shows("▣ image/png")
+    async with open_chat(tmp_path, "anthropic") as chat:
+        await chat.submit(f"/image {file}")
+        await chat.wait_for_text("1 image attached")
+        await chat.submit("@blind-anthropic what is this?")
+        await chat.wait_for_text("[routing_constraint_failure]")
+        await chat.submit("@anthropic what is this?")
+        await chat.wait_until_idle()
+        await chat.wait_for_text("▣ image/png")
 
 
-async def test_an_answer_is_drawn_as_markdown(tmp_path: Path) -> None:
-    async with chat(tmp_path, "anthropic") as it:
-        it.fakes["anthropic"].say("# Title\n\n- one\n- two\n\n| a | b |\n|---|---|\n| 1 | 2 |\n")
-        await it.write("Show me")
-        await it.is_over()
-        (shown,) = it.app.query(Markdown)
-        kinds = {type(child).__name__ for child in shown.walk_children()}
+async def test_answer_is_rendered_as_markdown(tmp_path: Path) -> None:
+    async with open_chat(tmp_path, "anthropic") as chat:
+        chat.fakes["anthropic"].say("# Title\n\n- one\n- two\n\n| a | b |\n|---|---|\n| 1 | 2 |\n")
+        await chat.submit("Show me")
+        await chat.wait_until_idle()
+        (view,) = chat.app.query(Markdown)
+        kinds = {type(child).__name__ for child in view.walk_children()}
         assert {"MarkdownH1", "MarkdownBulletList", "MarkdownTable"} <= kinds

@@ -1,4 +1,4 @@
-"""Commands of the chat, and the questions that lie over the conversation."""
+"""Tests of the commands and dialogs of the terminal chat."""
 
 from __future__ import annotations
 
@@ -15,198 +15,205 @@ from dragoman.tools import tool
 from dragoman.tui.commands import Commands
 from dragoman.tui.widgets import text_of
 from tests.conftest import ROOT
-from tests.tui.chat_fixture import PIXEL, Chat, chat
+from tests.tui.chat_fixture import PIXEL, ChatDriver, open_chat
 
-RUN: list[str] = []
+BURNED: list[str] = []
 
 
 @tool(side_effects=SideEffects.WRITE)
 def burn(what: str) -> str:
     """Burn something."""
-    RUN.append(what)
+    BURNED.append(what)
     return f"{what} is ashes"
 
 
 @pytest.fixture(autouse=True)
-def nothing_was_run() -> None:
-    RUN.clear()
+def clear_burned() -> None:
+    BURNED.clear()
 
 
-async def results(it: Chat) -> list[ToolResultBlock]:
-    return [block for one in await it.kept() for block in one.content if isinstance(block, ToolResultBlock)]
+async def read_results(chat: ChatDriver) -> list[ToolResultBlock]:
+    return [
+        block
+        for message in await chat.read_messages()
+        for block in message.content
+        if isinstance(block, ToolResultBlock)
+    ]
 
 
-# --- may it? ---------------------------------------------------------------------------------------------------------
+# --- approval --------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("size", [(80, 24), (160, 50)])
-async def test_a_tool_that_changes_something_asks_first(size: tuple[int, int], tmp_path: Path) -> None:
-    async with chat(tmp_path, "anthropic", tools=[burn], size=size) as it:
-        it.fakes["anthropic"].call("burn", {"what": "[bold]letters[/bold]"})
-        it.fakes["anthropic"].say("Done.")
-        await it.write("Burn the letters")
-        await it.is_asked()
-        await it.shows("Approve burn? (write)", "[bold]letters[/bold]", "Deny", "Allow once", "Allow in this session")
-        assert RUN == []
-        await it.press("right", "enter")
-        await it.is_over()
-        assert RUN == ["[bold]letters[/bold]"]
-        await it.shows("✓ burn", "Done.")
+async def test_write_tool_requires_approval(size: tuple[int, int], tmp_path: Path) -> None:
+    async with open_chat(tmp_path, "anthropic", tools=[burn], size=size) as chat:
+        chat.fakes["anthropic"].call("burn", {"what": "[bold]letters[/bold]"})
+        chat.fakes["anthropic"].say("Done.")
+        await chat.submit("Burn the letters")
+        await chat.wait_for_dialog()
+        await chat.wait_for_text(
+            "Approve burn? (write)", "[bold]letters[/bold]", "Deny", "Allow once", "Allow in this session"
+        )
+        assert BURNED == []
+        await chat.press("right", "enter")
+        await chat.wait_until_idle()
+        assert BURNED == ["[bold]letters[/bold]"]
+        await chat.wait_for_text("✓ burn", "Done.")
 
 
-async def test_enter_alone_denies_because_the_question_may_come_while_somebody_types(tmp_path: Path) -> None:
-    async with chat(tmp_path, "anthropic", tools=[burn]) as it:
-        it.fakes["anthropic"].call("burn", {"what": "letters"})
-        await it.write("Burn the letters")
-        await it.is_asked()
-        assert isinstance(it.app.focused, Button)
-        assert it.app.focused.id == "deny"
-        await it.press("a", "y", "enter")
-        await it.is_over()
-        assert RUN == []
-        (result,) = await results(it)
+async def test_enter_denies_by_default_to_prevent_accidental_approval(tmp_path: Path) -> None:
+    async with open_chat(tmp_path, "anthropic", tools=[burn]) as chat:
+        chat.fakes["anthropic"].call("burn", {"what": "letters"})
+        await chat.submit("Burn the letters")
+        await chat.wait_for_dialog()
+        assert isinstance(chat.app.focused, Button)
+        assert chat.app.focused.id == "deny"
+        await chat.press("a", "y", "enter")
+        await chat.wait_until_idle()
+        assert BURNED == []
+        (result,) = await read_results(chat)
         assert result.is_error
-        await it.shows("✗ burn")
+        await chat.wait_for_text("✗ burn")
 
 
-async def test_escape_denies_and_the_turn_goes_on(tmp_path: Path) -> None:
-    async with chat(tmp_path, "anthropic", tools=[burn]) as it:
-        it.fakes["anthropic"].call("burn", {"what": "letters"})
-        it.fakes["anthropic"].say("Then not.")
-        await it.write("Burn the letters")
-        await it.is_asked()
-        await it.press("escape")
-        await it.is_over()
-        await it.shows("Then not.")
-        assert RUN == []
+async def test_escape_denies_and_turn_continues(tmp_path: Path) -> None:
+    async with open_chat(tmp_path, "anthropic", tools=[burn]) as chat:
+        chat.fakes["anthropic"].call("burn", {"what": "letters"})
+        chat.fakes["anthropic"].say("Then not.")
+        await chat.submit("Burn the letters")
+        await chat.wait_for_dialog()
+        await chat.press("escape")
+        await chat.wait_until_idle()
+        await chat.wait_for_text("Then not.")
+        assert BURNED == []
 
 
-async def test_what_is_allowed_once_is_asked_again_and_what_is_allowed_here_is_not(tmp_path: Path) -> None:
-    async with chat(tmp_path, "anthropic", tools=[burn]) as it:
+async def test_approval_applies_once_or_to_the_session(tmp_path: Path) -> None:
+    async with open_chat(tmp_path, "anthropic", tools=[burn]) as chat:
         for keys in (("right", "enter"), ("right", "right", "enter"), ()):
-            it.fakes["anthropic"].call("burn", {"what": "letters"})
-            it.fakes["anthropic"].say("Done.")
-            await it.write("Burn the letters")
+            chat.fakes["anthropic"].call("burn", {"what": "letters"})
+            chat.fakes["anthropic"].say("Done.")
+            await chat.submit("Burn the letters")
             if keys:
-                await it.is_asked()
-                await it.press(*keys)
-            await it.is_over()
-        assert RUN == ["letters"] * 3
+                await chat.wait_for_dialog()
+                await chat.press(*keys)
+            await chat.wait_until_idle()
+        assert BURNED == ["letters"] * 3
 
 
-async def test_two_questions_come_one_after_the_other(tmp_path: Path) -> None:
+async def test_two_approvals_are_requested_in_sequence(tmp_path: Path) -> None:
     from tests.strict import call
 
-    async with chat(tmp_path, "anthropic", tools=[burn]) as it:
-        it.fakes["anthropic"].answer_with(call("burn", {"what": "letters"}), call("burn", {"what": "books"}))
-        await it.write("Burn everything")
-        await it.is_asked()
-        await it.shows("letters")
-        assert len(it.app.screen_stack) == 2
-        first = it.app.screen
-        await it.press("right", "enter")
-        await it.until(lambda: it.has_dialog and it.app.screen is not first)
-        await it.shows("books")
-        await it.press("enter")
-        await it.is_over()
-        assert RUN == ["letters"]
+    async with open_chat(tmp_path, "anthropic", tools=[burn]) as chat:
+        chat.fakes["anthropic"].answer_with(call("burn", {"what": "letters"}), call("burn", {"what": "books"}))
+        await chat.submit("Burn everything")
+        await chat.wait_for_dialog()
+        await chat.wait_for_text("letters")
+        assert len(chat.app.screen_stack) == 2
+        first = chat.app.screen
+        await chat.press("right", "enter")
+        await chat.wait_until(lambda: chat.has_dialog and chat.app.screen is not first)
+        await chat.wait_for_text("books")
+        await chat.press("enter")
+        await chat.wait_until_idle()
+        assert BURNED == ["letters"]
 
 
-async def test_a_question_that_nobody_answers_in_time_goes_away(tmp_path: Path) -> None:
-    async with chat(tmp_path, "anthropic", tools=[burn]) as it:
-        bench = it.app.agent.services.tool_session(it.app.agent.config, it.app.session.id, None)
-        bench.confirm_timeout_s = 1.0
-        it.fakes["anthropic"].call("burn", {"what": "letters"})
-        it.fakes["anthropic"].say("Nobody was there.")
-        await it.write("Burn the letters")
-        await it.shows("Nobody was there.")
-        await it.is_over()
-        assert RUN == []
+async def test_approval_dialog_closes_after_timeout(tmp_path: Path) -> None:
+    async with open_chat(tmp_path, "anthropic", tools=[burn]) as chat:
+        tool_session = chat.app.agent.services.tool_session(chat.app.agent.config, chat.app.session.id, None)
+        tool_session.confirm_timeout_s = 1.0
+        chat.fakes["anthropic"].call("burn", {"what": "letters"})
+        chat.fakes["anthropic"].say("Nobody was there.")
+        await chat.submit("Burn the letters")
+        await chat.wait_for_text("Nobody was there.")
+        await chat.wait_until_idle()
+        assert BURNED == []
 
 
-# --- another model ---------------------------------------------------------------------------------------------------
+# --- model and swap --------------------------------------------------------------------------------------------------
 
 
-async def test_a_swap_is_looked_at_before_it_is_made(tmp_path: Path) -> None:
-    async with chat(tmp_path, "anthropic", "gemini") as it:
-        await it.write("Hello")
-        await it.is_over()
-        await it.write("/model gemini")
-        await it.is_asked()
-        await it.shows("Swap to fake-gemini:model?", "2 blocks unchanged", "fits the context window")
+async def test_swap_is_confirmed_after_preflight(tmp_path: Path) -> None:
+    async with open_chat(tmp_path, "anthropic", "gemini") as chat:
+        await chat.submit("Hello")
+        await chat.wait_until_idle()
+        await chat.submit("/model gemini")
+        await chat.wait_for_dialog()
+        await chat.wait_for_text("Swap to fake-gemini:model?", "2 blocks unchanged", "fits the context window")
         signals: list[Any] = []
-        it.app.agent.bus.subscribe("test", signals.append, event_types=["feedback.implicit"])
-        await it.press("enter")
-        await it.shows("fake-gemini:model answers from the next message on.")
-        await it.app.agent.bus.drain()
+        chat.app.agent.bus.subscribe("test", signals.append, event_types=["feedback.implicit"])
+        await chat.press("enter")
+        await chat.wait_for_text("fake-gemini:model answers from the next message on.")
+        await chat.app.agent.bus.drain()
         assert [event.payload.signal for event in signals] == ["swap"]
-        await it.write("And you?")
-        await it.is_over()
-        assert (await it.kept())[-1].metadata.model == "fake-gemini:model"
-        assert it.fakes["gemini"].refused == []
-        await it.write("/model show")
-        await it.shows(
+        await chat.submit("And you?")
+        await chat.wait_until_idle()
+        assert (await chat.read_messages())[-1].metadata.model == "fake-gemini:model"
+        assert chat.fakes["gemini"].refused == []
+        await chat.submit("/model show")
+        await chat.wait_for_text(
             "Chosen with /model: fake-gemini:model", "Last answer: fake-gemini:model", "Why: manual, session"
         )
-        await it.write("/model -")
-        await it.shows("fake-anthropic:model (routed)")
+        await chat.submit("/model -")
+        await chat.wait_for_text("fake-anthropic:model (routed)")
 
 
-async def test_before_an_answer_the_model_that_is_shown_is_the_routings(tmp_path: Path) -> None:
-    async with chat(tmp_path, "anthropic") as it:
-        await it.write("/model show")
-        await it.shows("Chosen with /model: none; the routing chooses", "No answers yet.")
+async def test_model_show_before_first_answer_names_routing(tmp_path: Path) -> None:
+    async with open_chat(tmp_path, "anthropic") as chat:
+        await chat.submit("/model show")
+        await chat.wait_for_text("Chosen with /model: none; the routing chooses", "No answers yet.")
 
 
 @pytest.mark.parametrize("keys", [("right", "enter"), ("escape",)])
-async def test_a_swap_that_is_not_wanted_is_not_made(keys: tuple[str, ...], tmp_path: Path) -> None:
-    async with chat(tmp_path, "anthropic", "gemini") as it:
-        await it.write("/model gemini")
-        await it.is_asked()
-        await it.press(*keys)
-        await it.is_over()
-        assert it.app.session.active_model is None
+async def test_declined_swap_changes_nothing(keys: tuple[str, ...], tmp_path: Path) -> None:
+    async with open_chat(tmp_path, "anthropic", "gemini") as chat:
+        await chat.submit("/model gemini")
+        await chat.wait_for_dialog()
+        await chat.press(*keys)
+        await chat.wait_until_idle()
+        assert chat.app.session.active_model is None
 
 
-async def test_a_swap_that_is_impossible_says_why_and_cannot_be_made(tmp_path: Path) -> None:
+async def test_impossible_swap_shows_reason_and_cannot_be_confirmed(tmp_path: Path) -> None:
     file = tmp_path / "picture.png"
     file.write_bytes(PIXEL)
-    async with chat(tmp_path, "anthropic", "gemini", size=(80, 24)) as it:
-        refused: list[Any] = []
-        it.app.agent.bus.subscribe("test", refused.append, event_types=["routing_constraint_failure"])
-        await it.write(f"/image {file}")
-        await it.shows("1 image attached")
-        await it.write("What is this?")
-        await it.is_over()
-        await it.write("/model blind-gemini")
-        await it.is_asked()
-        await it.shows("Cannot swap to fake-gemini:blind", "Not possible:", "Keep the model")
-        assert [button.id for button in it.app.screen.query(Button)] == ["no"]
-        await it.press("enter")
-        await it.is_over()
-        assert it.app.session.active_model is None
-        assert [event.payload.source for event in refused] == ["swap"]
+    async with open_chat(tmp_path, "anthropic", "gemini", size=(80, 24)) as chat:
+        failures: list[Any] = []
+        chat.app.agent.bus.subscribe("test", failures.append, event_types=["routing_constraint_failure"])
+        await chat.submit(f"/image {file}")
+        await chat.wait_for_text("1 image attached")
+        await chat.submit("What is this?")
+        await chat.wait_until_idle()
+        await chat.submit("/model blind-gemini")
+        await chat.wait_for_dialog()
+        await chat.wait_for_text("Cannot swap to fake-gemini:blind", "Not possible:", "Keep the model")
+        assert [button.id for button in chat.app.screen.query(Button)] == ["no"]
+        await chat.press("enter")
+        await chat.wait_until_idle()
+        assert chat.app.session.active_model is None
+        assert [event.payload.source for event in failures] == ["swap"]
 
 
-async def test_a_model_can_be_chosen_from_those_that_can_be_called(tmp_path: Path) -> None:
-    async with chat(tmp_path, "anthropic", "gemini") as it:
-        await it.write("/model")
-        await it.is_asked()
-        await it.shows("Choose a model", "fake-gemini:model", "blind-gemini")
-        names = it.app.screen.query_one(OptionList)
+async def test_model_is_chosen_from_callable_models(tmp_path: Path) -> None:
+    async with open_chat(tmp_path, "anthropic", "gemini") as chat:
+        await chat.submit("/model")
+        await chat.wait_for_dialog()
+        await chat.wait_for_text("Choose a model", "fake-gemini:model", "blind-gemini")
+        names = chat.app.screen.query_one(OptionList)
         names.highlighted = names.get_option_index("fake-gemini:model")
-        await it.press("enter")
-        await it.shows("Swap to fake-gemini:model?")
-        await it.press("enter")
-        await it.shows("fake-gemini:model answers from the next message on.")
+        await chat.press("enter")
+        await chat.wait_for_text("Swap to fake-gemini:model?")
+        await chat.press("enter")
+        await chat.wait_for_text("fake-gemini:model answers from the next message on.")
 
 
-async def test_a_model_named_in_a_message_answers_that_message_alone(tmp_path: Path) -> None:
-    async with chat(tmp_path, "anthropic", "gemini") as it:
+async def test_mentioned_model_answers_only_that_message(tmp_path: Path) -> None:
+    async with open_chat(tmp_path, "anthropic", "gemini") as chat:
         for text in ("@gemini hello", "hello again"):
-            await it.write(text)
-            await it.is_over()
-        answers = [one.metadata.model for one in await it.kept() if one.role is Role.ASSISTANT]
+            await chat.submit(text)
+            await chat.wait_until_idle()
+        answers = [message.metadata.model for message in await chat.read_messages() if message.role is Role.ASSISTANT]
         assert answers == ["fake-gemini:model", "fake-anthropic:model"]
 
 
@@ -215,202 +222,202 @@ async def test_a_model_named_in_a_message_answers_that_message_alone(tmp_path: P
 
 @pytest.mark.parametrize("size", [(80, 24), (160, 50)])
 async def test_costs_are_shown_by_model(size: tuple[int, int], tmp_path: Path) -> None:
-    async with chat(tmp_path, "anthropic", "gemini", size=size) as it:
+    async with open_chat(tmp_path, "anthropic", "gemini", size=size) as chat:
         for text in ("hello", "@gemini hello"):
-            await it.write(text)
-            await it.is_over()
-        await it.write("/cost")
-        await it.is_asked()
-        await it.shows("have no price", "fake-anthropic:model", "fake-gemini:model", "tokens", "Back")
-        await it.press("escape")
-        await it.is_over()
+            await chat.submit(text)
+            await chat.wait_until_idle()
+        await chat.submit("/cost")
+        await chat.wait_for_dialog()
+        await chat.wait_for_text("have no price", "fake-anthropic:model", "fake-gemini:model", "tokens", "Back")
+        await chat.press("escape")
+        await chat.wait_until_idle()
 
 
-# --- other conversations ---------------------------------------------------------------------------------------------
+# --- sessions --------------------------------------------------------------------------------------------------------
 
 
-async def test_undo_goes_on_before_the_last_question_and_deletes_nothing(tmp_path: Path) -> None:
-    async with chat(tmp_path, "anthropic") as it:
-        await it.write("/undo")
-        await it.shows("no question to undo")
+async def test_undo_forks_before_last_question_and_deletes_nothing(tmp_path: Path) -> None:
+    async with open_chat(tmp_path, "anthropic") as chat:
+        await chat.submit("/undo")
+        await chat.wait_for_text("no question to undo")
         for text in ("first", "second"):
-            await it.write(text)
-            await it.is_over()
-        before = it.app.session
-        await it.write("/undo")
-        await it.shows("The last question and its answer are in the original conversation")
-        assert [text_of(one) for one in await it.kept() if one.role is Role.USER] == ["first"]
-        assert len(await it.kept(before)) == 4
-        await it.write("/undo")
-        await it.until(lambda: it.app.session.last_seq == 0, "the beginning")
-        await it.write("third")
-        await it.is_over()
-        assert [text_of(one) for one in await it.kept() if one.role is Role.USER] == ["third"]
+            await chat.submit(text)
+            await chat.wait_until_idle()
+        before = chat.app.session
+        await chat.submit("/undo")
+        await chat.wait_for_text("The last question and its answer are in the original conversation")
+        assert [text_of(message) for message in await chat.read_messages() if message.role is Role.USER] == ["first"]
+        assert len(await chat.read_messages(before)) == 4
+        await chat.submit("/undo")
+        await chat.wait_until(lambda: chat.app.session.last_seq == 0, "the beginning")
+        await chat.submit("third")
+        await chat.wait_until_idle()
+        assert [text_of(message) for message in await chat.read_messages() if message.role is Role.USER] == ["third"]
 
 
-async def test_a_fork_shares_what_was_said_up_to_a_message(tmp_path: Path) -> None:
-    async with chat(tmp_path, "anthropic") as it:
+async def test_fork_shares_messages_up_to_its_position(tmp_path: Path) -> None:
+    async with open_chat(tmp_path, "anthropic") as chat:
         for text in ("first", "second"):
-            await it.write(text)
-            await it.is_over()
-        origin = it.app.session
-        await it.write("/fork 2")
-        await it.shows("created; the original does not change")
-        assert len(await it.kept()) == 2
-        await it.write("another")
-        await it.is_over()
-        assert len(await it.kept(origin)) == 4
-        await it.write("/fork two")
-        await it.shows("'two' is not a message number")
+            await chat.submit(text)
+            await chat.wait_until_idle()
+        origin = chat.app.session
+        await chat.submit("/fork 2")
+        await chat.wait_for_text("created; the original does not change")
+        assert len(await chat.read_messages()) == 2
+        await chat.submit("another")
+        await chat.wait_until_idle()
+        assert len(await chat.read_messages(origin)) == 4
+        await chat.submit("/fork two")
+        await chat.wait_for_text("'two' is not a message number")
 
 
-async def test_a_conversation_is_found_by_its_words_and_opened(tmp_path: Path) -> None:
-    async with chat(tmp_path, "anthropic") as it:
-        await it.write("Where is the aubergine?")
-        await it.is_over()
-        first = it.app.session
-        await it.write("/new")
-        await it.shows("new conversation")
-        await it.write("/search aubergine")
-        await it.is_asked()
-        await it.shows("1 message with aubergine", "user: Where is the aubergine?")
-        await it.press("enter")
-        await it.until(lambda: it.app.session.id == first.id)
-        await it.shows("Where is the aubergine?")
-        await it.write("/search courgette")
-        await it.shows("No messages found for 'courgette'.")
-        await it.write("/search")
-        await it.shows("no words")
+async def test_session_is_found_by_text_and_opened(tmp_path: Path) -> None:
+    async with open_chat(tmp_path, "anthropic") as chat:
+        await chat.submit("Where is the aubergine?")
+        await chat.wait_until_idle()
+        first = chat.app.session
+        await chat.submit("/new")
+        await chat.wait_for_text("new conversation")
+        await chat.submit("/search aubergine")
+        await chat.wait_for_dialog()
+        await chat.wait_for_text("1 message with aubergine", "user: Where is the aubergine?")
+        await chat.press("enter")
+        await chat.wait_until(lambda: chat.app.session.id == first.id)
+        await chat.wait_for_text("Where is the aubergine?")
+        await chat.submit("/search courgette")
+        await chat.wait_for_text("No messages found for 'courgette'.")
+        await chat.submit("/search")
+        await chat.wait_for_text("no words")
 
 
-async def test_a_conversation_opens_where_the_words_are_and_goes_on_at_its_end(
+async def test_found_session_opens_at_match_and_continues_at_end(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("dragoman.tui.app.MAX_MESSAGES", 30)
-    async with chat(tmp_path, "anthropic") as it:
-        said = it.app.session
-        long = [
+    async with open_chat(tmp_path, "anthropic") as chat:
+        session = chat.app.session
+        messages = [
             Message(
                 "",
                 "",
                 Role.USER,
                 (TextBlock(f"line {n}" + " aubergine" * (n == 20)),),
                 MessageMetadata(),
-                said.created_at,
+                session.created_at,
             )
             for n in range(1, 81)
         ]
-        await it.app.store.append(said.id, long)
-        await it.write("/new")
-        await it.shows("new conversation")
-        await it.write("/search aubergine")
-        await it.is_asked()
-        await it.press("enter")
-        await it.until(lambda: it.app.session.id == said.id)
-        await it.until(lambda: len(it.app.query(".found")) == 1)
-        await it.shows("line 20 aubergine")
-        (found,) = it.app.query(".found")
-        talk = it.app.query_one("#talk")
-        await it.until(
+        await chat.app.store.append(session.id, messages)
+        await chat.submit("/new")
+        await chat.wait_for_text("new conversation")
+        await chat.submit("/search aubergine")
+        await chat.wait_for_dialog()
+        await chat.press("enter")
+        await chat.wait_until(lambda: chat.app.session.id == session.id)
+        await chat.wait_until(lambda: len(chat.app.query(".found")) == 1)
+        await chat.wait_for_text("line 20 aubergine")
+        (match,) = chat.app.query(".found")
+        talk = chat.app.query_one("#talk")
+        await chat.wait_until(
             lambda: (
-                talk.region.contains_region(found.region.intersection(talk.region)) and found.region.y >= talk.region.y
+                talk.region.contains_region(match.region.intersection(talk.region)) and match.region.y >= talk.region.y
             )
         )
-        assert found.region.y < talk.region.bottom
-        await it.write("And now?")
-        await it.is_over()
-        assert [text_of(one) for one in await it.kept()][-2] == "And now?"
-        await it.shows("line 80", "And now?")
-        assert not it.app.query(".found")
+        assert match.region.y < talk.region.bottom
+        await chat.submit("And now?")
+        await chat.wait_until_idle()
+        assert [text_of(message) for message in await chat.read_messages()][-2] == "And now?"
+        await chat.wait_for_text("line 80", "And now?")
+        assert not chat.app.query(".found")
 
 
-async def test_conversations_are_listed_with_their_titles_and_resumed(tmp_path: Path) -> None:
-    async with chat(tmp_path, "anthropic") as it:
-        await it.write("/sessions")
-        await it.shows("no conversations")
-        await it.write("The first one")
-        await it.is_over()
-        first = it.app.session
-        await it.write("/title About [red]things[/red]")
-        await it.shows("About [red]things[/red]")
-        await it.write("/new")
-        await it.until(lambda: it.app.session.id != first.id)
-        await it.write("/sessions")
-        await it.is_asked()
-        await it.shows("Conversations", "About [red]things[/red] 2 messages")
-        await it.press("enter")
-        await it.until(lambda: it.app.session.id == first.id)
-        await it.shows("The first one")
+async def test_sessions_are_listed_with_titles_and_resumed(tmp_path: Path) -> None:
+    async with open_chat(tmp_path, "anthropic") as chat:
+        await chat.submit("/sessions")
+        await chat.wait_for_text("no conversations")
+        await chat.submit("The first one")
+        await chat.wait_until_idle()
+        first = chat.app.session
+        await chat.submit("/title About [red]things[/red]")
+        await chat.wait_for_text("About [red]things[/red]")
+        await chat.submit("/new")
+        await chat.wait_until(lambda: chat.app.session.id != first.id)
+        await chat.submit("/sessions")
+        await chat.wait_for_dialog()
+        await chat.wait_for_text("Conversations", "About [red]things[/red] 2 messages")
+        await chat.press("enter")
+        await chat.wait_until(lambda: chat.app.session.id == first.id)
+        await chat.wait_for_text("The first one")
 
 
-# --- and the rest ----------------------------------------------------------------------------------------------------
+# --- export and other commands----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
-    ("kind", "sign"),
+    ("kind", "expected"),
     [("markdown", "The answer"), ("html", "<html"), ("canonical", '"role"'), ("openai_chat", '"role"')],
 )
-async def test_a_conversation_is_written_to_a_file(kind: str, sign: str, tmp_path: Path) -> None:
+async def test_session_is_exported_to_file(kind: str, expected: str, tmp_path: Path) -> None:
     file = tmp_path / "a talk"
-    async with chat(tmp_path, "anthropic") as it:
-        it.fakes["anthropic"].say("The answer.")
-        await it.write("The question")
-        await it.is_over()
-        await it.write(f"/export {kind} '{file}'")
-        await it.shows("Written to")
-        assert sign in file.read_text("utf-8")
+    async with open_chat(tmp_path, "anthropic") as chat:
+        chat.fakes["anthropic"].say("The answer.")
+        await chat.submit("The question")
+        await chat.wait_until_idle()
+        await chat.submit(f"/export {kind} '{file}'")
+        await chat.wait_for_text("Written to")
+        assert expected in file.read_text("utf-8")
         assert "The answer" in file.read_text("utf-8")
 
 
 @pytest.mark.parametrize("line", ["/export html", "/export", "/export nonsense /nowhere/x", "/export html /nowhere/x"])
-async def test_a_file_that_cannot_be_written_is_an_error_and_the_chat_goes_on(line: str, tmp_path: Path) -> None:
-    async with chat(tmp_path, "anthropic") as it:
-        await it.write(line)
-        await it.until(lambda: "]" in it.screen, "an error with its code")
-        it.fakes["anthropic"].say("Still here.")
-        await it.write("Hello?")
-        await it.shows("Still here.")
+async def test_failed_export_is_an_error_and_chat_continues(line: str, tmp_path: Path) -> None:
+    async with open_chat(tmp_path, "anthropic") as chat:
+        await chat.submit(line)
+        await chat.wait_until(lambda: "]" in chat.screen, "an error with its code")
+        chat.fakes["anthropic"].say("Still here.")
+        await chat.submit("Hello?")
+        await chat.wait_for_text("Still here.")
 
 
-async def test_the_last_answer_goes_to_the_clipboard(tmp_path: Path) -> None:
-    async with chat(tmp_path, "anthropic") as it:
-        await it.write("/copy")
-        await it.shows("no answer to copy")
-        it.fakes["anthropic"].say("Take *this*.")
-        await it.write("Hello")
-        await it.is_over()
-        await it.write("/copy")
-        await it.until(lambda: it.app.clipboard == "Take *this*.")
+async def test_copy_puts_last_answer_on_clipboard(tmp_path: Path) -> None:
+    async with open_chat(tmp_path, "anthropic") as chat:
+        await chat.submit("/copy")
+        await chat.wait_for_text("no answer to copy")
+        chat.fakes["anthropic"].say("Take *this*.")
+        await chat.submit("Hello")
+        await chat.wait_until_idle()
+        await chat.submit("/copy")
+        await chat.wait_until(lambda: chat.app.clipboard == "Take *this*.")
 
 
-async def test_the_theme_can_be_light_and_dark(tmp_path: Path) -> None:
-    async with chat(tmp_path, "anthropic") as it:
-        await it.write("/theme light")
-        await it.until(lambda: not it.app.current_theme.dark)
-        await it.write("/theme")
-        await it.until(lambda: it.app.current_theme.dark)
-        await it.write("/theme plaid")
-        await it.shows("unknown theme 'plaid'")
+async def test_theme_switches_between_light_and_dark(tmp_path: Path) -> None:
+    async with open_chat(tmp_path, "anthropic") as chat:
+        await chat.submit("/theme light")
+        await chat.wait_until(lambda: not chat.app.current_theme.dark)
+        await chat.submit("/theme")
+        await chat.wait_until(lambda: chat.app.current_theme.dark)
+        await chat.submit("/theme plaid")
+        await chat.wait_for_text("unknown theme 'plaid'")
 
 
-async def test_quit_leaves(tmp_path: Path) -> None:
-    async with chat(tmp_path, "anthropic") as it:
-        await it.write("/quit")
-        await it.until(lambda: not it.app.is_running)
+async def test_quit_ends_the_app(tmp_path: Path) -> None:
+    async with open_chat(tmp_path, "anthropic") as chat:
+        await chat.submit("/quit")
+        await chat.wait_until(lambda: not chat.app.is_running)
 
 
-async def test_whoever_leaves_while_a_question_is_open_just_leaves(tmp_path: Path) -> None:
-    async with chat(tmp_path, "anthropic", tools=[burn]) as it:
-        it.fakes["anthropic"].call("burn", {"what": "letters"})
-        await it.write("Burn the letters")
-        await it.is_asked()
-        await it.press("ctrl+q")
-        await it.until(lambda: not it.app.is_running)
-        await it.app.agent.close()
-        assert RUN == []
+async def test_quit_with_open_approval_runs_no_tool(tmp_path: Path) -> None:
+    async with open_chat(tmp_path, "anthropic", tools=[burn]) as chat:
+        chat.fakes["anthropic"].call("burn", {"what": "letters"})
+        await chat.submit("Burn the letters")
+        await chat.wait_for_dialog()
+        await chat.press("ctrl+q")
+        await chat.wait_until(lambda: not chat.app.is_running)
+        await chat.app.agent.close()
+        assert BURNED == []
 
 
-def test_every_command_is_documented_and_every_documented_command_exists() -> None:
+def test_commands_and_their_documentation_match() -> None:
     page = (ROOT / "docs" / "chat.md").read_text("utf-8")
     documented = re.findall(r"^\| `/(\w+)", page, flags=re.MULTILINE)
     assert sorted(documented) == sorted(name.removeprefix("do_") for name in vars(Commands) if name.startswith("do_"))

@@ -17,7 +17,7 @@ from dragoman.store import open_store
 from dragoman.tools import tool
 from dragoman.turn import Agent, AgentConfig, TurnEnd
 from tests import recorded
-from tests.client.test_damaged import cases_of, told_by_reader
+from tests.client.test_stream_damage import cases_of, read_without_socket
 from tests.conftest import scale
 from tests.servers.faulty_server import Answer, FaultyServer, ReceivedRequest, make_stream
 from tests.store.faults.conftest import times
@@ -94,7 +94,7 @@ async def test_every_damaged_stream_ends_in_its_fault_with_what_had_arrived_stor
     async def each(it: Damage) -> None:
         for name, data, _ in cases:
             ended, answer = await it.turn(data)
-            expected = told_by_reader(dialect, data, ())
+            expected = read_without_socket(dialect, data, ())
             it.agent.services.availability = type(
                 it.agent.services.availability
             )()  # it breaks often enough to be given up
@@ -120,7 +120,7 @@ async def test_a_stream_cut_at_every_byte_is_no_success_and_loses_no_word_and_ru
         ended_well = 0
         for length in range(0, len(data), STEP):
             ended, answer = await it.turn(data[:length])
-            expected = told_by_reader(dialect, data[:length], ())
+            expected = read_without_socket(dialect, data[:length], ())
             it.agent.services.availability = type(it.agent.services.availability)()
             assert words(answer) == words(expected)
             if expected.fault is None:  # what is missing then is only what comes after the end
