@@ -18,7 +18,7 @@ from dragoman.bus.trace_writer import TraceWriter
 from dragoman.cli.tour import example_conversation
 from dragoman.message import UNPRICED, Message, Usage
 from dragoman.store import Evaluation, Store, message_writer
-from tests.bus.test_otel import play
+from tests.bus.test_otel import emit_turn
 from tests.cli_store import expect_error, run, run_json, with_store
 from tests.store.messages import answered, said
 from tests.test_cli import COMMAND
@@ -285,7 +285,7 @@ def test_reprice_can_be_narrowed(file: Path, prices: Path) -> None:
 async def traced(store: Store) -> None:
     async with Bus(strict=True) as bus:
         TraceWriter(store).listen(bus)
-        play(bus.scope("sess_1", "turn_1"))
+        emit_turn(bus.scope("sess_1", "turn_1"))
 
 
 def test_a_trace_is_a_tree_of_causes(file: Path) -> None:

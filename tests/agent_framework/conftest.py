@@ -1,4 +1,4 @@
-"""Tests may be coroutines: each runs in a loop of its own."""
+"""Fixtures that run each coroutine test in its own event loop."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The example of the specification, as a user pastes it with its import lines changed, and a table for it."""
+"""The specification's example with its import lines changed, and a database table for it."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ _TABLE = (
     " NULL, content TEXT, timestamp REAL, turn_id TEXT, tool TEXT, args TEXT, from_worker TEXT, from_manager TEXT,"
     " summary TEXT)"
 )
-_WRITTEN = ("type", "content", "timestamp", "turn_id", "tool", "args", "from_worker", "from_manager", "summary")
+_COLUMNS = ("type", "content", "timestamp", "turn_id", "tool", "args", "from_worker", "from_manager", "summary")
 
-# What each view of the example selects.
+# The columns that each view of the example selects.
 COLUMNS: dict[str, tuple[str, ...]] = {
     "get_conversation_messages": ("type", "content", "timestamp", "turn_id"),
     "get_agent_messages": ("type", "content", "timestamp", "turn_id", "tool", "args"),
@@ -27,26 +27,26 @@ COLUMNS: dict[str, tuple[str, ...]] = {
 }
 
 
-def example(name: str) -> str:
-    """An example as it is printed, but for the package that it imports from."""
-    printed = (EXAMPLES / f"{name}.txt").read_text("utf-8")
-    return printed.replace("from agent_framework", "from dragoman.agent_framework")
+def read_example(name: str) -> str:
+    """Return an example's code, which imports from Dragoman's package."""
+    text = (EXAMPLES / f"{name}.txt").read_text("utf-8")
+    return text.replace("from agent_framework", "from dragoman.agent_framework")
 
 
-def ran(code: str, **given: Any) -> ModuleType:
-    """A module of that code."""
+def run_code(code: str, **variables: Any) -> ModuleType:
+    """Execute the code as a new module and return the module."""
     module = ModuleType("pasted")
-    module.__dict__.update(given)
+    module.__dict__.update(variables)
     exec(compile(code, "pasted.py", "exec"), module.__dict__)
     return module
 
 
-DatabaseMessageStore: Any = ran(
-    example("database_store").partition("# Usage in implementation")[0]
+DatabaseMessageStore: Any = run_code(
+    read_example("database_store").partition("# Usage in implementation")[0]
 ).DatabaseMessageStore
 
 
-def database() -> sqlite3.Connection:
+def open_database() -> sqlite3.Connection:
     connection = sqlite3.connect(":memory:")
     connection.row_factory = sqlite3.Row
     connection.execute(_TABLE)
@@ -55,8 +55,8 @@ def database() -> sqlite3.Connection:
 
 def insert(connection: sqlite3.Connection, location: str, agent_key: str | None, entry: Entry) -> None:
     """Insert an entry into the example's table, as an application does."""
-    told = [entry.get(name) for name in _WRITTEN]
-    values = [json.dumps(value) if isinstance(value, dict | list) else value for value in told]
+    fields = [entry.get(name) for name in _COLUMNS]
+    values = [json.dumps(value) if isinstance(value, dict | list) else value for value in fields]
     marks = ", ".join("?" * (2 + len(values)))
-    columns = ", ".join(("location", "agent_key", *_WRITTEN))
+    columns = ", ".join(("location", "agent_key", *_COLUMNS))
     connection.execute(f"INSERT INTO messages ({columns}) VALUES ({marks})", (location, agent_key, *values))

@@ -1,4 +1,4 @@
-"""The names of the framework: examples run as they are printed, and memories that live in this process."""
+"""Tests of the framework's public names: examples, builders, memories, presets and filters."""
 
 from __future__ import annotations
 
@@ -32,20 +32,20 @@ from dragoman.agent_framework import (
 )
 from dragoman.agent_framework.utils import message_builder
 from dragoman.errors import FormatError, StoreUnusableError
-from tests.agent_framework.database import EXAMPLES, database, example, insert, ran
+from tests.agent_framework.database import EXAMPLES, insert, open_database, read_example, run_code
 
 # --- the examples of the specification -------------------------------------------------------------------------------
 
 
-def test_the_constants_of_the_example_are_what_it_says() -> None:
-    module = ran(example("constants"))
+def test_constants_have_values_of_example() -> None:
+    module = run_code(read_example("constants"))
     printed = re.findall(r'^ +([A-Z_]+), +# "(\w+)"$', (EXAMPLES / "constants.txt").read_text("utf-8"), re.MULTILINE)
     assert len(printed) == 15
     assert [(name, getattr(module, name)) for name, _ in printed] == printed
 
 
-def test_the_builders_of_the_example_give_its_messages() -> None:
-    module = ran(example("builders"))
+def test_builders_return_messages_of_example() -> None:
+    module = run_code(read_example("builders"))
     assert module.user_msg == {
         "type": "user_message",
         "content": "List all tables",
@@ -69,13 +69,13 @@ def test_the_builders_of_the_example_give_its_messages() -> None:
 
 
 class Planner:
-    """A planner as the framework has them: it gives the task to a worker, and then has its answer."""
+    """A synchronous planner: it delegates the task to a worker, then responds with the result."""
 
     def __init__(self) -> None:
-        self.seen: list[list[str]] = []
+        self.histories: list[list[str]] = []
 
     def plan(self, task: str, history: list[dict[str, Any]]) -> Any:
-        self.seen.append([entry["type"] for entry in history])
+        self.histories.append([entry["type"] for entry in history])
         results = [entry["content"] for entry in history if entry["type"] == "observation"]
         if not results:
             return Action("schema", {"task": task})
@@ -87,15 +87,15 @@ async def list_tables(task: str) -> list[str]:
     return ["users", "orders"]
 
 
-def test_the_example_runs_as_it_is_printed_with_only_its_import_lines_changed() -> None:
-    connection = database()
+def test_database_store_example_runs_with_changed_imports() -> None:
+    connection = open_database()
     insert(connection, "job_123", None, message_builder.create_user_message("List all tables", 1.0, "turn_1"))
     insert(connection, "job_123", "orchestrator", message_builder.create_task_entry("An earlier task", 2.0, "turn_1"))
     insert(connection, "job_123", "orchestrator", message_builder.create_action_entry("list_tables", {}, 3.0, "turn_1"))
     insert(connection, "job_123", None, message_builder.create_global_observation_entry("seen", "w", timestamp=2.5))
     insert(connection, "job_124", None, message_builder.create_user_message("Another job", 1.5))
-    given = {"planner": Planner(), "workers": {"schema": list_tables}, "policies": {}}
-    module = ran(example("database_store"), db_connection=connection, **given)
+    variables = {"planner": Planner(), "workers": {"schema": list_tables}, "policies": {}}
+    module = run_code(read_example("database_store"), db_connection=connection, **variables)
     assert [(entry["type"], entry["timestamp"]) for entry in module.memory.get_history()] == [
         ("user_message", 1.0),
         ("task", 2.0),
@@ -114,42 +114,44 @@ def test_the_example_runs_as_it_is_printed_with_only_its_import_lines_changed() 
         "payload": {"tables": ["users", "orders"]},
         "human_readable_summary": "Found 2 tables",
     }
-    first, second = module.planner.seen
+    first, second = module.planner.histories
     assert first == ["user_message", "task", "global_observation", "action", "task"], "the memory reads the store"
-    assert second == [*first, "delegation", "observation", "global_observation"], "what the run did is known to it"
+    assert second == [*first, "delegation", "observation", "global_observation"], (
+        "the memory contains the entries of the run"
+    )
     connection.close()
 
 
-def test_the_framework_s_agent_is_not_here_and_importing_it_says_where_it_is() -> None:
+def test_import_of_framework_agent_explains_its_location() -> None:
     with pytest.raises(ImportError, match="import it from agent_framework and pass it a memory"):
-        ran("from dragoman.agent_framework import Agent")
+        run_code("from dragoman.agent_framework import Agent")
     with pytest.raises(ImportError, match="cannot import name 'Nothing'"):
-        ran("from dragoman.agent_framework import Nothing")
+        run_code("from dragoman.agent_framework import Nothing")
 
 
-def test_the_names_of_the_package_are_all_there_and_sorted() -> None:
+def test_public_names_exist_and_are_sorted() -> None:
     for module in (agent_framework, constants, message_builder):
         assert sorted(module.__all__) == module.__all__
         assert all(hasattr(module, name) for name in module.__all__)
-    assert constants.CONVERSATION_TYPES == ["user_message", "assistant_message"], "a list, as the framework has it"
+    assert constants.CONVERSATION_TYPES == ["user_message", "assistant_message"], "a list, as in the framework"
     assert {name for name in dir(entries) if name.startswith("create_")} <= set(message_builder.__all__)
 
 
 # --- builders --------------------------------------------------------------------------------------------------------
 
 
-def test_an_entry_that_is_given_no_time_has_that_of_now_and_one_of_zero_keeps_it() -> None:
+def test_entry_without_timestamp_gets_current_time() -> None:
     before = time.time()
-    made = message_builder.create_error_entry("x", turn_id="turn_1")
-    assert before <= made["timestamp"] <= time.time()
-    assert list(made) == ["type", "content", "timestamp", "turn_id"]
+    entry = message_builder.create_error_entry("x", turn_id="turn_1")
+    assert before <= entry["timestamp"] <= time.time()
+    assert list(entry) == ["type", "content", "timestamp", "turn_id"]
     assert message_builder.create_error_entry("x", timestamp=0)["timestamp"] == 0
     assert message_builder.create_error_entry("x", "T", 0.0)["timestamp"] == 0.0
     with pytest.raises(FormatError, match="tool: a text, not ''"):
         message_builder.create_action_entry("", {})
 
 
-def test_every_type_is_described_by_what_its_builder_takes() -> None:
+def test_type_info_lists_builder_parameters() -> None:
     assert list(message_builder.AVAILABLE_MESSAGE_TYPES) == list(entries.BUILDERS)
     info = message_builder.get_message_type_info("action")
     assert info is not None
@@ -161,7 +163,7 @@ def test_every_type_is_described_by_what_its_builder_takes() -> None:
     assert message_builder.get_message_type_info("thought") is None
 
 
-def test_rows_of_a_job_become_a_history_with_every_field() -> None:
+def test_job_data_becomes_history_with_every_field() -> None:
     job = {
         "conversation": [
             {"role": "user", "content": "hi", "timestamp": 0, "mood": "calm"},
@@ -187,42 +189,42 @@ def test_rows_of_a_job_become_a_history_with_every_field() -> None:
 
 
 @pytest.mark.parametrize("missing", ["message_store", "location", "agent_key"])
-def test_a_memory_needs_a_store_a_location_and_a_key(missing: str) -> None:
-    given: dict[str, Any] = {"message_store": object(), "location": "job_1", "agent_key": "a"}
+def test_memory_requires_store_location_and_key(missing: str) -> None:
+    arguments: dict[str, Any] = {"message_store": object(), "location": "job_1", "agent_key": "a"}
     for memory in (MessageStoreMemory, HierarchicalMessageStoreMemory):
-        for nothing in (None, ""):
+        for empty in (None, ""):
             with pytest.raises(ValueError, match=f"needs a {missing}"):
-                memory(**{**given, missing: nothing})
+                memory(**{**arguments, missing: empty})
 
 
-class Counted:
-    """A store that notes what it was asked."""
+class CountingStore:
+    """A store that records which views are requested."""
 
     def __init__(self) -> None:
-        self.asked: list[str] = []
+        self.requested: list[str] = []
 
     def __getattr__(self, name: str) -> Any:
         if not name.startswith("get_") or name == "get_merged_history":
             raise AttributeError(name)
-        self.asked.append(name)
+        self.requested.append(name)
         return lambda *_: []
 
 
-def test_a_store_of_any_kind_is_asked_for_its_views_and_for_a_team_only_if_there_is_one() -> None:
-    store = Counted()
+def test_memory_queries_team_view_only_with_subordinates() -> None:
+    store = CountingStore()
     assert HierarchicalMessageStoreMemory(store, "job_1", "a").get_history() == []
-    assert store.asked == ["get_conversation_messages", "get_agent_messages", "get_global_messages"]
+    assert store.requested == ["get_conversation_messages", "get_agent_messages", "get_global_messages"]
     HierarchicalMessageStoreMemory(store, "job_1", "a", ["b"]).get_history()
-    assert store.asked[3:] == [
+    assert store.requested[3:] == [
         *("get_conversation_messages", "get_agent_messages", "get_team_messages", "get_global_messages"),
     ]
 
 
-def test_a_memory_of_one_s_own_is_nobody_else_s() -> None:
+def test_in_memory_memories_are_independent_copies() -> None:
     first, second = InMemoryMemory("a"), InMemoryMemory("a")
-    given = {"type": "task", "content": "x"}
-    first.add(given)
-    given["content"] = "changed"
+    entry = {"type": "task", "content": "x"}
+    first.add(entry)
+    entry["content"] = "changed"
     first.get_history()[0]["content"] = "changed"
     assert first.get_history() == [{"type": "task", "content": "x"}]
     assert second.get_history() == []
@@ -234,30 +236,30 @@ def namespace(request: pytest.FixtureRequest) -> Any:
     forget_namespace(request.node.name)
 
 
-def test_agents_of_a_namespace_share_the_conversation_and_what_is_told_to_all(namespace: str) -> None:
-    one, two = SharedInMemoryMemory(namespace, "one"), SharedInMemoryMemory(namespace, "two")
+def test_agents_of_namespace_share_conversation_and_global_entries(namespace: str) -> None:
+    first, second = SharedInMemoryMemory(namespace, "one"), SharedInMemoryMemory(namespace, "two")
     manager = HierarchicalSharedMemory(namespace, "manager", subordinates=["one", "two"])
-    one.add_conversation_turn("user", "hi")
-    one.add({"type": "task", "content": 1})
-    two.add_global({"type": "global_observation", "content": 2})
-    two.add({"type": "task", "content": 3})
+    first.add_conversation_turn("user", "hi")
+    first.add({"type": "task", "content": 1})
+    second.add_global({"type": "global_observation", "content": 2})
+    second.add({"type": "task", "content": 3})
     manager.add({"type": "delegation", "worker": "one", "task": "4"})
-    one.add_conversation_turn("assistant", "bye")
-    assert [entry["content"] for entry in one.get_history()] == ["hi", 1, 2, "bye"]
-    assert [entry["content"] for entry in two.get_history()] == ["hi", 2, 3, "bye"]
+    first.add_conversation_turn("assistant", "bye")
+    assert [entry["content"] for entry in first.get_history()] == ["hi", 1, 2, "bye"]
+    assert [entry["content"] for entry in second.get_history()] == ["hi", 2, 3, "bye"]
     assert [entry["type"] for entry in manager.get_history()] == [
         *("user_message", "task", "global_observation", "task", "delegation", "assistant_message"),
     ]
-    assert one.get_global_updates() == [{"type": "global_observation", "content": 2}]
-    assert "timestamp" in one.get_history()[0]
+    assert first.get_global_updates() == [{"type": "global_observation", "content": 2}]
+    assert "timestamp" in first.get_history()[0]
     with pytest.raises(ValueError, match="role must be 'user' or 'assistant'"):
-        one.add_conversation_turn("system", "no")
-    for nothing in (("", "a"), ("n", "")):
+        first.add_conversation_turn("system", "no")
+    for arguments in (("", "a"), ("n", "")):
         with pytest.raises(ValueError, match="needs a namespace and an agent_key"):
-            SharedInMemoryMemory(*nothing)
+            SharedInMemoryMemory(*arguments)
 
 
-def test_threads_that_add_at_once_lose_nothing(namespace: str) -> None:
+def test_concurrent_threads_add_every_entry(namespace: str) -> None:
     def add(number: int) -> None:
         memory = SharedInMemoryMemory(namespace, "a")
         for n in range(200):
@@ -275,15 +277,13 @@ def test_threads_that_add_at_once_lose_nothing(namespace: str) -> None:
 # --- presets and filters ---------------------------------------------------------------------------------------------
 
 
-def test_a_preset_makes_a_memory_with_a_key_and_a_namespace_from_the_context(
-    monkeypatch: pytest.MonkeyPatch, namespace: str
-) -> None:
+def test_preset_creates_memory_from_context(monkeypatch: pytest.MonkeyPatch, namespace: str) -> None:
     monkeypatch.delenv("JOB_ID", raising=False)
     assert list_memory_presets() == ["standalone", "worker", "manager"]
     assert all(describe_preset(name) for name in [*list_memory_presets(), "none"])
-    alone = get_memory_preset("standalone", {"agent_name": "My Agent-1"})
-    assert isinstance(alone, InMemoryMemory)
-    assert alone.agent_key == "my_agent_1"
+    standalone = get_memory_preset("standalone", {"agent_name": "My Agent-1"})
+    assert isinstance(standalone, InMemoryMemory)
+    assert standalone.agent_key == "my_agent_1"
     worker = get_memory_preset("worker", {"agent_key": "Research-Worker", "job_id": namespace})
     worker.add({"type": "task", "content": 1})
     manager = get_memory_preset("manager", {"subordinates": ["research worker"], "JOB_ID": namespace})
@@ -298,7 +298,7 @@ def test_a_preset_makes_a_memory_with_a_key_and_a_namespace_from_the_context(
         get_memory_preset("boss")
 
 
-def test_filters_take_their_settings_from_the_context() -> None:
+def test_filters_read_settings_from_context() -> None:
     history = [{"type": "user_message", "content": n} for n in range(10)]
     history += [{"type": "synthesis", "content": n, "from_manager": "m", "phase_id": n} for n in range(2)]
     assert DefaultHistoryFilter().filter_for_prompt(history, {}) == history
@@ -311,12 +311,12 @@ def test_filters_take_their_settings_from_the_context() -> None:
     assert manager.filter_for_prompt(history, {}) == []
 
 
-# --- a process that forks --------------------------------------------------------------------------------------------
+# --- forks and validation --------------------------------------------------------------------------------------------
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system cannot fork")
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
-def test_a_store_that_was_opened_before_a_fork_says_so() -> None:
+def test_store_opened_before_fork_raises_in_child() -> None:
     with DragomanMessageStore("memory:") as store:
         child = os.fork()
         if child == 0:
@@ -331,7 +331,7 @@ def test_a_store_that_was_opened_before_a_fork_says_so() -> None:
         assert store.get_global_messages("job_1") == []
 
 
-def test_memories_of_this_process_refuse_what_is_no_entry() -> None:
+def test_memories_reject_invalid_entries() -> None:
     shared = SharedInMemoryMemory("refusals", "a")
     for memory in (InMemoryMemory(), shared, HierarchicalSharedMemory("refusals", "b", ["a"])):
         with pytest.raises(FormatError, match="unknown type 'nope'"):

@@ -1,8 +1,8 @@
-"""Every storage, each test with an empty one: a folder, a bucket of a real S3 server, and Supabase.
+"""Fixtures of empty storages: a folder, a bucket of a real S3 server, and Supabase.
 
-async def test_…(attachments)    once for every storage
-async def test_…(in_folder)      in a folder alone
-clock                            stands still until somebody moves it; Supabase has a clock of its own
+async def test_…(attachments)    runs once for every storage
+async def test_…(in_folder)      runs with a folder only
+clock                            advances only when a test sets it; Supabase uses its own clock
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ STORAGES = ("folder", "s3", "supabase")
 
 
 class Clock:
-    """Seconds since 1970, which pass when somebody says so."""
+    """A clock of seconds since 1970 that a test advances."""
 
     def __init__(self) -> None:
         self.now = float(int(time.time()))
@@ -44,13 +44,13 @@ def clock() -> Clock:
 
 @pytest.fixture
 def in_folder(tmp_path: Path, clock: Clock) -> Attachments:
-    """In a folder."""
+    """Attachments in a folder."""
     return open_attachments((tmp_path / "files").as_uri(), base_url=BASE, environment={}, clock=clock)
 
 
 @pytest.fixture
 def supabase(runner: asyncio.Runner) -> Iterator[SupabaseServer]:
-    """A server that behaves as Supabase storage does."""
+    """A server that behaves like Supabase storage."""
     server = SupabaseServer()
     serving = runner.run(server.start())
     yield server
@@ -59,24 +59,24 @@ def supabase(runner: asyncio.Runner) -> Iterator[SupabaseServer]:
 
 @pytest.fixture
 def in_supabase(supabase: SupabaseServer, runner: asyncio.Runner) -> Iterator[Attachments]:
-    """In Supabase storage."""
+    """Attachments in Supabase storage."""
     environment = {"SUPABASE_SERVICE_ROLE_KEY": KEY, "SUPABASE_JWT_SECRET": SECRET}
-    made = open_attachments(
+    opened = open_attachments(
         f"supabase://{supabase.url}/agent-files?scheme=http", base_url=BASE, environment=environment
     )
-    yield made
-    runner.run(made.close())
+    yield opened
+    runner.run(opened.close())
 
 
 @pytest.fixture
 def in_s3(request: pytest.FixtureRequest, tmp_path: Path, clock: Clock) -> Attachments:
-    """In a bucket of a real S3 server."""
+    """Attachments in a bucket of a real S3 server."""
     url = f"{request.getfixturevalue('bucket')}&direct=true"
     return open_attachments(url, base_url=BASE, keys_file=tmp_path / "keys.json", environment={}, clock=clock)
 
 
 @pytest.fixture(params=STORAGES)
 def attachments(request: pytest.FixtureRequest) -> Attachments:
-    """In every storage that there is."""
-    made: Attachments = request.getfixturevalue(f"in_{request.param}")
-    return made
+    """Attachments in each storage."""
+    opened: Attachments = request.getfixturevalue(f"in_{request.param}")
+    return opened

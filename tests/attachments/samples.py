@@ -1,4 +1,4 @@
-"""Small files of every type that is taken, and files that only look like one."""
+"""Small files of every accepted type, and files that only resemble one."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import zlib
 
 
 def png(width: int = 2, height: int = 3) -> bytes:
-    """A picture that can be decoded if it is small; the header says so much in any case."""
+    """Return a PNG with this size in its header. It can be decoded if it is small."""
     rows = zlib.compress((b"\0" + b"\x80" * width) * height) if width * height < 10_000 else zlib.compress(b"\0")
     head = struct.pack(">IIBBBBB", width, height, 8, 0, 0, 0, 0)
     return b"\x89PNG\r\n\x1a\n" + _chunk(b"IHDR", head) + _chunk(b"IDAT", rows) + _chunk(b"IEND", b"")
@@ -19,7 +19,7 @@ def _chunk(kind: bytes, data: bytes) -> bytes:
 
 
 def jpeg(width: int = 2, height: int = 3, before: bytes = b"") -> bytes:
-    """The segments of a JPEG up to its first frame; ``before`` is put into a comment."""
+    """Return the segments of a JPEG up to its first frame, with ``before`` in a comment."""
     comment = b"\xff\xfe" + struct.pack(">H", len(before) + 2) + before
     frame = b"\xff\xc0" + struct.pack(">HBHHB", 11, 8, height, width, 1) + b"\x01\x11\0"
     return (
@@ -36,24 +36,24 @@ def gif(width: int = 1, height: int = 1) -> bytes:
 
 
 def webp(width: int = 1, height: int = 1) -> bytes:
-    """One without loss."""
+    """Return a lossless WebP."""
     bits = (width - 1) | (height - 1) << 14
     body = b"VP8L" + struct.pack("<I", 13) + b"/" + struct.pack("<I", bits) + b"\x07\x10\x11\x11\x88\x88\xfe\x07\0"
     return b"RIFF" + struct.pack("<I", len(body) + 4) + b"WEBP" + body
 
 
-def webp_with_loss(width: int, height: int) -> bytes:
+def lossy_webp(width: int, height: int) -> bytes:
     body = b"VP8 " + struct.pack("<I", 20) + b"\x30\1\0\x9d\x01\x2a" + struct.pack("<HH", width, height) + b"\0" * 10
     return b"RIFF" + struct.pack("<I", len(body) + 4) + b"WEBP" + body
 
 
-def webp_extended(width: int, height: int) -> bytes:
+def webp_vp8x(width: int, height: int) -> bytes:
     sides = (width - 1).to_bytes(3, "little") + (height - 1).to_bytes(3, "little")
     body = b"VP8X" + struct.pack("<I", 10) + b"\0\0\0\0" + sides + b"\0" * 8
     return b"RIFF" + struct.pack("<I", len(body) + 4) + b"WEBP" + body
 
 
-# A picture of 64 × 48 pixels, red, and blue in its upper left quarter: made for these tests with libheif.
+# A red image of 64 × 48 pixels with a blue upper left quarter, created for these tests with libheif.
 HEIC = base64.b64decode(
     "AAAAHGZ0eXBoZWljAAAAAG1pZjFoZWljbWlhZgAAAX1tZXRhAAAAAAAAACFoZGxyAAAAAAAAAABwaWN0AAAAAAAAAAAAAAAAAAAA"
     "ACJpbG9jAAAAAERAAAEAAQAAAAABoQABAAAAAAAAADYAAAAjaWluZgAAAAAAAQAAABVpbmZlAgAAAAABAABodmMxAAAAAA5waXRt"
@@ -66,7 +66,7 @@ HEIC = base64.b64decode(
 
 
 def heic(width: int = 64, height: int = 48) -> bytes:
-    """The same picture, of which its header says another size."""
+    """Return the HEIC image with another size in its header."""
     at = HEIC.index(b"ispe") + 8
     return HEIC[:at] + struct.pack(">II", width, height) + HEIC[at + 8 :]
 
@@ -77,13 +77,13 @@ def box(name: bytes, *parts: bytes) -> bytes:
 
 
 def mp4(*handlers: bytes) -> bytes:
-    """An ISO media file with a track of each kind."""
+    """Return an ISO media file with a track for each handler."""
     tracks = [box(b"trak", box(b"mdia", box(b"hdlr", bytes(8), kind, bytes(13)))) for kind in handlers]
     return box(b"ftyp", b"M4A ", bytes(4), b"isom") + box(b"moov", *tracks) + box(b"mdat", bytes(32))
 
 
 def ogg(packet: bytes) -> bytes:
-    """The first page of a stream."""
+    """Return the first page of an Ogg stream."""
     return b"OggS\0\x02" + bytes(20) + bytes([1, len(packet)]) + packet
 
 
@@ -108,7 +108,7 @@ TEXT = "帮我看看这张图\nand a second line\n".encode()
 SCRIPT = b"<script>document.title='owned'</script>"
 SVG = b'<?xml version="1.0"?><svg xmlns="http://www.w3.org/2000/svg" onload="document.title=\'owned\'"></svg>'
 
-TAKEN = {
+VALID_FILES = {
     "image/png": png(),
     "image/jpeg": jpeg(),
     "image/gif": gif(),
@@ -125,7 +125,7 @@ TAKEN = {
     "text/plain": TEXT,
 }
 
-REFUSED = {
+INVALID_FILES = {
     "html": b"<!doctype html><title>x</title>" + SCRIPT,
     "html with a byte order mark": b"\xef\xbb\xbf  \n<HTML><body onload=alert(1)>",
     "script": SCRIPT,
@@ -168,8 +168,8 @@ REFUSED = {
     "text with a NUL": b"plain\0text",
 }
 
-# Good pictures that are good scripts as well, or have a page at their end: taken, and harmless as they are served.
-SLIPPING = {
+# Valid files that also contain a script or a page: accepted, and harmless with the headers of a response.
+POLYGLOT_FILES = {
     "gif with a page at its end": gif() + b"\n" + b" " * 2_000 + SCRIPT,
     "png with a page at its end": png() + b" " * 2_000 + SCRIPT,
     "text with markup in it": b"Look at this:\n" + SCRIPT,

@@ -1,4 +1,4 @@
-"""Attachments in messages: a block for the model, and the storage path."""
+"""Tests of attachments in messages: blocks for the model, metadata and response headers."""
 
 from __future__ import annotations
 
@@ -17,79 +17,92 @@ from dragoman.errors import AttachmentError
 from dragoman.exchange import Request
 from dragoman.message import Attachment, AudioBlock, DocumentBlock, ImageBlock, TextBlock
 from dragoman.rules import media_problem
-from tests.attachments.samples import HEIC, PDF, TAKEN, TEXT, png
+from tests.attachments.samples import HEIC, PDF, TEXT, VALID_FILES, png
 
-WHEN = datetime(2026, 3, 13, 10, tzinfo=UTC)
+CREATED_AT = datetime(2026, 3, 13, 10, tzinfo=UTC)
 META = MessageMetadata()
 
 
-def stored(mime_type: str, ending: str = "bin", name: str | None = None) -> StoredFile:
+def create_stored_file(mime_type: str, ending: str = "bin", name: str | None = None) -> StoredFile:
     return StoredFile("agent-files", f"agent-inputs/u/t/r/img.{ending}", mime_type, 3, "0" * 64, name)
 
 
-@pytest.mark.parametrize("mime_type", [mime_type for mime_type in TAKEN if mime_type.startswith("image/")])
-def test_a_picture_becomes_an_image_block_that_breaks_no_rule(mime_type: str) -> None:
-    block = attachment_block(stored(mime_type), TAKEN[mime_type])
+@pytest.mark.parametrize("mime_type", [mime_type for mime_type in VALID_FILES if mime_type.startswith("image/")])
+def test_image_becomes_valid_image_block(mime_type: str) -> None:
+    block = attachment_block(create_stored_file(mime_type), VALID_FILES[mime_type])
     assert isinstance(block, ImageBlock)
     assert block.media_type == mime_type
-    assert base64.b64decode(block.source.data) == TAKEN[mime_type]
+    assert base64.b64decode(block.source.data) == VALID_FILES[mime_type]
     assert media_problem(block) is None
 
 
-async def test_a_heic_picture_becomes_a_jpeg_for_the_model() -> None:
-    pictures = pytest.importorskip("PIL.Image")
+async def test_heic_image_is_converted_to_jpeg() -> None:
+    pillow = pytest.importorskip("PIL.Image")
     pytest.importorskip("pi_heif")
-    block = await model_block(stored("image/heic", "heic"), HEIC)
+    block = await model_block(create_stored_file("image/heic", "heic"), HEIC)
     assert isinstance(block, ImageBlock)
     assert block.media_type == "image/jpeg"
     assert media_problem(block) is None
-    picture = pictures.open(io.BytesIO(base64.b64decode(block.source.data)))
-    assert picture.size == (64, 48)
-    red, _, blue = picture.getpixel((60, 40))
+    image = pillow.open(io.BytesIO(base64.b64decode(block.source.data)))
+    assert image.size == (64, 48)
+    red, _, blue = image.getpixel((60, 40))
     assert red > 2 * blue
     with pytest.raises(AttachmentError) as caught:
-        await model_block(stored("image/heic", "heic"), HEIC[:200])
+        await model_block(create_stored_file("image/heic", "heic"), HEIC[:200])
     assert caught.value.code == "type_not_allowed"
 
 
-async def test_without_the_extra_a_heic_picture_is_passed_on_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_heic_image_is_unchanged_without_pi_heif(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pi_heif", None)
-    assert await model_block(stored("image/heic", "heic"), HEIC) == attachment_block(stored("image/heic"), HEIC)
+    assert await model_block(create_stored_file("image/heic", "heic"), HEIC) == attachment_block(
+        create_stored_file("image/heic"), HEIC
+    )
 
 
-@pytest.mark.parametrize("mime_type", [mime_type for mime_type in TAKEN if mime_type.startswith("audio/")])
-def test_an_audio_file_becomes_an_audio_block(mime_type: str) -> None:
-    block = attachment_block(stored(mime_type), TAKEN[mime_type])
+@pytest.mark.parametrize("mime_type", [mime_type for mime_type in VALID_FILES if mime_type.startswith("audio/")])
+def test_audio_file_becomes_audio_block(mime_type: str) -> None:
+    block = attachment_block(create_stored_file(mime_type), VALID_FILES[mime_type])
     assert isinstance(block, AudioBlock)
     assert block.media_type == mime_type
-    assert base64.b64decode(block.source.data) == TAKEN[mime_type]
+    assert base64.b64decode(block.source.data) == VALID_FILES[mime_type]
     assert media_problem(block) is None
 
 
-def test_a_pdf_becomes_a_document_with_its_name() -> None:
-    block = attachment_block(stored("application/pdf", name="report.pdf"), PDF)
+def test_pdf_becomes_document_block_with_name() -> None:
+    block = attachment_block(create_stored_file("application/pdf", name="report.pdf"), PDF)
     assert isinstance(block, DocumentBlock)
     assert (block.media_type, block.name) == ("application/pdf", "report.pdf")
     assert media_problem(block) is None
 
 
-def test_a_text_becomes_a_text_under_its_name() -> None:
-    said = TEXT.decode()
-    assert attachment_block(stored("text/plain", name="notes.txt"), TEXT) == TextBlock(f"notes.txt:\n\n{said}")
-    assert attachment_block(stored("text/plain"), b"\xef\xbb\xbf" + TEXT) == TextBlock(f"Attached text:\n\n{said}")
+def test_text_file_becomes_text_block_with_name() -> None:
+    text = TEXT.decode()
+    assert attachment_block(create_stored_file("text/plain", name="notes.txt"), TEXT) == TextBlock(
+        f"notes.txt:\n\n{text}"
+    )
+    assert attachment_block(create_stored_file("text/plain"), b"\xef\xbb\xbf" + TEXT) == TextBlock(
+        f"Attached text:\n\n{text}"
+    )
 
 
-def test_one_attachment_is_an_object_several_are_a_list_and_none_is_nothing() -> None:
-    one = Attachment("agent-files", "agent-inputs/u/t/r/img.jpg", "image/jpeg")
-    other = Attachment("agent-files", "agent-inputs/u/t/r/img.png", "image/png")
+def test_metadata_of_zero_one_and_two_attachments() -> None:
+    first = Attachment("agent-files", "agent-inputs/u/t/r/img.jpg", "image/jpeg")
+    second = Attachment("agent-files", "agent-inputs/u/t/r/img.png", "image/png")
     assert message_metadata() is None
-    assert message_metadata(stored("image/jpeg", "jpg")) == one
-    assert message_metadata(stored("image/jpeg", "jpg"), stored("image/png", "png")) == (one, other)
+    assert message_metadata(create_stored_file("image/jpeg", "jpg")) == first
+    assert message_metadata(create_stored_file("image/jpeg", "jpg"), create_stored_file("image/png", "png")) == (
+        first,
+        second,
+    )
 
 
-def test_the_metadata_that_is_kept_is_the_specified_one() -> None:
-    metadata = MessageMetadata(user_message_attachments=message_metadata(stored("image/jpeg", "jpg", "cat.jpg")))
-    message = Message("01K4Q2ZZZZZZZZZZZZZZZZZZZZ", "s", Role.USER, (TextBlock("帮我看看这张图"),), metadata, WHEN)
+def test_encoded_metadata_matches_specification() -> None:
+    metadata = MessageMetadata(
+        user_message_attachments=message_metadata(create_stored_file("image/jpeg", "jpg", "cat.jpg"))
+    )
+    message = Message(
+        "01K4Q2ZZZZZZZZZZZZZZZZZZZZ", "s", Role.USER, (TextBlock("帮我看看这张图"),), metadata, CREATED_AT
+    )
     written = json.loads(dragoman.encode(message))["metadata"]
     assert written["user_message_attachments"] == {
         "bucket": "agent-files",
@@ -99,11 +112,11 @@ def test_the_metadata_that_is_kept_is_the_specified_one() -> None:
 
 
 @pytest.mark.parametrize("name", dialects.callable_names())
-def test_a_picture_reaches_the_model_in_every_dialect_that_has_pictures(name: str) -> None:
-    block = attachment_block(stored("image/png"), png())
-    asked = Message("01K4Q2ZZZZZZZZZZZZZZZZZZZZ", "s", Role.USER, (TextBlock("What is it?"), block), META, WHEN)
+def test_image_is_written_in_every_dialect(name: str) -> None:
+    block = attachment_block(create_stored_file("image/png"), png())
+    message = Message("01K4Q2ZZZZZZZZZZZZZZZZZZZZ", "s", Role.USER, (TextBlock("What is it?"), block), META, CREATED_AT)
     dialect = dialects.load(name)
-    written = dialect.write_request(Request(model="m", messages=(asked,)))
+    written = dialect.write_request(Request(model="m", messages=(message,)))
     assert isinstance(block, ImageBlock)
     assert block.source.data in json.dumps(written.wire)
     assert written.losses == ()
@@ -113,7 +126,7 @@ def test_a_picture_reaches_the_model_in_every_dialect_that_has_pictures(name: st
 
 
 @pytest.mark.parametrize(
-    ("mime_type", "ending", "type_served", "how"),
+    ("mime_type", "ending", "type_served", "disposition"),
     [
         ("image/png", "png", "image/png", "inline"),
         ("image/jpeg", "jpg", "image/jpeg", "inline"),
@@ -130,19 +143,19 @@ def test_a_picture_reaches_the_model_in_every_dialect_that_has_pictures(name: st
         ("application/octet-stream", "png", "application/octet-stream", "attachment"),
     ],
 )
-def test_only_pictures_are_shown_and_nothing_runs(mime_type: str, ending: str, type_served: str, how: str) -> None:
-    headers = response_headers(stored(mime_type, ending))
+def test_only_images_are_served_inline(mime_type: str, ending: str, type_served: str, disposition: str) -> None:
+    headers = response_headers(create_stored_file(mime_type, ending))
     assert headers["Content-Type"] == type_served
-    assert headers["Content-Disposition"] == f'{how}; filename="img.{ending}"'
+    assert headers["Content-Disposition"] == f'{disposition}; filename="img.{ending}"'
     assert headers["Content-Length"] == "3"
     assert headers["X-Content-Type-Options"] == "nosniff"
     assert headers["Content-Security-Policy"] == "default-src 'none'; sandbox"
     assert headers["Cache-Control"] == "private, no-store"
 
 
-def test_headers_can_always_be_sent() -> None:
-    odd = StoredFile("b", "agent-inputs/u/a' (1);=x,.png", "image/png", 1, "0" * 64, 'evil"\r\nSet-Cookie: x')
-    for name, value in response_headers(odd).items():
+def test_headers_are_printable_ascii() -> None:
+    file = StoredFile("b", "agent-inputs/u/a' (1);=x,.png", "image/png", 1, "0" * 64, 'evil"\r\nSet-Cookie: x')
+    for name, value in response_headers(file).items():
         assert f"{name}{value}".isascii()
         assert value.isprintable()
-    assert "Set-Cookie" not in str(response_headers(odd))
+    assert "Set-Cookie" not in str(response_headers(file))

@@ -1,4 +1,4 @@
-"""A folder of attachments: whole files, for us alone, and no way out of it."""
+"""Tests of attachments in a folder: permissions, symbolic links, full disks and deletion."""
 
 from __future__ import annotations
 
@@ -21,23 +21,23 @@ def root(tmp_path: Path) -> Path:
     return tmp_path / "files" / "agent-files"
 
 
-async def test_only_we_can_read_what_is_kept(in_folder: Attachments, root: Path) -> None:
+async def test_files_and_folders_are_private_to_owner(in_folder: Attachments, root: Path) -> None:
     stored = await in_folder.put(ANN, "t", "r", png())
-    place = root / stored.path
-    assert place.stat().st_mode & 0o777 == 0o600
-    for folder in (place.parent, *place.parent.parents):
+    file = root / stored.path
+    assert file.stat().st_mode & 0o777 == 0o600
+    for folder in (file.parent, *file.parent.parents):
         if folder == root.parent.parent:
             break
         assert folder.stat().st_mode & 0o777 == 0o700
 
 
-async def test_nothing_else_is_left_beside_a_file(in_folder: Attachments, root: Path) -> None:
+async def test_put_leaves_no_temporary_file(in_folder: Attachments, root: Path) -> None:
     stored = await in_folder.put(ANN, "t", "r", png())
     assert [path for path in root.rglob("*") if path.is_file()] == [root / stored.path]
 
 
 @pytest.mark.parametrize("step", ["agent-inputs", "agent-inputs/ann", "agent-inputs/ann/t", "agent-inputs/ann/t/r"])
-async def test_a_link_in_place_of_a_folder_is_not_followed(
+async def test_symlink_in_place_of_folder_is_not_followed(
     in_folder: Attachments, root: Path, tmp_path: Path, step: str
 ) -> None:
     outside = tmp_path / "outside"
@@ -46,12 +46,12 @@ async def test_a_link_in_place_of_a_folder_is_not_followed(
     (outside / rest).write_bytes(png())
     (root / step).parent.mkdir(parents=True)
     (root / step).symlink_to(outside)
-    for asked in (
+    for operation in (
         in_folder.open("agent-files", "agent-inputs/ann/t/r/x.png", ANN),
         in_folder.signed_url("agent-files", "agent-inputs/ann/t/r/x.png", ANN),
     ):
         with pytest.raises(UnknownAttachmentError):
-            await asked
+            await operation
     await in_folder.delete("agent-files", "agent-inputs/ann/t/r/x.png", ANN)
     assert (outside / rest).exists()
     before = sorted(outside.rglob("*"))
@@ -60,7 +60,7 @@ async def test_a_link_in_place_of_a_folder_is_not_followed(
     assert sorted(outside.rglob("*")) == before
 
 
-async def test_a_link_in_place_of_a_file_is_not_followed(in_folder: Attachments, root: Path, tmp_path: Path) -> None:
+async def test_symlink_in_place_of_file_is_not_followed(in_folder: Attachments, root: Path, tmp_path: Path) -> None:
     secret = tmp_path / "secret"
     secret.write_text("secret")
     link = root / "agent-inputs/ann/t/r/x.png"
@@ -72,7 +72,7 @@ async def test_a_link_in_place_of_a_file_is_not_followed(in_folder: Attachments,
     assert secret.read_text() == "secret"
 
 
-async def test_a_folder_or_a_pipe_is_no_attachment(in_folder: Attachments, root: Path) -> None:
+async def test_folder_and_pipe_are_not_attachments(in_folder: Attachments, root: Path) -> None:
     folder = root / "agent-inputs/ann/t/r"
     folder.mkdir(parents=True)
     os.mkfifo(folder / "pipe.png")
@@ -81,7 +81,7 @@ async def test_a_folder_or_a_pipe_is_no_attachment(in_folder: Attachments, root:
             await in_folder.open("agent-files", path, ANN)
 
 
-async def test_the_folder_itself_may_be_reached_by_a_link(tmp_path: Path) -> None:
+async def test_root_folder_may_be_symlink(tmp_path: Path) -> None:
     (tmp_path / "real").mkdir()
     (tmp_path / "link").symlink_to(tmp_path / "real")
     storage = FolderStorage(tmp_path / "link" / "files", "b")
@@ -90,18 +90,18 @@ async def test_the_folder_itself_may_be_reached_by_a_link(tmp_path: Path) -> Non
     assert (tmp_path / "real/files/b/agent-inputs/x").read_bytes() == b"x"
 
 
-async def test_a_full_disk_leaves_nothing(in_folder: Attachments, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(descriptor: int) -> Any:
+async def test_full_disk_leaves_no_file(in_folder: Attachments, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def raise_disk_full(descriptor: int) -> Any:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(os, "fsync", full)
+    monkeypatch.setattr(os, "fsync", raise_disk_full)
     with pytest.raises(StorageError) as caught:
         await in_folder.put(ANN, "t", "r", png())
     assert caught.value.code == "disk_full"
     assert [path for path in root.rglob("*") if path.is_file()] == []
 
 
-async def test_an_error_of_the_system_does_not_name_places_of_this_machine(in_folder: Attachments, root: Path) -> None:
+async def test_error_does_not_contain_local_path(in_folder: Attachments, root: Path) -> None:
     root.parent.mkdir(parents=True)
     root.write_text("a file where the bucket should be")
     with pytest.raises(StorageError) as caught:
@@ -110,7 +110,7 @@ async def test_an_error_of_the_system_does_not_name_places_of_this_machine(in_fo
     assert str(root) not in str(caught.value)
 
 
-async def test_what_an_interrupted_write_left_goes_with_its_owner_and_links_are_not_followed(
+async def test_delete_all_removes_partial_files_and_ignores_symlinks(
     in_folder: Attachments, root: Path, tmp_path: Path
 ) -> None:
     stored = await in_folder.put(ANN, "t", "r", png())
@@ -125,9 +125,7 @@ async def test_what_an_interrupted_write_left_goes_with_its_owner_and_links_are_
     assert list((root / "agent-inputs").iterdir()) == []
 
 
-async def test_a_user_s_folder_that_is_a_link_is_not_emptied(
-    in_folder: Attachments, root: Path, tmp_path: Path
-) -> None:
+async def test_delete_all_does_not_follow_symlink_of_user(in_folder: Attachments, root: Path, tmp_path: Path) -> None:
     outside = tmp_path / "outside" / "t"
     outside.mkdir(parents=True)
     (outside / "x").write_text("x")

@@ -1,4 +1,4 @@
-"""Paths are made here, belong to one user, and lead nowhere else."""
+"""Tests of attachment paths: creation, validation and ownership."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from dragoman.errors import AttachmentError, UnknownAttachmentError
 ULID = "01K4Q2ZZZZZZZZZZZZZZZZZZZZ"
 
 
-def test_a_path_is_made_of_plain_ids() -> None:
+def test_path_contains_plain_ids() -> None:
     assert new_path(Owner("u"), "t", "r", ULID, "jpg") == f"agent-inputs/u/t/r/{ULID}.jpg"
 
 
 @pytest.mark.parametrize(
-    "odd", ["", ".", "..", "../bob", "a/b", "a\\b", "é", "a b", "a\0b", "x" * 65, "CON", "a.b", "%2e"]
+    "unsafe", ["", ".", "..", "../bob", "a/b", "a\\b", "é", "a b", "a\0b", "x" * 65, "CON", "a.b", "%2e"]
 )
-def test_an_id_that_is_not_plain_stands_in_a_path_as_its_digest(odd: str) -> None:
-    path = new_path(Owner(odd), odd, odd, ULID, "png")
+def test_unsafe_id_is_replaced_by_digest(unsafe: str) -> None:
+    path = new_path(Owner(unsafe), unsafe, unsafe, ULID, "png")
     assert validate_path(path) == path
     steps = path.split("/")
     assert len(steps) == 5
@@ -29,18 +29,18 @@ def test_an_id_that_is_not_plain_stands_in_a_path_as_its_digest(odd: str) -> Non
 
 
 @given(st.text(), st.text())
-def test_two_users_never_share_a_prefix(one: str, other: str) -> None:
-    if one != other:
-        assert not prefix_of(Owner(one)).startswith(prefix_of(Owner(other)))
+def test_users_never_share_prefix(first: str, second: str) -> None:
+    if first != second:
+        assert not prefix_of(Owner(first)).startswith(prefix_of(Owner(second)))
 
 
-def test_a_user_whose_id_is_the_digest_of_another_has_another_prefix() -> None:
+def test_user_id_equal_to_digest_has_other_prefix() -> None:
     digest = prefix_of(Owner("../bob")).split("/")[1]
     assert prefix_of(Owner(digest)) != prefix_of(Owner("../bob"))
 
 
 @given(st.text(), st.text(), st.text())
-def test_every_path_that_is_made_is_its_owner_s_and_can_be_checked(user: str, thread: str, run: str) -> None:
+def test_new_path_passes_validation_of_its_owner(user: str, thread: str, run: str) -> None:
     path = new_path(Owner(user), thread, run, ULID, "txt")
     assert validate_owner(validate_path(path), Owner(user)) == path
     assert path.isascii()
@@ -71,34 +71,34 @@ INVALID = [
 
 
 @pytest.mark.parametrize("path", INVALID, ids=range(len(INVALID)))
-def test_a_path_that_no_attachment_has_is_refused(path: str) -> None:
+def test_invalid_path_is_rejected(path: str) -> None:
     with pytest.raises(AttachmentError) as caught:
         validate_path(path)
     assert caught.value.code == "invalid_path"
 
 
 @pytest.mark.parametrize("path", ["..", "../other/x", "agent-inputs/ann/../bob/x", "agent-inputs/ann/t/r/.."])
-def test_a_path_that_leads_up_is_like_a_missing_one(path: str) -> None:
+def test_parent_path_raises_not_found(path: str) -> None:
     with pytest.raises(UnknownAttachmentError):
         validate_path(path)
 
 
 @pytest.mark.parametrize("path", ["agent-inputs/bob/t/r/x", "agent-inputs/annie/x", "agent-inputs/ann", "other/ann/x"])
-def test_a_path_of_somebody_else_is_like_a_missing_one(path: str) -> None:
+def test_path_of_other_user_raises_not_found(path: str) -> None:
     with pytest.raises(UnknownAttachmentError) as caught:
         validate_owner(validate_path(path), Owner("ann"))
     assert "bob" not in str(caught.value)
 
 
 @pytest.mark.parametrize("bucket", ["", ".", "..", "a/b", "a%2fb", "é", "a\0", "x" * 101])
-def test_a_bucket_that_cannot_be_is_refused(bucket: str) -> None:
+def test_invalid_bucket_is_rejected(bucket: str) -> None:
     with pytest.raises(AttachmentError) as caught:
         validate_bucket(bucket)
     assert caught.value.code == "invalid_path"
 
 
 @pytest.mark.parametrize(
-    ("name", "shown"),
+    ("name", "cleaned"),
     [
         ("cat.png", "cat.png"),
         ("猫.png", "猫.png"),
@@ -116,18 +116,18 @@ def test_a_bucket_that_cannot_be_is_refused(bucket: str) -> None:
         ("\ud800x", "x"),
     ],
 )
-def test_what_a_client_calls_its_file_is_fit_to_be_shown(name: str | None, shown: str | None) -> None:
-    assert clean_name(name) == shown
+def test_file_name_is_cleaned(name: str | None, cleaned: str | None) -> None:
+    assert clean_name(name) == cleaned
 
 
-def test_a_long_name_keeps_its_ending() -> None:
-    made = clean_name("猫" * 300 + ".png") or ""
-    assert made.endswith("猫.png")
-    assert len(made.encode()) <= 255
+def test_long_name_keeps_extension() -> None:
+    cleaned = clean_name("猫" * 300 + ".png") or ""
+    assert cleaned.endswith("猫.png")
+    assert len(cleaned.encode()) <= 255
     assert len((clean_name("x." + "y" * 400) or "").encode()) == 255
 
 
 @given(st.text())
-def test_a_name_is_always_one_step_that_can_be_written(name: str) -> None:
-    made = clean_name(name)
-    assert made is None or (0 < len(made.encode()) <= 255 and made.isprintable() and "/" not in made)
+def test_cleaned_name_is_single_printable_path_segment(name: str) -> None:
+    cleaned = clean_name(name)
+    assert cleaned is None or (0 < len(cleaned.encode()) <= 255 and cleaned.isprintable() and "/" not in cleaned)

@@ -1,4 +1,4 @@
-"""Every event type is emitted by a module of Dragoman, or documented as one that Dragoman does not cause."""
+"""Tests that every event type is emitted by a module or documented as not emitted."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The catalogue: every event that the specification names, each with a payload that survives JSON."""
+"""Tests of the event types: every specified type exists and its payload round-trips through JSON."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from dragoman.errors import EventError, UnknownEventError
 from dragoman.routing import SLOTS
 from dragoman.routing.chain import Slot
 
-NAMED = [
+SPECIFIED = [
     "session.created",
     "session.resumed",
     "session.ended",
@@ -71,7 +71,7 @@ NAMED = [
 ]
 
 
-@pytest.mark.parametrize("name", NAMED)
+@pytest.mark.parametrize("name", SPECIFIED)
 def test_every_specified_event_type_exists(name: str) -> None:
     assert get_event_type(name, EVENT_TYPES).event_type == ALIASES.get(name, name)
 
@@ -85,23 +85,23 @@ def test_literals_equal_those_of_the_emitting_packages() -> None:
     assert len(get_args(ToolErrorClass)) == 8
 
 
-def made_by_chance(payload: type[Payload]) -> st.SearchStrategy[Payload]:
+def random_payloads(payload: type[Payload]) -> st.SearchStrategy[Payload]:
     hints = get_type_hints(payload, include_extras=True)
-    fields = {field.name: value_of(hints[field.name]) for field in msgspec.structs.fields(payload)}
-    return st.fixed_dictionaries(fields).map(lambda given: payload(**given))
+    fields = {field.name: random_values(hints[field.name]) for field in msgspec.structs.fields(payload)}
+    return st.fixed_dictionaries(fields).map(lambda values: payload(**values))
 
 
-def value_of(hint: Any) -> st.SearchStrategy[Any]:
-    """Values of a type, as its annotation limits them."""
+def random_values(hint: Any) -> st.SearchStrategy[Any]:
+    """Return a strategy for values of a type within the limits of its annotation."""
     if get_origin(hint) is tuple:
-        return st.lists(value_of(get_args(hint)[0]), max_size=2).map(tuple)
+        return st.lists(random_values(get_args(hint)[0]), max_size=2).map(tuple)
     if isinstance(hint, type) and issubclass(hint, msgspec.Struct):
         hints = get_type_hints(hint, include_extras=True)
-        fields = {field.name: value_of(hints[field.name]) for field in msgspec.structs.fields(hint)}
-        return st.fixed_dictionaries(fields).map(lambda given: hint(**given))
+        fields = {field.name: random_values(hints[field.name]) for field in msgspec.structs.fields(hint)}
+        return st.fixed_dictionaries(fields).map(lambda values: hint(**values))
     arguments = get_args(hint)
     if type(None) in arguments:
-        return st.none() | st.one_of(*[value_of(part) for part in arguments if part is not type(None)])
+        return st.none() | st.one_of(*[random_values(part) for part in arguments if part is not type(None)])
     if hasattr(hint, "__metadata__"):
         meta = hint.__metadata__[0]
         if meta.pattern is not None:
@@ -119,14 +119,14 @@ def value_of(hint: Any) -> st.SearchStrategy[Any]:
 
 
 @pytest.mark.parametrize("name", sorted(EVENT_TYPES))
-def test_a_payload_survives_json(name: str) -> None:
-    @given(made_by_chance(EVENT_TYPES[name]))
-    def holds(payload: Payload) -> None:
-        again, data = validate_payload(payload)
-        assert msgspec.json.decode(data, type=EVENT_TYPES[name]) == again
-        assert parse_payload(name, msgspec.json.decode(data), EVENT_TYPES) == again
+def test_payload_round_trips_through_json(name: str) -> None:
+    @given(random_payloads(EVENT_TYPES[name]))
+    def check(payload: Payload) -> None:
+        validated, data = validate_payload(payload)
+        assert msgspec.json.decode(data, type=EVENT_TYPES[name]) == validated
+        assert parse_payload(name, msgspec.json.decode(data), EVENT_TYPES) == validated
 
-    holds()
+    check()
 
 
 def test_turn_started_is_private_without_redacted_text() -> None:
@@ -138,7 +138,7 @@ def test_turn_started_is_private_without_redacted_text() -> None:
     assert with_text.sensitivity() is Sensitivity.USER_CONTROLLED
 
 
-def test_an_evaluation_without_a_rationale_is_pseudonymous() -> None:
+def test_evaluation_without_rationale_is_pseudonymous() -> None:
     plain = EvalCompleted(evaluation_id="e", evaluator="judge", score=1)
     assert plain.sensitivity() is Sensitivity.PSEUDONYMOUS
     assert msgspec.structs.replace(plain, rationale="good").sensitivity() is Sensitivity.USER_CONTROLLED

@@ -1,4 +1,4 @@
-"""Turns become spans: nested, timed by their events, named by the conventions, and silent about what was said."""
+"""Tests of OpenTelemetry export: nesting, times, attribute names and redaction of spans."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ from dragoman.exchange import ErrorClass, SideEffects, StopReason
 from dragoman.routing import ChainEntry
 
 HASH = "0" * 64
-SAID = "my password=hunter2"
+SECRET_TEXT = "my password=hunter2"
 
 
-class Memory:
-    """Spans that are kept in memory."""
+class MemoryExporter:
+    """Stores finished spans in memory."""
 
     def __init__(self, **options: Any) -> None:
         self.exporter = InMemorySpanExporter()
@@ -45,16 +45,16 @@ class Memory:
         provider.add_span_processor(SimpleSpanProcessor(self.exporter))
         self.spans = SpanExporter(provider, **options)
 
-    def named(self, name: str) -> ReadableSpan:
-        (found,) = [span for span in self.exporter.get_finished_spans() if span.name == name]
-        return found
+    def get_span(self, name: str) -> ReadableSpan:
+        (span,) = [span for span in self.exporter.get_finished_spans() if span.name == name]
+        return span
 
 
-def begin(turn: Scope) -> None:
+def start_turn(turn: Scope) -> None:
     turn.emit(
         TurnStarted(
             user_message_hash=HASH,
-            user_message_text_redacted=SAID,
+            user_message_text_redacted=SECRET_TEXT,
             estimated_input_tokens=9,
             has_images=False,
             has_tool_calls_in_history=False,
@@ -62,21 +62,23 @@ def begin(turn: Scope) -> None:
     )
 
 
-def play(turn: Scope) -> None:
-    """A turn with two calls of a model and one of a tool."""
-    begin(turn)
+def emit_turn(turn: Scope) -> None:
+    """Emit the events of a turn with two model calls and one tool call."""
+    start_turn(turn)
     step = ChainEntry(policy="rule", verdict="chose", candidate_model="gemini:flash", reason="r", rule_name="short")
     turn.emit(RouteDecided(chosen_model="gemini:flash", winner_index=0, elapsed_ms=0.1, chain=(step,)))
     turn.emit(LlmCallStarted(model="gemini:flash", provider="gemini", estimated_input_tokens=9, request_id="r1"))
-    turn.emit(answer(StopReason.TOOL_USE))
+    turn.emit(create_call_end(StopReason.TOOL_USE))
     turn.emit(
         ToolCalled(
             tool_use_id="tu_1", tool_name="run", input_hash=HASH, input_size_bytes=2, side_effects=SideEffects.EXECUTE
         )
     )
-    turn.emit(ToolCompleted(tool_use_id="tu_1", success=True, output_size_bytes=1, latency_ms=1, command_executed=SAID))
+    turn.emit(
+        ToolCompleted(tool_use_id="tu_1", success=True, output_size_bytes=1, latency_ms=1, command_executed=SECRET_TEXT)
+    )
     turn.emit(LlmCallStarted(model="gemini:pro", provider="gemini", estimated_input_tokens=9, request_id="r2"))
-    turn.emit(answer(StopReason.END_TURN, model="gemini:pro"))
+    turn.emit(create_call_end(StopReason.END_TURN, model="gemini:pro"))
     turn.emit(
         TurnCompleted(
             stop_reason=StopReason.END_TURN,
@@ -91,7 +93,7 @@ def play(turn: Scope) -> None:
     )
 
 
-def answer(stop_reason: StopReason, model: str = "gemini:flash") -> LlmCallCompleted:
+def create_call_end(stop_reason: StopReason, model: str = "gemini:flash") -> LlmCallCompleted:
     return LlmCallCompleted(
         model=model,
         provider="gemini",
@@ -108,19 +110,23 @@ def answer(stop_reason: StopReason, model: str = "gemini:flash") -> LlmCallCompl
 
 
 async def test_turn_is_a_span_that_contains_its_calls() -> None:
-    memory = Memory(agent="scout")
+    memory = MemoryExporter(agent="scout")
     ticks = iter(range(1_000_000, 2_000_000, 1_000))
     async with Bus(strict=True, clock_us=ticks.__next__) as bus:
         memory.spans.listen(bus)
-        play(bus.scope("sess_1", "turn_1"))
+        emit_turn(bus.scope("sess_1", "turn_1"))
         await memory.spans.close()
-    turn, call, tool = memory.named("invoke_agent scout"), memory.named("chat flash"), memory.named("execute_tool run")
+    turn, call, tool = (
+        memory.get_span("invoke_agent scout"),
+        memory.get_span("chat flash"),
+        memory.get_span("execute_tool run"),
+    )
     assert turn.parent is None
-    assert call.parent == tool.parent == memory.named("chat pro").parent == turn.context
+    assert call.parent == tool.parent == memory.get_span("chat pro").parent == turn.context
     assert (turn.kind, call.kind, tool.kind) == (SpanKind.INTERNAL, SpanKind.CLIENT, SpanKind.INTERNAL)
     assert turn.start_time is not None
     assert turn.end_time is not None
-    assert (turn.end_time - turn.start_time) == 8_000_000  # nanoseconds: eight events later
+    assert (turn.end_time - turn.start_time) == 8_000_000  # nanoseconds of eight events
     assert call.attributes == {
         "gen_ai.operation.name": "chat",
         "gen_ai.provider.name": "gcp.gemini",
@@ -165,10 +171,10 @@ async def test_turn_is_a_span_that_contains_its_calls() -> None:
 
 
 async def test_attribute_names_follow_the_conventions() -> None:
-    memory = Memory(agent="scout", content=True)
+    memory = MemoryExporter(agent="scout", content=True)
     async with Bus(strict=True) as bus:
         memory.spans.listen(bus)
-        play(bus.scope("sess_1", "turn_1"))
+        emit_turn(bus.scope("sess_1", "turn_1"))
         await memory.spans.close()
     known = {value for value in vars(gen_ai_attributes).values() if isinstance(value, str)}
     used = {name for span in memory.exporter.get_finished_spans() for name in span.attributes or {}}
@@ -177,14 +183,14 @@ async def test_attribute_names_follow_the_conventions() -> None:
 
 @pytest.mark.parametrize("content", [False, True])
 async def test_content_is_exported_only_on_request_and_redacted(content: bool) -> None:
-    memory = Memory(content=content)
+    memory = MemoryExporter(content=content)
     async with Bus(strict=True) as bus:
         memory.spans.listen(bus)
-        play(bus.scope("sess_1", "turn_1"))
+        emit_turn(bus.scope("sess_1", "turn_1"))
         await memory.spans.close()
-    everything = "".join(span.to_json() for span in memory.exporter.get_finished_spans())
-    assert "hunter2" not in everything
-    turn, tool = memory.named("invoke_agent"), memory.named("execute_tool run")
+    exported = "".join(span.to_json() for span in memory.exporter.get_finished_spans())
+    assert "hunter2" not in exported
+    turn, tool = memory.get_span("invoke_agent"), memory.get_span("execute_tool run")
     assert turn.attributes is not None
     assert tool.attributes is not None
     if content:
@@ -193,16 +199,16 @@ async def test_content_is_exported_only_on_request_and_redacted(content: bool) -
         assert messages == [{"role": "user", "parts": [{"type": "text", "content": text}]}]
         assert tool.attributes["dragoman.tool.command"] == text
     else:
-        assert "my password" not in everything
+        assert "my password" not in exported
 
 
 @pytest.mark.parametrize("content", [False, True])
 async def test_failures_set_the_error_status(content: bool) -> None:
-    memory = Memory(content=content)
+    memory = MemoryExporter(content=content)
     async with Bus(strict=True) as bus:
         memory.spans.listen(bus)
         turn = bus.scope("sess_1", "turn_1")
-        begin(turn)
+        start_turn(turn)
         turn.emit(LlmCallStarted(model="m", provider="p", estimated_input_tokens=1, request_id="r"))
         turn.emit(
             LlmCallFailed(
@@ -224,38 +230,38 @@ async def test_failures_set_the_error_status(content: bool) -> None:
         await memory.spans.close()
     errors = {span.name: (span.attributes or {}).get("error.type") for span in memory.exporter.get_finished_spans()}
     assert errors == {"chat m": "rate_limit", "execute_tool t": "timeout", "invoke_agent": "cancelled"}
-    call = memory.named("chat m")
+    call = memory.get_span("chat m")
     assert call.status.status_code is StatusCode.ERROR
     assert call.status.description == ("slow down" if content else None)
 
 
 async def test_close_ends_open_spans_and_ignores_unknown_ones() -> None:
-    memory = Memory()
+    memory = MemoryExporter()
     async with Bus(strict=True) as bus:
         bus.subscribe("early", lambda _: None)
         memory.spans.listen(bus)
         turn = bus.scope("sess_1", "turn_1")
-        turn.emit(answer(StopReason.END_TURN))
+        turn.emit(create_call_end(StopReason.END_TURN))
         turn.emit(TurnCancelled(reason="timeout", partial_llm_calls=0, partial_tool_calls=0))
-        begin(turn)
+        start_turn(turn)
         await memory.spans.close()
     assert [span.name for span in memory.exporter.get_finished_spans()] == ["invoke_agent"]
 
 
-# --- over the wire ---------------------------------------------------------------------------------------------------
+# --- OTLP over HTTP --------------------------------------------------------------------------------------------------
 
 
-class Sink(http.server.ThreadingHTTPServer):
-    """A collector that remembers what it was sent."""
+class Collector(http.server.ThreadingHTTPServer):
+    """A collector that records the requests it receives."""
 
     def __init__(self) -> None:
         self.requests: list[tuple[str, dict[str, str], bytes]] = []
-        sink = self
+        collector = self
 
-        class Taker(http.server.BaseHTTPRequestHandler):
+        class Handler(http.server.BaseHTTPRequestHandler):
             def do_POST(self) -> None:
                 body = self.rfile.read(int(self.headers["Content-Length"]))
-                sink.requests.append((self.path, dict(self.headers), body))
+                collector.requests.append((self.path, dict(self.headers), body))
                 self.send_response(200)
                 self.send_header("Content-Length", "0")
                 self.end_headers()
@@ -263,32 +269,32 @@ class Sink(http.server.ThreadingHTTPServer):
             def log_message(self, *_: Any) -> None:
                 pass
 
-        super().__init__(("127.0.0.1", 0), Taker)
+        super().__init__(("127.0.0.1", 0), Handler)
 
 
 @pytest.fixture
-def sink() -> Iterator[Sink]:
-    with Sink() as made:
-        thread = threading.Thread(target=made.serve_forever)
+def collector() -> Iterator[Collector]:
+    with Collector() as server:
+        thread = threading.Thread(target=server.serve_forever)
         thread.start()
-        yield made
-        made.shutdown()
+        yield server
+        server.shutdown()
         thread.join()
 
 
-async def test_spans_reach_a_collector_over_http(sink: Sink) -> None:
-    provider = otlp_provider(f"http://127.0.0.1:{sink.server_port}", headers={"x-team": "blue"})
+async def test_spans_reach_a_collector_over_http(collector: Collector) -> None:
+    provider = otlp_provider(f"http://127.0.0.1:{collector.server_port}", headers={"x-team": "blue"})
     spans = SpanExporter(provider)
     async with Bus(strict=True) as bus:
         spans.listen(bus)
-        play(bus.scope("sess_1", "turn_1"))
+        emit_turn(bus.scope("sess_1", "turn_1"))
         await spans.close()
-    sent = ExportTraceServiceRequest()
-    for path, headers, body in sink.requests:
+    received = ExportTraceServiceRequest()
+    for path, headers, body in collector.requests:
         assert path == "/v1/traces"
         assert headers["x-team"] == "blue"
-        sent.MergeFromString(body)
-    (resource,) = sent.resource_spans
+        received.MergeFromString(body)
+    (resource,) = received.resource_spans
     assert [(a.key, a.value.string_value) for a in resource.resource.attributes if a.key == "service.name"] == [
         ("service.name", "dragoman")
     ]

@@ -1,4 +1,4 @@
-"""An example of every type of entry, as the specification prints it; ellipses are filled in."""
+"""The specification's example of every entry type, with its ellipses filled in."""
 
 from __future__ import annotations
 
@@ -87,11 +87,11 @@ EXAMPLES: dict[str, dict[str, Any]] = {
     },
 }
 
-# The specification names these and prints no example of them.
-OTHERS: dict[str, dict[str, Any]] = {
+# The specification names these types without an example.
+UNPRINTED_EXAMPLES: dict[str, dict[str, Any]] = {
     "suggested_plan": {"type": "suggested_plan", "content": ["first", "then"], "timestamp": 0},
     "script_instruction": {"type": "script_instruction", "content": "Step 1", "step": 1, "script": True},
     "injected_context": {"type": "injected_context", "content": {"job": 7}},
 }
 
-EVERY: list[dict[str, Any]] = [*EXAMPLES.values(), *OTHERS.values()]
+ALL_EXAMPLES: list[dict[str, Any]] = [*EXAMPLES.values(), *UNPRINTED_EXAMPLES.values()]

@@ -1,4 +1,4 @@
-"""Conversion between entries and canonical messages."""
+"""Tests of the conversion between entries and canonical messages."""
 
 from __future__ import annotations
 
@@ -31,58 +31,58 @@ from dragoman.entries import Entry, entries_from_messages, history_from_entries,
 from dragoman.errors import FormatError
 from dragoman.exchange import Request
 from tests import strategies
-from tests.entries.examples import EVERY, EXAMPLES
+from tests.entries.examples import ALL_EXAMPLES, EXAMPLES
 
 NOW = datetime(2026, 5, 8, 12, tzinfo=UTC)
 CALL = "tu_01K4Q2000000000000000000AA"
 
 
-def message(role: Role, *content: Any, at: int = 0, **metadata: Any) -> Message:
-    when = NOW + timedelta(seconds=at)
-    return Message(f"01HZ{at:03}", "sess_1", role, content, MessageMetadata(**metadata), when)
+def create_message(role: Role, *content: Any, at: int = 0, **metadata: Any) -> Message:
+    created_at = NOW + timedelta(seconds=at)
+    return Message(f"01HZ{at:03}", "sess_1", role, content, MessageMetadata(**metadata), created_at)
 
 
-def again(given_entries: list[Entry], agent_key: str | None = None) -> list[Entry]:
-    made: list[Entry] = entries_from_messages(messages_from_entries(given_entries, agent_key=agent_key)).wire
-    return made
+def round_trip(trace: list[Entry], agent_key: str | None = None) -> list[Entry]:
+    converted: list[Entry] = entries_from_messages(messages_from_entries(trace, agent_key=agent_key)).wire
+    return converted
 
 
-def spoken(messages: tuple[Message, ...]) -> list[tuple[str, Any]]:
-    """Return the texts, calls and results with their roles."""
-    return [(one.role.value, _plain(block)) for one in messages for block in one.content]
+def list_blocks(messages: tuple[Message, ...]) -> list[tuple[str, Any]]:
+    """Return the texts, tool calls and results with their roles."""
+    return [(message.role.value, _to_plain(block)) for message in messages for block in message.content]
 
 
-def _plain(block: Any) -> Any:
+def _to_plain(block: Any) -> Any:
     match block:
         case TextBlock():
             return block.text
         case ToolUseBlock():
             return {block.name: block.input}
         case ToolResultBlock():
-            return ["failed" if block.is_error else "ok", *(_plain(one) for one in block.content)]
+            return ["failed" if block.is_error else "ok", *(_to_plain(inner) for inner in block.content)]
 
 
-# --- entries, messages, entries --------------------------------------------------------------------------------------
+# --- entries to messages ---------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("entry", EVERY, ids=lambda entry: str(entry["type"]))
-def test_an_entry_of_any_type_becomes_a_message_and_the_same_entry_again(entry: Entry) -> None:
-    assert again([entry]) == [entry]
-    assert again([entry | {"agent_key": "worker_1"}], agent_key="manager") == [entry | {"agent_key": "worker_1"}]
+@pytest.mark.parametrize("entry", ALL_EXAMPLES, ids=lambda entry: str(entry["type"]))
+def test_entry_of_any_type_round_trips_through_message(entry: Entry) -> None:
+    assert round_trip([entry]) == [entry]
+    assert round_trip([entry | {"agent_key": "worker_1"}], agent_key="manager") == [entry | {"agent_key": "worker_1"}]
 
 
 kinds = st.sampled_from(entries.TYPES)
-values = {entries.types.ANY: strategies.plain, entries.types.TEXT: st.text("ab\0ü", min_size=1, max_size=4)}
-values[entries.types.OBJECT] = strategies.objects
-values[entries.types.WHOLE] = st.integers(-1, 3)
+field_values = {entries.types.ANY: strategies.plain, entries.types.TEXT: st.text("ab\0ü", min_size=1, max_size=4)}
+field_values[entries.types.OBJECT] = strategies.objects
+field_values[entries.types.WHOLE] = st.integers(-1, 3)
 
 
 @st.composite
-def made_entries(draw: st.DrawFn) -> Entry:
+def random_entries(draw: st.DrawFn) -> Entry:
     kind = draw(kinds)
     shape = entries.SHAPES[kind]
-    required = {name: values[wanted] for name, wanted in shape.required.items()}
-    optional = {name: values[wanted] for name, wanted in shape.optional.items()}
+    required = {name: field_values[kind_of_value] for name, kind_of_value in shape.required.items()}
+    optional = {name: field_values[kind_of_value] for name, kind_of_value in shape.optional.items()}
     optional |= {
         "timestamp": st.integers(-5, 5) | st.floats(allow_nan=False, allow_infinity=False),
         "turn_id": st.sampled_from(["", "turn_1"]),
@@ -93,32 +93,32 @@ def made_entries(draw: st.DrawFn) -> Entry:
     return {"type": kind, **draw(st.fixed_dictionaries(required, optional=optional))}
 
 
-@given(st.lists(made_entries(), max_size=6), st.sampled_from([None, "a"]))
-def test_entries_survive_the_way_through_messages(given_entries: list[Entry], agent_key: str | None) -> None:
-    messages = messages_from_entries(given_entries, agent_key=agent_key)
-    assert len(messages) == len(given_entries)
-    assert [dragoman.decode(dragoman.encode(one)) for one in messages] == list(messages)
-    assert entries_from_messages(messages).wire == given_entries
+@given(st.lists(random_entries(), max_size=6), st.sampled_from([None, "a"]))
+def test_random_entries_round_trip_through_messages(trace: list[Entry], agent_key: str | None) -> None:
+    messages = messages_from_entries(trace, agent_key=agent_key)
+    assert len(messages) == len(trace)
+    assert [dragoman.decode(dragoman.encode(message)) for message in messages] == list(messages)
+    assert entries_from_messages(messages).wire == trace
 
 
-@given(st.lists(made_entries(), max_size=6), st.sampled_from([None, "a"]))
-def test_any_entries_make_a_history_that_breaks_no_rule(given_entries: list[Entry], agent_key: str | None) -> None:
-    history = history_from_entries(given_entries, session_id="sess_1", agent_key=agent_key)
+@given(st.lists(random_entries(), max_size=6), st.sampled_from([None, "a"]))
+def test_history_from_random_entries_is_valid(trace: list[Entry], agent_key: str | None) -> None:
+    history = history_from_entries(trace, session_id="sess_1", agent_key=agent_key)
     assert dragoman.check(history.messages) == ()
-    assert history == history_from_entries(given_entries, session_id="sess_1", agent_key=agent_key)
-    calls = [block.id for one in history.messages for block in one.content if isinstance(block, ToolUseBlock)]
-    results = [one.metadata.parent_tool_use_id for one in history.messages if one.role is Role.TOOL]
-    assert sorted(calls) == sorted(str(one) for one in results), "every call is answered"
+    assert history == history_from_entries(trace, session_id="sess_1", agent_key=agent_key)
+    calls = [block.id for message in history.messages for block in message.content if isinstance(block, ToolUseBlock)]
+    results = [message.metadata.parent_tool_use_id for message in history.messages if message.role is Role.TOOL]
+    assert sorted(calls) == sorted(str(message) for message in results), "every call has a result"
 
 
-def test_words_that_were_changed_in_a_message_are_the_words_of_the_entry() -> None:
-    (spoke,) = messages_from_entries([EXAMPLES["user_message"]])
-    (called,) = messages_from_entries([EXAMPLES["action"]])
-    (told,) = messages_from_entries([EXAMPLES["global_observation"]])
+def test_edited_message_changes_its_entry() -> None:
+    (user,) = messages_from_entries([EXAMPLES["user_message"]])
+    (call,) = messages_from_entries([EXAMPLES["action"]])
+    (observation,) = messages_from_entries([EXAMPLES["global_observation"]])
     edited = [
-        spoke.replace(content=[TextBlock("No, all views")]),
-        called.replace(content=[ToolUseBlock(called.content[0].id, "list_views", {})]),  # type: ignore[union-attr]
-        told.replace(content=[TextBlock("It was eleven")]),
+        user.replace(content=[TextBlock("No, all views")]),
+        call.replace(content=[ToolUseBlock(call.content[0].id, "list_views", {})]),  # type: ignore[union-attr]
+        observation.replace(content=[TextBlock("It was eleven")]),
     ]
     assert entries_from_messages(edited).wire == [
         EXAMPLES["user_message"] | {"content": "No, all views"},
@@ -127,15 +127,15 @@ def test_words_that_were_changed_in_a_message_are_the_words_of_the_entry() -> No
     ]
 
 
-def test_what_is_no_entry_is_refused_with_its_number() -> None:
+def test_invalid_entry_is_rejected_with_its_index() -> None:
     with pytest.raises(FormatError, match="entry 1: worker: required for delegation"):
         messages_from_entries([EXAMPLES["task"], {"type": "delegation", "task": "x"}])
 
 
-# --- as a history for a model ----------------------------------------------------------------------------------------
+# --- entries to history ----------------------------------------------------------------------------------------------
 
 
-def test_actions_are_calls_and_observations_their_results_in_order() -> None:
+def test_actions_become_tool_calls_and_observations_results() -> None:
     trace: list[Entry] = [
         {"type": "user_message", "content": "List all"},
         {"type": "task", "content": "List all"},
@@ -148,7 +148,7 @@ def test_actions_are_calls_and_observations_their_results_in_order() -> None:
     ]
     history = history_from_entries(trace)
     assert history.losses == ()
-    assert spoken(history.messages) == [
+    assert list_blocks(history.messages) == [
         ("user", "List all"),
         ("assistant", {"list_tables": {"schema": "public"}}),
         ("assistant", {"list_views": {}}),
@@ -156,11 +156,11 @@ def test_actions_are_calls_and_observations_their_results_in_order() -> None:
         ("tool", ["failed", "Connection failed"]),
         ("assistant", "One table"),
     ]
-    calls = [block.id for one in history.messages for block in one.content if isinstance(block, ToolUseBlock)]
-    assert [one.metadata.parent_tool_use_id for one in history.messages if one.role is Role.TOOL] == calls
+    calls = [block.id for message in history.messages for block in message.content if isinstance(block, ToolUseBlock)]
+    assert [message.metadata.parent_tool_use_id for message in history.messages if message.role is Role.TOOL] == calls
 
 
-def test_a_delegation_is_a_call_and_plans_contexts_syntheses_and_broadcasts_are_words() -> None:
+def test_delegation_becomes_tool_call_and_other_entries_text() -> None:
     trace: list[Entry] = [
         EXAMPLES["task"],
         EXAMPLES["director_context"],
@@ -173,7 +173,7 @@ def test_a_delegation_is_a_call_and_plans_contexts_syntheses_and_broadcasts_are_
         EXAMPLES["final"],
     ]
     history = history_from_entries(trace, agent_key="powerbi-analysis")
-    assert spoken(history.messages) == [
+    assert list_blocks(history.messages) == [
         ("user", "List all tables"),
         ("user", "Context:\n...context text..."),
         (
@@ -191,16 +191,16 @@ def test_a_delegation_is_a_call_and_plans_contexts_syntheses_and_broadcasts_are_
     assert (loss.block_type, loss.reason) == ("synthesis", "a model does not receive phase_id")
 
 
-def test_what_other_agents_did_is_told_and_not_taken_for_a_call_of_one_s_own() -> None:
+def test_actions_of_other_agents_become_text() -> None:
     trace = [EXAMPLES["action"] | {"agent_key": "worker_1"}, EXAMPLES["observation"] | {"agent_key": "worker_1"}]
-    assert spoken(history_from_entries(trace, agent_key="manager").messages) == [
+    assert list_blocks(history_from_entries(trace, agent_key="manager").messages) == [
         ("user", 'worker_1: Call of list_tables:\n{"schema":"public"}'),
         ("user", 'worker_1: Observation:\n{"tables":["users","orders","..."]}'),
     ]
-    assert [one.role for one in history_from_entries(trace).messages] == [Role.ASSISTANT, Role.TOOL]
+    assert [message.role for message in history_from_entries(trace).messages] == [Role.ASSISTANT, Role.TOOL]
 
 
-def test_long_parts_are_cut_as_the_framework_does_and_named_as_losses() -> None:
+def test_long_texts_are_truncated_with_losses() -> None:
     trace: list[Entry] = [
         {"type": "task", "content": "t" * 9000},
         {"type": "strategic_plan", "content": {"p": "p" * 3000}},
@@ -210,10 +210,10 @@ def test_long_parts_are_cut_as_the_framework_does_and_named_as_losses() -> None:
         {"type": "action", "tool": "read", "args": {"a": "a" * 600}, "agent_key": "worker"},
     ]
     history = history_from_entries(trace, agent_key="own")
-    texts = [text for _, text in spoken(history.messages)]
-    assert texts[0] == "t" * 9000
-    assert texts[2] == {"read": {"a": "a" * 600}}, "an input is never cut"
-    assert texts[3] == ["ok", "o" * 1500 + "\n[TRUNCATED: 100 chars removed]"]
+    random_texts = [text for _, text in list_blocks(history.messages)]
+    assert random_texts[0] == "t" * 9000
+    assert random_texts[2] == {"read": {"a": "a" * 600}}, "an input is never truncated"
+    assert random_texts[3] == ["ok", "o" * 1500 + "\n[TRUNCATED: 100 chars removed]"]
     assert [(loss.block_type, loss.reason) for loss in history.losses] == [
         ("strategic_plan", "1008 characters are cut: the text is longer than its limit"),
         ("observation", "100 characters are cut: the text is longer than its limit"),
@@ -223,16 +223,16 @@ def test_long_parts_are_cut_as_the_framework_does_and_named_as_losses() -> None:
     assert history_from_entries(trace, agent_key="own", limits={}).losses == ()
 
 
-def test_a_call_that_was_never_observed_is_answered_so() -> None:
+def test_unobserved_call_gets_error_result() -> None:
     history = history_from_entries([EXAMPLES["task"], EXAMPLES["action"]])
-    assert spoken(history.messages)[-1] == ("tool", ["failed", "No observation was recorded for this call."])
+    assert list_blocks(history.messages)[-1] == ("tool", ["failed", "No observation was recorded for this call."])
     open_before = [EXAMPLES["task"], EXAMPLES["action"], EXAMPLES["task"], EXAMPLES["observation"]]
-    roles = [one.role.value for one in history_from_entries(open_before).messages]
-    assert roles == ["user", "assistant", "tool", "user", "user"], "an observation answers calls of its own turn"
+    roles = [message.role.value for message in history_from_entries(open_before).messages]
+    assert roles == ["user", "assistant", "tool", "user", "user"], "an observation belongs to a call of its own turn"
 
 
 @pytest.mark.parametrize("dialect", [anthropic, openai_chat], ids=["anthropic", "openai_chat"])
-def test_a_provider_can_be_given_the_history(dialect: Any) -> None:
+def test_history_is_written_without_losses(dialect: Any) -> None:
     trace: list[Entry] = [
         EXAMPLES["user_message"],
         EXAMPLES["action"],
@@ -246,19 +246,19 @@ def test_a_provider_can_be_given_the_history(dialect: Any) -> None:
     written = dialect.write_request(Request(model="m", messages=history.messages))
     assert written.losses == ()
     read = dialect.read_request(written.wire)
-    assert [block for _, block in spoken(read.messages)] == [block for _, block in spoken(history.messages)]
+    assert [block for _, block in list_blocks(read.messages)] == [block for _, block in list_blocks(history.messages)]
 
 
-# --- messages as entries ---------------------------------------------------------------------------------------------
+# --- messages to entries ---------------------------------------------------------------------------------------------
 
 
-def test_a_session_renders_as_the_entries_of_an_agent() -> None:
+def test_session_is_converted_to_agent_entries() -> None:
     session = [
-        message(Role.SYSTEM, TextBlock("Be brief"), at=0),
-        message(Role.USER, TextBlock("List all"), at=1, run_id="run_1"),
-        message(Role.ASSISTANT, TextBlock("I look"), ToolUseBlock(CALL, "list_tables", {}), at=2, model="a:b"),
-        message(Role.TOOL, ToolResultBlock(CALL, (TextBlock("users"),)), at=3, parent_tool_use_id=CALL),
-        message(Role.ASSISTANT, TextBlock("One table"), at=4),
+        create_message(Role.SYSTEM, TextBlock("Be brief"), at=0),
+        create_message(Role.USER, TextBlock("List all"), at=1, run_id="run_1"),
+        create_message(Role.ASSISTANT, TextBlock("I look"), ToolUseBlock(CALL, "list_tables", {}), at=2, model="a:b"),
+        create_message(Role.TOOL, ToolResultBlock(CALL, (TextBlock("users"),)), at=3, parent_tool_use_id=CALL),
+        create_message(Role.ASSISTANT, TextBlock("One table"), at=4),
     ]
     written = entries_from_messages(session, agent_key="orchestrator")
     assert written.losses == ()
@@ -285,12 +285,14 @@ def test_a_session_renders_as_the_entries_of_an_agent() -> None:
     assert all(entries.find_problems(entry) == [] for entry in written.wire)
 
 
-def test_what_an_entry_has_no_place_for_is_a_loss() -> None:
+def test_unsupported_content_is_reported_as_loss() -> None:
     cost = Usage(input_tokens=1, output_tokens=1, cost_usd=Decimal(1), pricing_version="1", latency_ms=1)
     session = [
-        message(Role.USER, TextBlock("What is this?"), ImageBlock(ImageSource("url", "https://x/y.png"), "image/png")),
-        message(Role.ASSISTANT, ThinkingBlock("hm"), TextBlock("A cat"), at=1, usage=cost),
-        message(Role.ASSISTANT, TextBlock("It is a"), at=2, status=MessageStatus.CANCELLED),
+        create_message(
+            Role.USER, TextBlock("What is this?"), ImageBlock(ImageSource("url", "https://x/y.png"), "image/png")
+        ),
+        create_message(Role.ASSISTANT, ThinkingBlock("hm"), TextBlock("A cat"), at=1, usage=cost),
+        create_message(Role.ASSISTANT, TextBlock("It is a"), at=2, status=MessageStatus.CANCELLED),
     ]
     written = entries_from_messages(session)
     assert [(loss.message_id, loss.block_type) for loss in written.losses] == [
@@ -304,69 +306,70 @@ def test_what_an_entry_has_no_place_for_is_a_loss() -> None:
     ]
 
 
-odd_extras = st.sampled_from([None, {"entry": 7}, {"entry": {"type": "action"}}, {"entry": {"type": ["x"]}}])
+invalid_extras = st.sampled_from([None, {"entry": 7}, {"entry": {"type": "action"}}, {"entry": {"type": ["x"]}}])
 
 
-@given(st.lists(strategies.messages, max_size=4), odd_extras)
-def test_any_messages_become_entries_and_those_a_history(messages: list[Message], extra: Any) -> None:
-    given_messages = [one.replace(metadata=one.metadata.replace(extra=extra)) for one in messages]
-    made = entries_from_messages(given_messages, agent_key="own").wire
-    assert [entries.find_problems(entry) for entry in made] == [[]] * len(made)
-    assert dragoman.check(history_from_entries(made, session_id="sess_1").messages) == ()
+@given(st.lists(strategies.messages, max_size=4), invalid_extras)
+def test_random_messages_become_valid_entries_and_history(messages: list[Message], extra: Any) -> None:
+    with_extra = [message.replace(metadata=message.metadata.replace(extra=extra)) for message in messages]
+    converted = entries_from_messages(with_extra, agent_key="own").wire
+    assert [entries.find_problems(entry) for entry in converted] == [[]] * len(converted)
+    assert dragoman.check(history_from_entries(converted, session_id="sess_1").messages) == ()
 
 
-def test_a_call_that_cannot_be_made_is_an_error_with_what_arrived() -> None:
+def test_invalid_tool_call_becomes_error_with_its_input() -> None:
     broken = InvalidToolUseBlock(CALL, "look", '{"at": ', "it was cut off")
-    made = entries_from_messages([message(Role.ASSISTANT, broken, ToolUseBlock(CALL, "", {"a": 1}))]).wire
-    assert [(entry["type"], entry["content"], entry["input_text"]) for entry in made] == [
+    converted = entries_from_messages([create_message(Role.ASSISTANT, broken, ToolUseBlock(CALL, "", {"a": 1}))]).wire
+    assert [(entry["type"], entry["content"], entry["input_text"]) for entry in converted] == [
         ("error", "it was cut off", '{"at": '),
         ("error", "it names no tool", '{"a":1}'),
     ]
 
 
-texts = st.sampled_from(["hello", "a\nb", "0"])
+random_texts = st.sampled_from(["hello", "a\nb", "0"])
 
 
 @st.composite
-def sessions(draw: st.DrawFn) -> list[Message]:
-    """Turns in which a user asks, an assistant calls and answers."""
-    made: list[Message] = []
+def random_sessions(draw: st.DrawFn) -> list[Message]:
+    """Generate sessions of user messages, tool calls, tool results and answers."""
+    messages: list[Message] = []
     for turn in range(draw(st.integers(1, 3))):
-        made.append(message(Role.USER, TextBlock(f"{turn} {draw(texts)}"), at=len(made)))
+        messages.append(create_message(Role.USER, TextBlock(f"{turn} {draw(random_texts)}"), at=len(messages)))
         for _ in range(draw(st.integers(0, 2))):
-            words = [TextBlock(draw(texts))] if draw(st.booleans()) else []
-            ids = [f"tu_{len(made):02}{number:02}" for number in range(draw(st.integers(1, 3)))]
-            calls = [ToolUseBlock(one, "look", draw(strategies.objects)) for one in ids]
-            made.append(message(Role.ASSISTANT, *words, *calls, at=len(made)))
-            for one in draw(st.permutations(ids)):
-                result = ToolResultBlock(one, (TextBlock(draw(texts)),), draw(st.booleans()))
-                made.append(message(Role.TOOL, result, at=len(made), parent_tool_use_id=one))
-        made.append(message(Role.ASSISTANT, TextBlock(f"{turn} is {draw(texts)}"), at=len(made)))
-    return made
+            text_blocks = [TextBlock(draw(random_texts))] if draw(st.booleans()) else []
+            ids = [f"tu_{len(messages):02}{number:02}" for number in range(draw(st.integers(1, 3)))]
+            calls = [ToolUseBlock(call_id, "look", draw(strategies.objects)) for call_id in ids]
+            messages.append(create_message(Role.ASSISTANT, *text_blocks, *calls, at=len(messages)))
+            for call_id in draw(st.permutations(ids)):
+                result = ToolResultBlock(call_id, (TextBlock(draw(random_texts)),), draw(st.booleans()))
+                messages.append(create_message(Role.TOOL, result, at=len(messages), parent_tool_use_id=call_id))
+        messages.append(create_message(Role.ASSISTANT, TextBlock(f"{turn} is {draw(random_texts)}"), at=len(messages)))
+    return messages
 
 
-@given(sessions())
-def test_words_calls_and_results_survive_the_way_through_entries(session: list[Message]) -> None:
+@given(random_sessions())
+def test_texts_calls_and_results_round_trip_through_entries(session: list[Message]) -> None:
     written = entries_from_messages(session, agent_key="own")
     assert written.losses == ()
-    back = history_from_entries(written.wire, agent_key="own", limits={})
-    assert back.losses == ()
-    assert spoken(back.messages) == spoken(tuple(session))
+    history = history_from_entries(written.wire, agent_key="own", limits={})
+    assert history.losses == ()
+    assert list_blocks(history.messages) == list_blocks(tuple(session))
     ids = [
-        [one.metadata.parent_tool_use_id for one in made if one.role is Role.TOOL] for made in (session, back.messages)
+        [message.metadata.parent_tool_use_id for message in messages if message.role is Role.TOOL]
+        for messages in (session, history.messages)
     ]
     assert ids[0] == ids[1]
 
 
-def test_an_answer_with_many_calls_is_written_without_comparing_them(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_answer_with_many_calls_is_written_without_comparisons(monkeypatch: pytest.MonkeyPatch) -> None:
     compared: list[Any] = []
 
-    def compare(one: Any, other: Any) -> bool:
-        compared.append(other)
-        return one is other
+    def compare(left: Any, right: Any) -> bool:
+        compared.append(right)
+        return left is right
 
     calls = [ToolUseBlock(f"tu_{at:026d}", "look", {}) for at in range(100)]
-    answer = message(Role.ASSISTANT, TextBlock("I look."), *calls)
+    answer = create_message(Role.ASSISTANT, TextBlock("I look."), *calls)
     monkeypatch.setattr(ToolUseBlock, "__eq__", compare)
     written = entries_from_messages([answer]).wire
     assert [entry["type"] for entry in written].count("action") == 100

@@ -1,4 +1,4 @@
-"""Trace entries: types, builders and validation."""
+"""Tests of trace entries: types, builders and validation."""
 
 from __future__ import annotations
 
@@ -10,25 +10,25 @@ import pytest
 
 from dragoman import entries
 from dragoman.errors import FormatError
-from tests.entries.examples import EVERY, EXAMPLES, OTHERS
+from tests.entries.examples import ALL_EXAMPLES, EXAMPLES, UNPRINTED_EXAMPLES
 
-# What a builder is called with, to give the example of its type.
-CALLS: dict[str, dict[str, Any]] = {
+# The arguments with which each builder returns the example of its type.
+BUILDER_ARGUMENTS: dict[str, dict[str, Any]] = {
     kind: {name: value for name, value in example.items() if name != "type"} for kind, example in EXAMPLES.items()
 }
-CALLS["action"] = {"tool_name": "list_tables", "tool_args": {"schema": "public"}, "timestamp": 1234567890.5}
-CALLS["action"]["turn_id"] = "turn_1"
-for planned in ("strategic_plan", "script_plan"):
-    CALLS[planned]["plan"] = CALLS[planned].pop("content")
+BUILDER_ARGUMENTS["action"] = {"tool_name": "list_tables", "tool_args": {"schema": "public"}, "timestamp": 1234567890.5}
+BUILDER_ARGUMENTS["action"]["turn_id"] = "turn_1"
+for plan_type in ("strategic_plan", "script_plan"):
+    BUILDER_ARGUMENTS[plan_type]["plan"] = BUILDER_ARGUMENTS[plan_type].pop("content")
 
 
-def test_there_are_the_fifteen_types_of_the_specification_and_one_that_the_framework_writes() -> None:
-    assert sorted(entries.TYPES) == sorted([*EXAMPLES, *OTHERS])
+def test_types_are_those_of_specification_and_framework() -> None:
+    assert sorted(entries.TYPES) == sorted([*EXAMPLES, *UNPRINTED_EXAMPLES])
     assert len(entries.TYPES) == 16
     assert all(getattr(entries, kind.upper()) == kind for kind in entries.TYPES)
 
 
-def test_the_collections_are_those_of_the_framework() -> None:
+def test_collections_equal_those_of_framework() -> None:
     assert entries.CONVERSATION_TYPES == ("user_message", "assistant_message")
     assert entries.EXECUTION_TRACE_TYPES == ("task", "action", "observation", "error")
     assert entries.COMPLETION_TYPES == ("final", "synthesis")
@@ -39,44 +39,53 @@ def test_the_collections_are_those_of_the_framework() -> None:
     assert entries.DELEGATION_TYPES == ("delegation",)
 
 
-@pytest.mark.parametrize("example", EVERY, ids=lambda example: str(example["type"]))
-def test_every_example_of_the_specification_is_an_entry(example: dict[str, Any]) -> None:
+@pytest.mark.parametrize("example", ALL_EXAMPLES, ids=lambda example: str(example["type"]))
+def test_specification_examples_are_valid(example: dict[str, Any]) -> None:
     assert entries.find_problems(example) == []
     assert entries.validate_entry(example) == example
     assert entries.validate_entry(example) is not example
 
 
 @pytest.mark.parametrize("kind", EXAMPLES)
-def test_a_builder_makes_the_example_of_its_type_with_the_keys_in_the_same_order(kind: str) -> None:
-    made = entries.BUILDERS[kind](**CALLS[kind])
-    assert list(made.items()) == list(EXAMPLES[kind].items())
+def test_builder_reproduces_example_with_key_order(kind: str) -> None:
+    entry = entries.BUILDERS[kind](**BUILDER_ARGUMENTS[kind])
+    assert list(entry.items()) == list(EXAMPLES[kind].items())
 
 
-def test_types_without_an_example_have_a_builder_too() -> None:
-    assert entries.create_suggested_plan_entry(["first", "then"], 0) == OTHERS["suggested_plan"]
-    assert entries.create_script_instruction_entry("Step 1", step=1, script=True) == OTHERS["script_instruction"]
-    assert entries.create_injected_context_entry({"job": 7}) == OTHERS["injected_context"]
+def test_types_without_example_have_builders() -> None:
+    assert entries.create_suggested_plan_entry(["first", "then"], 0) == UNPRINTED_EXAMPLES["suggested_plan"]
+    assert (
+        entries.create_script_instruction_entry("Step 1", step=1, script=True)
+        == UNPRINTED_EXAMPLES["script_instruction"]
+    )
+    assert entries.create_injected_context_entry({"job": 7}) == UNPRINTED_EXAMPLES["injected_context"]
 
 
 @pytest.mark.parametrize("build", entries.BUILDERS.values(), ids=entries.BUILDERS)
-def test_a_timestamp_of_zero_is_kept_and_what_nobody_gave_is_absent(build: Callable[..., entries.Entry]) -> None:
-    needed = [one.name for one in inspect.signature(build).parameters.values() if one.default is one.empty]
-    given: dict[str, Any] = {name: {} if name in ("tool_args", "plan") else "x" for name in needed if name != "extra"}
-    assert build(**given, timestamp=0)["timestamp"] == 0
-    made = build(**given, turn_id="", mood="calm")
-    assert "turn_id" not in made
-    assert "timestamp" not in made
-    assert None not in made.values()
-    assert made["mood"] == "calm"
+def test_zero_timestamp_is_stored_and_missing_fields_are_omitted(build: Callable[..., entries.Entry]) -> None:
+    required = [
+        parameter.name
+        for parameter in inspect.signature(build).parameters.values()
+        if parameter.default is parameter.empty
+    ]
+    arguments: dict[str, Any] = {
+        name: {} if name in ("tool_args", "plan") else "x" for name in required if name != "extra"
+    }
+    assert build(**arguments, timestamp=0)["timestamp"] == 0
+    entry = build(**arguments, turn_id="", mood="calm")
+    assert "turn_id" not in entry
+    assert "timestamp" not in entry
+    assert None not in entry.values()
+    assert entry["mood"] == "calm"
 
 
-def test_a_phase_of_zero_is_kept() -> None:
+def test_zero_phase_id_is_stored() -> None:
     assert entries.create_synthesis_entry("x", "m", 0)["phase_id"] == 0
 
 
-def test_extra_keys_come_last_and_may_replace_what_was_said_before() -> None:
-    made = entries.create_observation_entry("x", type="global_observation", from_worker="w")
-    assert made == {"type": "global_observation", "content": "x", "from_worker": "w"}
+def test_extra_keys_are_last_and_override_others() -> None:
+    entry = entries.create_observation_entry("x", type="global_observation", from_worker="w")
+    assert entry == {"type": "global_observation", "content": "x", "from_worker": "w"}
     with pytest.raises(FormatError, match=r"entry\.type: unknown type 'remark'"):
         entries.create_observation_entry("x", type="remark")
 
@@ -111,14 +120,14 @@ def test_extra_keys_come_last_and_may_replace_what_was_said_before() -> None:
         ({"type": "task", "content": "\ud800"}, "it: a lone surrogate at character 0"),
     ],
 )
-def test_what_is_no_entry_is_told_with_its_field(entry: Any, problem: str) -> None:
+def test_invalid_entry_error_names_field(entry: Any, problem: str) -> None:
     assert problem in " | ".join(entries.find_problems(entry))
     with pytest.raises(FormatError) as raised:
         entries.validate_entry(entry)
     assert raised.value.code in ("unknown_entry_type", "invalid_entry")
 
 
-def test_every_problem_is_told_at_once_and_an_unknown_type_names_those_that_there_are() -> None:
+def test_error_lists_all_problems_and_known_types() -> None:
     with pytest.raises(FormatError) as raised:
         entries.validate_entry({"type": "delegation", "timestamp": "now"}, "entry 3")
     assert str(raised.value) == (
@@ -129,15 +138,15 @@ def test_every_problem_is_told_at_once_and_an_unknown_type_names_those_that_ther
     assert raised.value.code == "unknown_entry_type"
 
 
-def test_a_row_of_a_table_with_nulls_is_an_entry() -> None:
+def test_row_with_nulls_is_valid_entry() -> None:
     row = {"type": "error", "content": "x", "error_type": None, "timestamp": None, "turn_id": None, "tool": None}
     assert entries.find_problems(row) == []
 
 
-def test_long_texts_are_cut_and_say_how_much_is_missing() -> None:
+def test_truncated_text_states_removed_length() -> None:
     assert entries.truncate("short", 5) == "short"
-    cut = entries.truncate("x" * 1600, entries.LIMITS["observation"])
-    assert cut == "x" * 1500 + "\n[TRUNCATED: 100 chars removed]"
+    truncated = entries.truncate("x" * 1600, entries.LIMITS["observation"])
+    assert truncated == "x" * 1500 + "\n[TRUNCATED: 100 chars removed]"
     assert entries.LIMITS == {
         "strategic_plan": 2000,
         "director_context": 4000,

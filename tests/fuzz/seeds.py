@@ -30,7 +30,7 @@ from dragoman.transcripts import get_format
 from dragoman.wire.frames import make_splitter
 from tests import recorded
 from tests.conftest import CORPUS, scale
-from tests.entries.examples import EVERY
+from tests.entries.examples import ALL_EXAMPLES
 from tests.fuzz import constructed
 from tests.letters.examples import EXAMPLES
 
@@ -160,7 +160,11 @@ def conversations(name: str) -> tuple[Any, ...]:
 def entries() -> tuple[Any, ...]:
     """Lists of trace entries."""
     written = [entries_from_messages(history).wire for history in messages()]
-    return ([*EVERY], *([entry] for entry in EVERY), *(wire for wire in written if len(json.dumps(wire)) <= _LONGEST))
+    return (
+        [*ALL_EXAMPLES],
+        *([entry] for entry in ALL_EXAMPLES),
+        *(wire for wire in written if len(json.dumps(wire)) <= _LONGEST),
+    )
 
 
 @functools.cache

@@ -120,8 +120,8 @@ PAYLOADS: dict[str, tuple[str, str]] = {
 }
 
 
-def plain(name: str) -> dict[str, Any]:
-    """The example of that name as a whole letter: a payload stands in the envelope of the complete one."""
+def example_letter(name: str) -> dict[str, Any]:
+    """Return an example as a complete letter. A payload gets the envelope of the ``complete`` example."""
     letter: dict[str, Any] = json.loads(COMPLETE)
     if name != "complete":
         letter["type"], payload = PAYLOADS[name]
@@ -129,4 +129,4 @@ def plain(name: str) -> dict[str, Any]:
     return letter
 
 
-EXAMPLES = {name: plain(name) for name in ("complete", *PAYLOADS)}
+EXAMPLES = {name: example_letter(name) for name in ("complete", *PAYLOADS)}

@@ -1,4 +1,4 @@
-"""Letters: validation, canonical JSON and ids."""
+"""Tests of letters: validation, canonical JSON and ids."""
 
 from __future__ import annotations
 
@@ -37,25 +37,25 @@ ABSENT = object()
 LONG = "x" * 129
 
 
-def text_of(plain: Any) -> bytes:
-    return json.dumps(plain, separators=(",", ":"), ensure_ascii=False).encode()
+def to_json(value: Any) -> bytes:
+    return json.dumps(value, separators=(",", ":"), ensure_ascii=False).encode()
 
 
 def with_field(name: str, path: str, value: Any) -> dict[str, Any]:
-    """An example with one field changed, or taken out."""
+    """Return a copy of an example with one field changed or removed."""
     letter = copy.deepcopy(EXAMPLES[name])
-    place: Any = letter
+    container: Any = letter
     *before, last = (int(step) if step.isdigit() else step for step in path.split("."))
     for step in before:
-        place = place.setdefault(step, {}) if isinstance(place, dict) else place[step]
+        container = container.setdefault(step, {}) if isinstance(container, dict) else container[step]
     if value is ABSENT:
-        place.pop(last, None)
+        container.pop(last, None)
     else:
-        place[last] = value
+        container[last] = value
     return letter
 
 
-def path_of(path: str) -> str:
+def to_json_path(path: str) -> str:
     return "$" + "".join(f"[{step}]" if step.isdigit() else f".{step}" for step in path.split("."))
 
 
@@ -63,20 +63,20 @@ def path_of(path: str) -> str:
 
 
 @pytest.mark.parametrize("name", EXAMPLES)
-def test_an_example_comes_back_as_it_is_printed(name: str) -> None:
-    data = text_of(EXAMPLES[name])
+def test_example_round_trips_byte_for_byte(name: str) -> None:
+    data = to_json(EXAMPLES[name])
     assert write_letter(read_letter(data)) == data
 
 
 @pytest.mark.parametrize("name", PAYLOADS)
-def test_the_payload_of_an_example_keeps_the_order_of_its_fields(name: str) -> None:
+def test_payload_keeps_field_order(name: str) -> None:
     kind, printed = PAYLOADS[name]
-    letter = read_letter(text_of({**EXAMPLES["complete"], "type": kind, "payload": json.loads(printed)}))
-    again = json.loads(write_letter(letter))["payload"]
-    assert json.dumps(again) == json.dumps(json.loads(printed))
+    letter = read_letter(to_json({**EXAMPLES["complete"], "type": kind, "payload": json.loads(printed)}))
+    rewritten = json.loads(write_letter(letter))["payload"]
+    assert json.dumps(rewritten) == json.dumps(json.loads(printed))
 
 
-def test_the_complete_example_is_read_as_it_is_printed_with_its_line_breaks() -> None:
+def test_indented_complete_example_is_read() -> None:
     letter = read_letter(COMPLETE)
     assert json.dumps(json.loads(write_letter(letter)), indent=2) == COMPLETE.strip()
     assert isinstance(letter, TaskResultLetter)
@@ -85,7 +85,7 @@ def test_the_complete_example_is_read_as_it_is_printed_with_its_line_breaks() ->
     assert letter.context == {"deployment_id": "dep-12345", "environment": "staging"}
 
 
-# example, field, what is taken there, what is not, what the error says was expected
+# example, field, valid values, invalid values, expected value as the error states it
 FIELDS: list[tuple[str, str, list[Any], list[Any], str]] = [
     ("complete", "type", ["task_result"], ["done", 1, None, ABSENT], "one of task_result, error, needs_input"),
     (
@@ -171,35 +171,33 @@ FIELDS: list[tuple[str, str, list[Any], list[Any], str]] = [
     ("needs_input", "payload.requested_inputs.1.default", ["x", 1, None, [], {"a": 1}], [], ""),
     ("needs_input", "payload.context", ["", "why", ABSENT], [{}, 1, None], "a text"),
 ]
-TAKEN = [(name, path, value) for name, path, taken, _, _ in FIELDS for value in taken]
-REFUSED = [(name, path, value, words) for name, path, _, refused, words in FIELDS for value in refused]
+VALID_VALUES = [(name, path, value) for name, path, valid, _, _ in FIELDS for value in valid]
+INVALID_VALUES = [(name, path, value, expected) for name, path, _, invalid, expected in FIELDS for value in invalid]
 
 
-def said(value: Any) -> str:
+def value_id(value: Any) -> str:
     return "absent" if value is ABSENT else repr(value)[:30]
 
 
-@pytest.mark.parametrize(("name", "path", "value"), TAKEN, ids=said)
-def test_a_field_takes_what_it_is_documented_to_take(name: str, path: str, value: Any) -> None:
-    data = text_of(with_field(name, path, value))
-    again = json.loads(write_letter(read_letter(data)))
-    assert again == json.loads(data)
+@pytest.mark.parametrize(("name", "path", "value"), VALID_VALUES, ids=value_id)
+def test_field_accepts_documented_values(name: str, path: str, value: Any) -> None:
+    data = to_json(with_field(name, path, value))
+    rewritten = json.loads(write_letter(read_letter(data)))
+    assert rewritten == json.loads(data)
     assert read_letter(write_letter(read_letter(data))) == read_letter(data)
 
 
-@pytest.mark.parametrize(("name", "path", "value", "words"), REFUSED, ids=said)
-def test_a_field_refuses_anything_else_and_says_where_and_what_was_expected(
-    name: str, path: str, value: Any, words: str
-) -> None:
-    with pytest.raises(LetterError) as refused:
-        read_letter(text_of(with_field(name, path, value)))
-    told = [problem for problem in refused.value.problems if problem.startswith(path_of(path))]
-    assert len(told) == 1
-    assert "expected" in told[0]
-    assert words in told[0]
+@pytest.mark.parametrize(("name", "path", "value", "expected"), INVALID_VALUES, ids=value_id)
+def test_invalid_field_error_states_path_and_expected_value(name: str, path: str, value: Any, expected: str) -> None:
+    with pytest.raises(LetterError) as caught:
+        read_letter(to_json(with_field(name, path, value)))
+    problems = [problem for problem in caught.value.problems if problem.startswith(to_json_path(path))]
+    assert len(problems) == 1
+    assert "expected" in problems[0]
+    assert expected in problems[0]
 
 
-def test_every_declared_field_is_in_the_table() -> None:
+def test_field_table_covers_every_declared_field() -> None:
     tested = {path.rpartition(".")[2] for _, path, _, _, _ in FIELDS}
     declared = {
         field
@@ -210,112 +208,112 @@ def test_every_declared_field_is_in_the_table() -> None:
     assert declared - {"unknown_fields"} <= tested
 
 
-def test_everything_that_is_wrong_is_said_at_once() -> None:
+def test_error_lists_all_problems() -> None:
     letter = with_field("evaluated", "payload.metrics", {"duration_ms": "x"})
     letter["payload"]["result"] = {"artifacts": [{"type": "file"}, 7]}
     del letter["task_id"]
-    with pytest.raises(LetterError) as refused:
+    with pytest.raises(LetterError) as caught:
         letter_from(letter)
-    assert sorted(problem.partition(":")[0] for problem in refused.value.problems) == [
+    assert sorted(problem.partition(":")[0] for problem in caught.value.problems) == [
         "$.payload.metrics.duration_ms",
         "$.payload.result.artifacts[0].path",
         "$.payload.result.artifacts[1]",
         "$.payload.result.output",
         "$.task_id",
     ]
-    assert refused.value.code == "invalid_letter"
+    assert caught.value.code == "invalid_letter"
 
 
-def test_no_error_quotes_a_text_of_the_letter() -> None:
-    planted = "hunter2hunter2"
+def test_errors_do_not_quote_letter_text() -> None:
+    secret = "hunter2hunter2"
     for path in ("sender_id", "timestamp", "payload.status", "context", "payload.metrics", "type", "payload.score"):
-        with pytest.raises(LetterError) as refused:
-            read_letter(text_of(with_field("evaluated", path, planted)))
-        assert planted not in str(refused.value)
+        with pytest.raises(LetterError) as caught:
+            read_letter(to_json(with_field("evaluated", path, secret)))
+        assert secret not in str(caught.value)
 
 
 # --- versions and consistency ----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("version", ["0.9", "2.0", "9.0", "10.3", "01.3"])
-def test_another_major_version_is_refused_whatever_else_the_letter_says(version: str) -> None:
-    with pytest.raises(LetterError) as refused:
+def test_other_major_version_is_rejected_first(version: str) -> None:
+    with pytest.raises(LetterError) as caught:
         letter_from({"type": "error", "protocol_version": version, "unheard": "of"})
-    assert refused.value.code == "unsupported_protocol_version"
-    assert refused.value.problems == (f"$.protocol_version: expected 1.x, got {version}",)
+    assert caught.value.code == "unsupported_protocol_version"
+    assert caught.value.problems == (f"$.protocol_version: expected 1.x, got {version}",)
 
 
-def test_a_type_that_there_is_not_has_a_code_of_its_own() -> None:
-    with pytest.raises(LetterError) as refused:
+def test_unknown_type_has_its_own_error_code() -> None:
+    with pytest.raises(LetterError) as caught:
         letter_from(with_field("complete", "type", "done"))
-    assert refused.value.code == "unknown_letter_type"
+    assert caught.value.code == "unknown_letter_type"
 
 
 @pytest.mark.parametrize(
     ("status", "success"),
     [("success", True), ("partial_success", False), ("failed", False), ("success", ABSENT), ("failed", ABSENT)],
 )
-def test_a_result_that_fits_together_is_taken(status: str, success: Any) -> None:
+def test_consistent_result_is_accepted(status: str, success: Any) -> None:
     letter = with_field("evaluated", "payload.success", success)
     letter["payload"]["status"] = status
-    assert write_letter(letter_from(letter)) == text_of(letter)
+    assert write_letter(letter_from(letter)) == to_json(letter)
 
 
 @pytest.mark.parametrize(("status", "success"), [("success", False), ("partial_success", True), ("failed", True)])
-def test_success_has_to_agree_with_the_status(status: str, success: bool) -> None:
+def test_success_must_match_status(status: str, success: bool) -> None:
     letter = with_field("evaluated", "payload.success", success)
     letter["payload"]["status"] = status
-    with pytest.raises(LetterError) as refused:
+    with pytest.raises(LetterError) as caught:
         letter_from(letter)
-    assert refused.value.code == "inconsistent_result"
-    assert refused.value.problems[0].startswith("$.payload.success: expected ")
+    assert caught.value.code == "inconsistent_result"
+    assert caught.value.problems[0].startswith("$.payload.success: expected ")
 
 
 @pytest.mark.parametrize("score", [1.01, -0.1, float("nan"), float("inf"), 2])
-def test_a_score_beyond_its_range_is_an_inconsistent_result(score: float) -> None:
+def test_score_out_of_range_is_inconsistent_result(score: float) -> None:
     letter = with_field("evaluated", "payload.score", score)
     for make in (lambda: read_letter(json.dumps(letter)), lambda: letter_from(letter)):
-        with pytest.raises(LetterError) as refused:
+        with pytest.raises(LetterError) as caught:
             make()
-        assert refused.value.code == "inconsistent_result"
-        assert refused.value.problems[0].startswith("$.payload.score: expected a number from 0 to 1")
+        assert caught.value.code == "inconsistent_result"
+        assert caught.value.problems[0].startswith("$.payload.score: expected a number from 0 to 1")
 
 
 @pytest.mark.parametrize("milliseconds", [99999, 12340 * 1.02, 12.34, 0])
-def test_durations_that_contradict_each_other_are_an_inconsistent_result(milliseconds: float) -> None:
+def test_contradictory_durations_are_inconsistent_result(milliseconds: float) -> None:
     letter = with_field("evaluated", "payload.metrics.duration_ms", milliseconds)
     for make in (lambda: read_letter(json.dumps(letter)), lambda: letter_from(letter)):
-        with pytest.raises(LetterError) as refused:
+        with pytest.raises(LetterError) as caught:
             make()
-        assert refused.value.code == "inconsistent_result"
-        assert refused.value.problems == (
+        assert caught.value.code == "inconsistent_result"
+        assert caught.value.problems == (
             f"$.payload.duration_sec: expected the {milliseconds} ms of $.payload.metrics.duration_ms, got 12.34 s",
         )
 
 
 @pytest.mark.parametrize(("seconds", "milliseconds"), [(12.34, 12340.4), (12.34, 12330), (12.34, 12400), (0, 9)])
-def test_durations_that_differ_by_rounding_agree(seconds: float, milliseconds: float) -> None:
+def test_durations_may_differ_by_rounding(seconds: float, milliseconds: float) -> None:
     letter = with_field("evaluated", "payload.metrics.duration_ms", milliseconds)
     letter["payload"]["duration_sec"] = seconds
     assert find_warnings(letter_from(letter)) == []
 
 
-def test_a_letter_that_an_earlier_version_has_taken_is_still_read() -> None:
+def test_stored_letter_with_contradictory_durations_is_read() -> None:
     letter = with_field("evaluated", "payload.metrics.duration_ms", 99999)
-    taken = letters.read_stored_letter(json.dumps(letter))
-    assert json.loads(write_letter(taken)) == letter
+    stored = letters.read_stored_letter(json.dumps(letter))
+    assert json.loads(write_letter(stored)) == letter
 
 
-def test_an_input_is_asked_for_once() -> None:
-    with pytest.raises(LetterError) as refused:
+def test_duplicate_input_id_is_rejected() -> None:
+    with pytest.raises(LetterError) as caught:
         letter_from(with_field("needs_input", "payload.requested_inputs.1.id", "api_key"))
-    assert refused.value.problems[0].startswith("$.payload.requested_inputs[1].id: ")
+    assert caught.value.problems[0].startswith("$.payload.requested_inputs[1].id: ")
 
 
-# --- what is not known -----------------------------------------------------------------------------------------------
+# --- unknown fields and invalid input --------------------------------------------------------------------------------
 
 
-def test_fields_of_a_later_minor_version_are_kept_with_their_bytes_and_named() -> None:
+def test_fields_of_later_minor_version_are_preserved_with_warnings() -> None:
     data = (
         b'{"type":"error","protocol_version":"1.9","sender_id":"CA","recipient_id":"ARCH",'
         b'"timestamp":"2025-05-21T20:00:00Z","task_id":"T","payload":{"code":"X","message":"m",'
@@ -346,39 +344,44 @@ def test_fields_of_a_later_minor_version_are_kept_with_their_bytes_and_named() -
         (b'{"a":NaN}', "invalid_json"),
     ],
 )
-def test_what_is_not_json_is_refused_like_everywhere_else(data: bytes, code: str) -> None:
-    with pytest.raises(JsonError) as refused:
+def test_invalid_json_raises_json_error(data: bytes, code: str) -> None:
+    with pytest.raises(JsonError) as caught:
         read_letter(data)
-    assert refused.value.code == code
+    assert caught.value.code == code
 
 
-def test_a_doubled_key_is_not_read_as_the_last_one() -> None:
-    data = text_of(EXAMPLES["complete"])
-    with pytest.raises(JsonError) as refused:
+def test_duplicate_key_is_rejected() -> None:
+    data = to_json(EXAMPLES["complete"])
+    with pytest.raises(JsonError) as caught:
         read_letter(data.replace(b'"task_id"', b'"task_id":"OTHER","task_id"'))
-    assert refused.value.code == "duplicate_key"
+    assert caught.value.code == "duplicate_key"
 
 
-def test_what_can_be_told_of_something_that_is_no_letter_is_told() -> None:
-    hints = hints_from(text_of({"sender_id": "CA", "task_id": "bad id", "context": {"message_id": "m1"}, "type": "x"}))
+def test_hints_are_read_from_invalid_letter() -> None:
+    hints = hints_from(to_json({"sender_id": "CA", "task_id": "bad id", "context": {"message_id": "m1"}, "type": "x"}))
     assert hints == letters.Hints(sender_id="CA", message_id="m1")
     assert hints_from(b"\xff\xfe") == hints_from(b"[1]") == letters.Hints()
 
 
 @given(data=st.binary(max_size=200) | st.text(max_size=100).map(str.encode))
-def test_any_bytes_are_a_letter_or_an_error_that_says_so(data: bytes) -> None:
+def test_random_bytes_raise_input_error(data: bytes) -> None:
     with pytest.raises(InputError):
         read_letter(data)
     hints_from(data)
 
 
-@given(name=st.sampled_from(sorted(EXAMPLES)), at=st.floats(0, 1), other=st.binary(max_size=3), cut=st.integers(0, 3))
-def test_an_example_with_some_bytes_changed_is_a_letter_or_an_error_that_says_so(
-    name: str, at: float, other: bytes, cut: int
+@given(
+    name=st.sampled_from(sorted(EXAMPLES)),
+    fraction=st.floats(0, 1),
+    replacement=st.binary(max_size=3),
+    removed_count=st.integers(0, 3),
+)
+def test_mutated_example_round_trips_or_raises_input_error(
+    name: str, fraction: float, replacement: bytes, removed_count: int
 ) -> None:
-    data = text_of(EXAMPLES[name])
-    place = int(at * len(data))
-    changed = data[:place] + other + data[place + cut :]
+    data = to_json(EXAMPLES[name])
+    position = int(fraction * len(data))
+    changed = data[:position] + replacement + data[position + removed_count :]
     try:
         letter = read_letter(changed)
     except InputError:
@@ -387,39 +390,39 @@ def test_an_example_with_some_bytes_changed_is_a_letter_or_an_error_that_says_so
         assert read_letter(write_letter(letter)) == letter
 
 
-# --- making ----------------------------------------------------------------------------------------------------------
+# --- builders --------------------------------------------------------------------------------------------------------
 
-ENDS: dict[str, Any] = {"sender_id": "CA", "recipient_id": "ARCH", "task_id": "TASK-1", "timestamp": NOW}
+ENVELOPE: dict[str, Any] = {"sender_id": "CA", "recipient_id": "ARCH", "task_id": "TASK-1", "timestamp": NOW}
 
 
-def test_builders_make_letters_of_each_kind() -> None:
-    made: list[Letter] = [
-        task_result_letter(**ENDS, output="done", score=0.5, metrics={"duration_ms": 3}, depends_on=["TASK-0"]),
-        error_letter(**ENDS, code="BROKEN", message="it broke", retryable=True, retry_count=2),
-        needs_input_letter(**ENDS, requested_inputs=[{"id": "a", "type": "file", "description": "b"}], about="why"),
+def test_builders_create_letters_of_each_type() -> None:
+    created: list[Letter] = [
+        task_result_letter(**ENVELOPE, output="done", score=0.5, metrics={"duration_ms": 3}, depends_on=["TASK-0"]),
+        error_letter(**ENVELOPE, code="BROKEN", message="it broke", retryable=True, retry_count=2),
+        needs_input_letter(**ENVELOPE, requested_inputs=[{"id": "a", "type": "file", "description": "b"}], about="why"),
     ]
-    for letter in made:
+    for letter in created:
         assert read_letter(write_letter(letter)) == letter
         assert letter.protocol_version == "1.3"
         assert letter.timestamp == "2026-11-15T12:00:00.250000Z"
         assert letters.letter_time(letter) == NOW
-    assert made[0].depends_on == ("TASK-0",)
-    assert (made[1].retries, made[0].retries) == (2, 0)
+    assert created[0].depends_on == ("TASK-0",)
+    assert (created[1].retries, created[0].retries) == (2, 0)
 
 
-def test_an_answer_goes_back_to_whoever_asked_and_says_nothing_about_the_task() -> None:
+def test_answer_returns_to_sender_and_does_not_complete_task() -> None:
     request = needs_input_letter(
-        **ENDS, requested_inputs=[{"id": "a", "type": "string", "description": "b"}], message_id="m1", trace_id="t"
+        **ENVELOPE, requested_inputs=[{"id": "a", "type": "string", "description": "b"}], message_id="m1", trace_id="t"
     )
     answer = answer_letter(request, inputs={"a": "x"}, timestamp=NOW)
     assert (answer.sender_id, answer.recipient_id, answer.task_id) == ("ARCH", "CA", "TASK-1")
     assert (answer.in_reply_to, answer.trace_id) == ("m1", "t")
     assert answer.is_answer
     assert not answer.is_success
-    assert task_result_letter(**ENDS, output="done").is_success
+    assert task_result_letter(**ENVELOPE, output="done").is_success
 
 
-def test_a_letter_that_is_made_wrong_is_not_written() -> None:
+def test_invalid_letter_is_not_written() -> None:
     letter = letter_from(EXAMPLES["evaluated"])
     assert isinstance(letter, TaskResultLetter)
     for wrong in (
@@ -439,32 +442,34 @@ def test_a_letter_that_is_made_wrong_is_not_written() -> None:
 # --- ids -------------------------------------------------------------------------------------------------------------
 
 
-def test_a_letter_has_the_id_that_its_sender_gave_it() -> None:
-    assert letter_id(task_result_letter(**ENDS, output="x", message_id="01K4")) == "01K4"
+def test_message_id_is_letter_id() -> None:
+    assert letter_id(task_result_letter(**ENVELOPE, output="x", message_id="01K4")) == "01K4"
 
 
-def test_without_one_it_is_known_by_what_it_says_however_often_it_is_sent() -> None:
+def test_derived_id_ignores_retries_and_key_order() -> None:
     first = letter_from(EXAMPLES["complete"])
-    again = first.replace(retry_count=4, timestamp="2026-01-01T00:00:00Z", trace_id="other", context={"other": 1})
-    assert letter_id(first) == letter_id(again)
+    retry = first.replace(retry_count=4, timestamp="2026-01-01T00:00:00Z", trace_id="other", context={"other": 1})
+    assert letter_id(first) == letter_id(retry)
     assert len(letter_id(first)) == 64
-    turned = letter_from({**EXAMPLES["complete"], "payload": dict(reversed(EXAMPLES["complete"]["payload"].items()))})
-    assert letter_id(turned) == letter_id(first)
+    reordered = letter_from(
+        {**EXAMPLES["complete"], "payload": dict(reversed(EXAMPLES["complete"]["payload"].items()))}
+    )
+    assert letter_id(reordered) == letter_id(first)
 
 
 @pytest.mark.parametrize("path", ["sender_id", "recipient_id", "task_id", "payload.result.output"])
-def test_another_sender_recipient_task_or_payload_makes_another_letter(path: str) -> None:
+def test_derived_id_depends_on_sender_recipient_task_and_payload(path: str) -> None:
     changed = letter_from(with_field("complete", path, "OTHER"))
     assert letter_id(changed) != letter_id(letter_from(EXAMPLES["complete"]))
 
 
-def test_the_derived_id_stays_what_it_is() -> None:
+def test_derived_id_is_stable() -> None:
     assert letter_id(letter_from(EXAMPLES["complete"])) == (
         "6601cdb4a128da8a7a2a4ba13fc42ab5217d11cb9f5b949cb9740aa3cb495a0a"
     )
 
 
-def test_a_needs_input_letter_knows_its_inputs() -> None:
+def test_needs_input_letter_exposes_input_flags() -> None:
     letter = letter_from(EXAMPLES["needs_input"])
     assert isinstance(letter, NeedsInputLetter)
     first, second = letter.payload.requested_inputs

@@ -17,7 +17,7 @@ import pytest
 from aiohttp import FormData
 
 from dragoman.attachments import MAX_BYTES, ROUTE
-from tests.attachments.samples import PDF, REFUSED, TAKEN, TEXT, png
+from tests.attachments.samples import INVALID_FILES, PDF, TEXT, VALID_FILES, png
 from tests.server.conftest import ServerFixture, run_test_server
 from tests.server.raw import RawClient
 from tests.server.runs.conftest import RUNS, run_input, user
@@ -65,11 +65,11 @@ async def test_a_file_is_kept_under_a_name_of_ours_and_can_be_read_by_its_url(ch
         assert answer.headers["Content-Disposition"].startswith("inline; filename=")
 
 
-@pytest.mark.parametrize("mime_type", TAKEN)
+@pytest.mark.parametrize("mime_type", VALID_FILES)
 async def test_every_type_that_is_taken_is_served_as_itself(chat_server: ServerFixture, mime_type: str) -> None:
-    kept = await upload_file(chat_server, TAKEN[mime_type], "x", mime_type)
+    kept = await upload_file(chat_server, VALID_FILES[mime_type], "x", mime_type)
     async with chat_server.client.get(kept["url"]) as answer:
-        assert await answer.read() == TAKEN[mime_type]
+        assert await answer.read() == VALID_FILES[mime_type]
         assert answer.content_type == mime_type
         is_picture = mime_type.startswith("image/") and mime_type != "image/heic"  # which few browsers show
         assert answer.headers["Content-Disposition"].startswith("inline" if is_picture else "attachment")
@@ -117,10 +117,12 @@ def _body(parts: list[tuple[str, str | None, str | None, bytes]]) -> bytes:
 
 
 def _invalid_files() -> Iterator[Any]:
-    for name, data in REFUSED.items():
+    for name, data in INVALID_FILES.items():
         yield pytest.param(data, None, 415, "type_not_allowed", id=name)
-    yield pytest.param(REFUSED["html"], "image/png", 415, "type_not_allowed|type_mismatch", id="html as a picture")
-    yield pytest.param(REFUSED["svg"], "image/svg+xml", 415, "type_not_allowed", id="svg as itself")
+    yield pytest.param(
+        INVALID_FILES["html"], "image/png", 415, "type_not_allowed|type_mismatch", id="html as a picture"
+    )
+    yield pytest.param(INVALID_FILES["svg"], "image/svg+xml", 415, "type_not_allowed", id="svg as itself")
     yield pytest.param(png(), "image/jpeg", 415, "type_mismatch", id="png as jpeg")
     yield pytest.param(PDF, "text/plain", 415, "type_mismatch", id="pdf as text")
     yield pytest.param(b"", "image/png", 422, "empty_attachment", id="nothing")

@@ -14,8 +14,8 @@ from dragoman.entries import AGENT_TYPES, CONVERSATION_TYPES, GLOBAL_TYPES, Entr
 from dragoman.errors import CorruptDataError, FormatError, InputError, UnknownSessionError
 from dragoman.store import Store
 from dragoman.store.operation import Rows, operation
-from tests.entries.examples import EVERY
-from tests.entries.test_bridge import made_entries
+from tests.entries.examples import ALL_EXAMPLES
+from tests.entries.test_bridge import random_entries
 from tests.store.conftest import Clock, Place
 from tests.store.messages import said
 
@@ -34,7 +34,7 @@ async def changed(store: Store, sql: str, *arguments: Any) -> Rows:
 
 
 @one_store
-@given(st.lists(made_entries(), max_size=8))
+@given(st.lists(random_entries(), max_size=8))
 def test_every_entry_comes_back_with_every_field(store: Store, runner: asyncio.Runner, made: list[Entry]) -> None:
     async def law() -> None:
         place = f"job_{next(_numbers)}"
@@ -64,9 +64,9 @@ def test_every_entry_comes_back_with_every_field(store: Store, runner: asyncio.R
 
 async def test_the_examples_survive_closing_and_opening(shared_place: Place) -> None:
     async with shared_place.open() as store:
-        await store.entries.append("job_123", EVERY, create=True)
+        await store.entries.append("job_123", ALL_EXAMPLES, create=True)
     async with shared_place.open() as store:
-        assert [row.entry for row in await store.entries.read("job_123")] == EVERY
+        assert [row.entry for row in await store.entries.read("job_123")] == ALL_EXAMPLES
         assert (await store.verify()).is_sound
 
 
@@ -142,7 +142,7 @@ async def test_entries_go_with_their_session_and_a_fork_begins_without(store: St
     session = await store.create_session(user_id="u_1")
     await store.append(session.id, said("hello"))
     clock.move(hours=1)
-    await store.entries.append(session.id, EVERY)
+    await store.entries.append(session.id, ALL_EXAMPLES)
     assert (await store.get_session(session.id)).updated_at == clock.now, "something happened in it"
     fork = await store.fork(session.id)
     assert await store.entries.read(fork.id) == []
@@ -151,7 +151,7 @@ async def test_entries_go_with_their_session_and_a_fork_begins_without(store: St
 
 
 async def test_an_entry_that_was_damaged_is_never_served(store: Store) -> None:
-    await store.entries.append("job_1", EVERY, create=True)
+    await store.entries.append("job_1", ALL_EXAMPLES, create=True)
     await changed(store, "UPDATE entries SET entry_json = replace(entry_json, 'Found 5', 'Found 6') WHERE seq = 2")
     with pytest.raises(CorruptDataError, match="session job_1, entry 2"):
         await store.entries.conversation("job_1")

@@ -23,7 +23,7 @@ from dragoman.agent_framework import (
 )
 from dragoman.entries import Entry
 from dragoman.errors import FormatError, InputError, StoreUnusableError
-from tests.agent_framework.database import COLUMNS, DatabaseMessageStore, database, insert
+from tests.agent_framework.database import COLUMNS, DatabaseMessageStore, insert, open_database
 from tests.store.conftest import Place
 from tests.store.messages import answered, called, result, said
 
@@ -63,7 +63,7 @@ def ours(place: Place) -> Iterator[DragomanMessageStore]:
 @pytest.fixture
 def theirs() -> Iterator[Any]:
     """The store of the specification's example, over the standard library's SQLite."""
-    connection = database()
+    connection = open_database()
     yield DatabaseMessageStore(connection)
     connection.close()
 

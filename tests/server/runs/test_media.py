@@ -13,12 +13,12 @@ import msgspec
 import pytest
 
 from dragoman.message import AudioBlock
-from tests.attachments.samples import HEIC, TAKEN, png
+from tests.attachments.samples import HEIC, VALID_FILES, png
 from tests.attachments.supabase_server import KEY, SupabaseServer
 from tests.server.conftest import ServerFixture, run_test_server
 from tests.server.runs.conftest import RUNS, SSE, post_run, run_input, user
 
-MP3 = TAKEN["audio/mpeg"]
+MP3 = VALID_FILES["audio/mpeg"]
 
 
 async def upload_file(server: ServerFixture, data: bytes, declared: str, name: str) -> dict[str, Any]:
