@@ -1,4 +1,4 @@
-"""Record the cassettes: send the requests of ``tests/recorded.py`` to real servers and store the responses.
+"""Record the cassettes: send the requests of ``tests/recordings.py`` to real servers and store the responses.
 
     llama.cpp    the real server, around the model of scripts/local_model.py: OpenAI chat and Responses, Anthropic
     aimock       a server for tests that speaks the wires whose own servers run nowhere but at their providers
@@ -32,8 +32,8 @@ from urllib.parse import urlsplit
 import msgspec
 
 from dragoman import dialects
-from tests import recorded
-from tests.recorded import Cassette, Received, Sent
+from tests import recordings
+from tests.recordings import Cassette, CassetteRequest, CassetteResponse
 
 ROOT: Final = Path(__file__).resolve().parent.parent
 HEADERS: Final = ("content-type", "retry-after")
@@ -148,16 +148,18 @@ def _address(process: subprocess.Popen[str]) -> str:
 def record(dialect: str, name: str, server: Server) -> None:
     """Send a request, and write the cassette."""
     endpoint = ENDPOINTS[dialect]
-    path = endpoint.stream_path if name.endswith(recorded.STREAMED) else endpoint.reply_path
-    wire = recorded.sent(dialect, name)
+    path = endpoint.stream_path if name.endswith(recordings.STREAMED) else endpoint.reply_path
+    wire = recordings.make_request(dialect, name)
     response = send_request(f"{dialect}/{name}", server.address, path, wire)
-    cassette = Cassette(server=server.title, request=Sent(method="POST", path=path, body=wire), response=response)
-    file = recorded.CASSETTES / dialect / f"{name}.json"
+    cassette = Cassette(
+        server=server.title, request=CassetteRequest(method="POST", path=path, body=wire), response=response
+    )
+    file = recordings.CASSETTES / dialect / f"{name}.json"
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_text(json.dumps(msgspec.to_builtins(cassette), indent=1, ensure_ascii=False) + "\n", "utf-8")
 
 
-def send_request(seed: str, address: str, path: str, wire: Any) -> Received:
+def send_request(seed: str, address: str, path: str, wire: Any) -> CassetteResponse:
     """Send a request, and return the response as stored on a cassette."""
     connection = http.client.HTTPConnection(urlsplit(address).netloc, timeout=60)
     connection.request("POST", path, json.dumps(wire), {"content-type": "application/json"})
@@ -170,11 +172,11 @@ def send_request(seed: str, address: str, path: str, wire: Any) -> Received:
         frames = list(parse_frames(data))
         payloads = tuple(frame[1].decode() for frame in frames)
         frame_texts = tuple(base64.b64encode(frame[0]).decode() for frame in frames)
-        return Received(status=response.status, headers=headers, frames=frame_texts, payloads=payloads)
+        return CassetteResponse(status=response.status, headers=headers, frames=frame_texts, payloads=payloads)
     text = stabilize(data.decode(), seed)
     if "event-stream" in kind or "ndjson" in kind:
-        return Received(status=response.status, headers=headers, lines=tuple(text.splitlines(keepends=True)))
-    return Received(status=response.status, headers=headers, body=json.loads(text))
+        return CassetteResponse(status=response.status, headers=headers, lines=tuple(text.splitlines(keepends=True)))
+    return CassetteResponse(status=response.status, headers=headers, body=json.loads(text))
 
 
 def parse_frames(data: bytes) -> Iterator[tuple[bytes, bytes]]:
@@ -214,21 +216,21 @@ def record_all(folder: Path) -> None:
     with llama_cpp(folder) as real, aimock(folder) as mock:
         for dialect in dialects.callable_names():
             endpoint = ENDPOINTS[dialect]
-            for old in (recorded.CASSETTES / dialect).glob("*.json"):
+            for old in (recordings.CASSETTES / dialect).glob("*.json"):
                 old.unlink()
-            for scene in recorded.SCENES:
+            for scene in recordings.SCENES:
                 if scene == "thinking" and not endpoint.shows_thinking:
                     continue
-                for name in (scene, scene + recorded.STREAMED):
+                for name in (scene, scene + recordings.STREAMED):
                     record(dialect, name, real if endpoint.server == "llama.cpp" else mock)
-            print(f"{dialect}: {', '.join(recorded.names_of(dialect))}")
+            print(f"{dialect}: {', '.join(recordings.cassette_names(dialect))}")
 
 
 def write_golden() -> None:
     """Write the golden files from the cassettes."""
-    recorded.GOLDEN.mkdir(exist_ok=True)
+    recordings.GOLDEN.mkdir(exist_ok=True)
     for dialect in dialects.callable_names():
-        (recorded.GOLDEN / f"{dialect}.json").write_bytes(recorded.golden(dialect))
+        (recordings.GOLDEN / f"{dialect}.json").write_bytes(recordings.golden(dialect))
 
 
 def main() -> None:

@@ -1,4 +1,4 @@
-"""The tests, which use compiled modules: a process without them compiles everything it imports, a second of CPU for each."""
+"""The tests. They write bytecode: without it, each process compiles all its imports, which takes a second of CPU time."""
 
 import os
 import sys

@@ -1,6 +1,6 @@
 """Location of recorded data and temporary files, selection and order of the tests, and hypothesis profiles.
 
-The default run samples what is exhaustive; ``make test-full`` (``DRAGOMAN_TESTS=full``) runs all of it.
+The default run samples exhaustive tests; ``make test-full`` (``DRAGOMAN_TESTS=full``) runs all cases.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _MEMORY_BYTES = 4 * 1024**3
 
 
 def _has_room(folder: Path) -> bool:
-    """Whether a folder can hold the files of the tests, and programs in it can be executed."""
+    """Return whether a folder has space for the files of the tests, and programs in it can be executed."""
     if not os.access(folder, os.W_OK):
         return False
     system = os.statvfs(folder)
@@ -53,7 +53,7 @@ def _has_room(folder: Path) -> bool:
 
 
 if not IS_FULL and "TMPDIR" not in os.environ and MEMORY.is_dir() and _has_room(MEMORY):
-    os.environ["TMPDIR"] = tempfile.tempdir = str(MEMORY)  # a sync costs nothing there; long tests use the disk
+    os.environ["TMPDIR"] = tempfile.tempdir = str(MEMORY)  # fsync is free in memory; long tests use the disk
 
 if weights := find_weights():
     os.environ[WEIGHTS_VARIABLE] = str(weights)  # tests change the data directory, and no test fetches the weights
@@ -68,7 +68,7 @@ if not IS_FULL:
 
 
 def scale(default: int, full: int) -> int:
-    """The size of an exhaustive test: smaller in the default run than in the full run."""
+    """Return the size of an exhaustive test: smaller in the default run than in the full run."""
     return full if IS_FULL else default
 
 
@@ -83,7 +83,7 @@ settings.load_profile(os.environ.get("DRAGOMAN_HYPOTHESIS", "default"))
 
 
 def pytest_sessionstart(session: pytest.Session) -> None:
-    """Let a worker send only what the end of the run prints."""
+    """Make a worker send only the reports that the end of the run prints."""
     worker_messages.shorten(session.config)
 
 
@@ -111,13 +111,13 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def pytest_collection_finish() -> None:
-    """Collect garbage as usual, but not among the modules and the tests."""
+    """Enable garbage collection again, except for modules and tests."""
     gc.freeze()
     gc.enable()
 
 
 def _is_selected(item: pytest.Item) -> bool:
-    """Whether the default run contains a test: the hash of its id decides."""
+    """Return whether the default run contains a test: the hash of its id decides."""
     if IS_FULL:
         return True
     one_of = math.prod(mark.args[0] for mark in item.iter_markers("sampled"))
@@ -129,7 +129,7 @@ def suites() -> Path:
     """Third-party test data, read in place and never copied."""
     folder = CORPUS / "suites"
     if not folder.is_dir():
-        pytest.skip(f"no test suites at {folder}; DRAGOMAN_CORPUS names another place")
+        pytest.skip(f"no test suites at {folder}; set DRAGOMAN_CORPUS to another folder")
     return folder
 
 

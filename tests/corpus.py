@@ -62,8 +62,8 @@ def records(
                 yield name, json.loads(entry.line)
 
 
-def recorded_dialects() -> list[str]:
-    """The names of the dialects as recorded traffic has them."""
+def dialect_names() -> list[str]:
+    """Return the names of the dialects in recorded traffic."""
     return list(_index())
 
 

@@ -61,7 +61,7 @@ def result(call_id: str) -> Message:
     return Message("01HZ003", "sess_1", Role.TOOL, content, MessageMetadata(parent_tool_use_id=call_id), NOW)
 
 
-def test_a_reply_becomes_a_valid_message() -> None:
+def test_reply_becomes_valid_message() -> None:
     message = adapter("anthropic:claude-sonnet-4-6").from_wire_response(ANSWER, CONTEXT)
     assert check(message) == ()
     assert message.metadata.model == "anthropic:claude-sonnet-4-6"
@@ -71,34 +71,34 @@ def test_a_reply_becomes_a_valid_message() -> None:
 def test_tool_ids_resolve_across_provider_swaps() -> None:
     ids = ToolIds()
     home = adapter("anthropic:claude-sonnet-4-6", ids)
-    spoken = home.from_wire_response(ANSWER, CONTEXT)
-    history = [user(TextBlock("Summarize README.md")), spoken, result(spoken.content[2].id)]
-    spelled = {}
+    answer = home.from_wire_response(ANSWER, CONTEXT)
+    history = [user(TextBlock("Summarize README.md")), answer, result(answer.content[2].id)]
+    wires = {}
     for model in ("openai:gpt-5", "mistral:mistral-large-2512", "gemini:gemini-2.5-pro", "ollama:llama-3.3-70b"):
         away = adapter(model, ids)
         wire = away.to_wire(history, options=Options(max_output_tokens=5)).wire
         assert "EqQB" not in json.dumps(wire)
         assert "I need the file." not in json.dumps(wire)
         assert "Project Foo" in json.dumps(wire)
-        spelled[model] = json.dumps(wire)
-        assert json.dumps(away.to_wire(history, options=Options(max_output_tokens=5)).wire) == spelled[model]
-    assert spelled["openai:gpt-5"].count("call_") >= 2
-    nine = ids.to_provider_id("mistral", spoken.content[2].id)
-    assert len(nine) == 9
-    assert spelled["mistral:mistral-large-2512"].count(f'"{nine}"') == 2  # the call and its result
-    # Back home, the provider gets its own signature and its own id again.
+        wires[model] = json.dumps(wire)
+        assert json.dumps(away.to_wire(history, options=Options(max_output_tokens=5)).wire) == wires[model]
+    assert wires["openai:gpt-5"].count("call_") >= 2
+    mistral_id = ids.to_provider_id("mistral", answer.content[2].id)
+    assert len(mistral_id) == 9
+    assert wires["mistral:mistral-large-2512"].count(f'"{mistral_id}"') == 2  # the call and its result
+    # Back at the first provider, its own signature and its own id are sent again.
     wire = home.to_wire(history).wire
     assert wire["messages"][1]["content"] == ANSWER["content"]
     assert wire["messages"][2]["content"][0]["tool_use_id"] == "toolu_01ABC"
 
 
-def test_a_result_matches_its_call_without_the_id_map() -> None:
-    spoken = adapter("anthropic:claude-sonnet-4-6").from_wire_response(ANSWER, CONTEXT)
-    wire = adapter("anthropic:claude-sonnet-4-6", ToolIds()).to_wire([spoken, result(spoken.content[2].id)]).wire
+def test_result_matches_its_call_without_id_map() -> None:
+    message = adapter("anthropic:claude-sonnet-4-6").from_wire_response(ANSWER, CONTEXT)
+    wire = adapter("anthropic:claude-sonnet-4-6", ToolIds()).to_wire([message, result(message.content[2].id)]).wire
     assert wire["messages"][1]["content"][0]["tool_use_id"] == "toolu_01ABC"
 
 
-def test_a_foreign_tool_id_is_kept_only_where_the_provider_accepts_it() -> None:
+def test_foreign_tool_id_is_sent_only_if_the_provider_accepts_it() -> None:
     answer = {
         "model": "m",
         "choices": [
@@ -125,26 +125,26 @@ def test_a_foreign_tool_id_is_kept_only_where_the_provider_accepts_it() -> None:
 
 
 def test_repeated_provider_ids_become_unique_call_ids() -> None:
-    home = adapter("anthropic:claude-sonnet-4-6")
+    adapter_of_call = adapter("anthropic:claude-sonnet-4-6")
     later = RequestContext(session_id="sess_1", message_id="01HZ009", created_at=NOW)
-    first, second = (home.from_wire_response(ANSWER, context).content[2] for context in (CONTEXT, later))
+    first, second = (adapter_of_call.from_wire_response(ANSWER, context).content[2] for context in (CONTEXT, later))
     assert first.id != second.id
-    assert first == home.from_wire_response(ANSWER, CONTEXT).content[2]
+    assert first == adapter_of_call.from_wire_response(ANSWER, CONTEXT).content[2]
     assert [ulid_time_ms(call.id.removeprefix("tu_")) for call in (first, second)] == [NOW.timestamp() * 1000] * 2
 
 
 def test_reply_fields_are_not_sent_in_the_next_request() -> None:
     home = adapter("anthropic:claude-sonnet-4-6")
-    spoken = home.from_wire_response({**ANSWER, "container": {"id": "container_1"}}, CONTEXT)
-    assert "container_1" in str(spoken.metadata.provider_raw)
-    wire = home.to_wire([spoken, result(spoken.content[2].id)]).wire
+    message = home.from_wire_response({**ANSWER, "container": {"id": "container_1"}}, CONTEXT)
+    assert "container_1" in str(message.metadata.provider_raw)
+    wire = home.to_wire([message, result(message.content[2].id)]).wire
     assert wire["messages"][0] == {"role": "assistant", "content": ANSWER["content"]}
 
 
-def test_a_growing_prompt_keeps_its_prefix() -> None:
+def test_longer_history_has_the_same_prompt_prefix() -> None:
     ids = ToolIds()
-    spoken = adapter("anthropic:claude-sonnet-4-6", ids).from_wire_response(ANSWER, CONTEXT)
-    history = [user(TextBlock("One.")), spoken, result(spoken.content[2].id), user(TextBlock("Two."))]
+    message = adapter("anthropic:claude-sonnet-4-6", ids).from_wire_response(ANSWER, CONTEXT)
+    history = [user(TextBlock("One.")), message, result(message.content[2].id), user(TextBlock("Two."))]
     for model in ("openai:gpt-5", "mistral:mistral-large-2512"):
         wires = [adapter(model, ids).to_wire(history[:count]).wire for count in (1, 3, 4)]
         lists = [wire.get("messages") or wire.get("input") for wire in wires]
@@ -152,7 +152,7 @@ def test_a_growing_prompt_keeps_its_prefix() -> None:
             assert longer[: len(shorter)] == shorter
 
 
-def test_a_loss_on_a_critical_message_raises() -> None:
+def test_loss_on_critical_message_raises() -> None:
     critical = SPOKEN.replace(critical=True)
     thought = Message(
         "01HZ002", "sess_1", Role.ASSISTANT, (ThinkingBlock("hm", "sig"), TextBlock("Hi.")), critical, NOW
@@ -162,7 +162,7 @@ def test_a_loss_on_a_critical_message_raises() -> None:
     assert caught.value.loss.block_type == "thinking"
 
 
-def test_a_reply_streams_as_events() -> None:
+def test_reply_streams_as_events() -> None:
     stream = (
         b'event: message_start\ndata: {"type":"message_start","message":{"model":"m","usage":{"input_tokens":1,"output_tokens":0}}}\n\n'
         b'data: {"type":"content_block_start","index":0,"content_block":{"type":"text","text":""}}\n\n'
@@ -184,22 +184,22 @@ def test_a_reply_streams_as_events() -> None:
     assert reply.content == (TextBlock("Hé"),)
 
 
-def test_the_estimate_increases_with_the_prompt() -> None:
-    ask = adapter("openai:gpt-5").estimate_input_tokens
-    empty = ask([])
+def test_token_estimate_increases_with_prompt() -> None:
+    estimate = adapter("openai:gpt-5").estimate_input_tokens
+    empty = estimate([])
     assert empty < 10
-    assert 70 < ask([user(TextBlock("one two three four five. " * 12))]) - empty < 90
+    assert 70 < estimate([user(TextBlock("one two three four five. " * 12))]) - empty < 90
     call = Message("01HZ002", "s", Role.ASSISTANT, (ToolUseBlock("tu_1", "f", {"a": "b" * 40}),), SPOKEN, NOW)
-    assert ask([call]) > 10
+    assert estimate([call]) > 10
 
 
-def stream_events(spoken_to: Adapter, *parts: bytes) -> list[StreamEvent]:
+def stream_events(source: Adapter, *parts: bytes) -> list[StreamEvent]:
     async def chunks() -> AsyncIterator[bytes]:
         for part in parts:
             yield part
 
     async def events() -> list[StreamEvent]:
-        return [event async for event in spoken_to.stream_response(chunks(), CONTEXT)]
+        return [event async for event in source.stream_response(chunks(), CONTEXT)]
 
     return asyncio.run(events())
 
@@ -212,19 +212,19 @@ REASON = b'data: {"id":"c","model":"m","choices":[{"index":0,"delta":{},"finish_
 DONE = b"data: [DONE]\n\n"
 
 
-def test_ids_of_streamed_calls_are_learned_like_those_of_whole_replies() -> None:
-    spoken_to = adapter("groq:llama-3.3-70b-versatile")
-    reply = fold(stream_events(spoken_to, CHUNK, REASON, DONE))
+def test_ids_of_streamed_calls_are_learned_like_ids_of_whole_replies() -> None:
+    source = adapter("groq:llama-3.3-70b-versatile")
+    reply = fold(stream_events(source, CHUNK, REASON, DONE))
     assert reply.fault is None
     call = reply.content[1]
     assert isinstance(call, ToolUseBlock)
-    assert spoken_to.ids.entries == (("groq", call.id, "call_7"),)
-    assert spoken_to.make_message(reply, CONTEXT).content[1].id == call.id
-    wire = spoken_to.to_wire([spoken_to.make_message(reply, CONTEXT), result(call.id)]).wire
+    assert source.ids.entries == (("groq", call.id, "call_7"),)
+    assert source.make_message(reply, CONTEXT).content[1].id == call.id
+    wire = source.to_wire([source.make_message(reply, CONTEXT), result(call.id)]).wire
     assert wire["messages"][1]["tool_call_id"] == "call_7"
 
 
-def test_a_stream_is_read_with_the_quirks_of_its_provider(caplog: pytest.LogCaptureFixture) -> None:
+def test_stream_is_read_with_provider_quirks(caplog: pytest.LogCaptureFixture) -> None:
     assert fold(stream_events(adapter("ollama-openai:llama3.2"), CHUNK, DONE)).fault is None
     assert caplog.records == []
     cut = fold(stream_events(adapter("groq:llama-3.3-70b-versatile"), CHUNK, DONE))
@@ -233,7 +233,7 @@ def test_a_stream_is_read_with_the_quirks_of_its_provider(caplog: pytest.LogCapt
     assert (record.session_id, record.message_id, record.code) == ("sess_1", "01HZ002", "stream_incomplete")
 
 
-def test_a_request_is_written_with_the_quirks_of_its_provider(caplog: pytest.LogCaptureFixture) -> None:
+def test_request_is_written_with_provider_quirks(caplog: pytest.LogCaptureFixture) -> None:
     options = Options(max_output_tokens=5, user="ann")
     written = adapter("mistral:mistral-large-2512").to_wire([user(TextBlock("Hi."))], options=options)
     assert written.wire["max_tokens"] == 5
@@ -243,18 +243,24 @@ def test_a_request_is_written_with_the_quirks_of_its_provider(caplog: pytest.Log
     assert [record.session_id for record in caplog.records] == ["sess_1"]
 
 
-def test_reasoning_is_only_sent_to_its_own_provider_even_within_one_dialect() -> None:
-    spoken = {"role": "assistant", "content": "Hi.", "reasoning_content": "hm", "refusal": None}
-    spoken["tool_calls"] = [
+def test_reasoning_is_sent_only_to_its_own_provider_within_a_dialect() -> None:
+    wire_message = {"role": "assistant", "content": "Hi.", "reasoning_content": "hm", "refusal": None}
+    wire_message["tool_calls"] = [
         {"id": "c1", "type": "function", "function": {"name": "f", "arguments": "{}"}, "x": {"s": 1}}
     ]
-    answer = {"id": "c", "model": "m", "choices": [{"index": 0, "finish_reason": "tool_calls", "message": spoken}]}
+    answer = {
+        "id": "c",
+        "model": "m",
+        "choices": [{"index": 0, "finish_reason": "tool_calls", "message": wire_message}],
+    }
     home = adapter("deepseek:deepseek-chat")
     message = home.from_wire_response(answer, CONTEXT)
-    answered = [message, result(message.content[-1].id)]  # type: ignore[union-attr]
-    assert home.to_wire(answered).wire["messages"][0] == spoken
-    abroad = adapter("mistral:mistral-large-2512").to_wire(answered)
-    (call,) = abroad.wire["messages"][0].pop("tool_calls")
-    assert abroad.wire["messages"][0] == {"role": "assistant", "content": "Hi."}
+    history = [message, result(message.content[-1].id)]  # type: ignore[union-attr]
+    assert home.to_wire(history).wire["messages"][0] == wire_message
+    written = adapter("mistral:mistral-large-2512").to_wire(history)
+    (call,) = written.wire["messages"][0].pop("tool_calls")
+    assert written.wire["messages"][0] == {"role": "assistant", "content": "Hi."}
     assert set(call) == {"id", "type", "function"}
-    assert [(loss.block_type, loss.reason) for loss in abroad.losses] == [("thinking", "reasoning of another provider")]
+    assert [(loss.block_type, loss.reason) for loss in written.losses] == [
+        ("thinking", "reasoning of another provider")
+    ]

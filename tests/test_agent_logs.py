@@ -1,4 +1,4 @@
-"""Session files of coding agents are read as the conversation that they contain."""
+"""Tests of session files of coding agents, which are read as conversations."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def result(number: int) -> list[dict[str, Any]]:
     return [{"type": "tool_result", "tool_use_id": f"toolu_{number}", "content": f"result {number}"}]
 
 
-def test_results_of_parallel_calls_belong_to_the_conversation(tmp_path: Path) -> None:
+def test_results_of_parallel_calls_belong_to_conversation(tmp_path: Path) -> None:
     request = read(
         tmp_path / "s.jsonl",
         {"type": "summary", "summary": "Files", "leafUuid": "u6"},
@@ -86,7 +86,7 @@ def test_results_of_parallel_calls_belong_to_the_conversation(tmp_path: Path) ->
     ]
 
 
-def test_rewound_branches_and_workers_are_left_out_and_compactions_are_not(tmp_path: Path) -> None:
+def test_rewound_branches_and_workers_are_dropped_and_summaries_are_not(tmp_path: Path) -> None:
     boundary = {"type": "system", "subtype": "compact_boundary", "uuid": "c1", "parentUuid": None, "sessionId": "s1"}
     request = read(
         tmp_path / "s.jsonl",
@@ -111,35 +111,35 @@ def test_rewound_branches_and_workers_are_left_out_and_compactions_are_not(tmp_p
     ]
 
 
-def test_the_file_of_a_worker_is_a_conversation(tmp_path: Path) -> None:
+def test_worker_file_is_a_conversation(tmp_path: Path) -> None:
     worker = turn("w1", None, "Search.", isSidechain=True), turn("w2", "w1", text("Found."), "m", isSidechain=True)
     assert summary(read(tmp_path / "agent-1.jsonl", *worker)) == ["user: Search.", "assistant: Found."]
 
 
 # --- Codex -----------------------------------------------------------------------------------------------------------
 
-ASKED = {"type": "message", "role": "user", "content": [{"type": "input_text", "text": "List."}]}
-CALLED = {"type": "function_call", "name": "shell", "arguments": "{}", "call_id": "call_1"}
-RETURNED = {"type": "function_call_output", "call_id": "call_1", "output": "a.txt"}
-ANSWERED = {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "One file."}]}
+QUESTION = {"type": "message", "role": "user", "content": [{"type": "input_text", "text": "List."}]}
+CALL = {"type": "function_call", "name": "shell", "arguments": "{}", "call_id": "call_1"}
+CALL_OUTPUT = {"type": "function_call_output", "call_id": "call_1", "output": "a.txt"}
+ANSWER = {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "One file."}]}
 
 
 def record(kind: str, payload: dict[str, Any]) -> dict[str, Any]:
     return {"timestamp": "2026-01-01T00:00:00Z", "type": kind, "payload": payload}
 
 
-def test_a_session_of_codex_is_its_items(tmp_path: Path) -> None:
+def test_codex_session_is_read_from_its_items(tmp_path: Path) -> None:
     reasoning = {"type": "reasoning", "summary": [{"type": "summary_text", "text": "Hm."}], "encrypted_content": "x"}
     request = read(
         tmp_path / "rollout-1.jsonl",
         record("session_meta", {"id": "t1", "base_instructions": {"text": "Be brief."}}),
         record("turn_context", {"model": "gpt-5.1-codex"}),
         record("event_msg", {"type": "user_message", "message": "List."}),
-        *(record("response_item", item) for item in (ASKED, reasoning, CALLED, RETURNED)),
+        *(record("response_item", item) for item in (QUESTION, reasoning, CALL, CALL_OUTPUT)),
         record("response_item", {"type": "ghost_snapshot", "ghost_commit": {}}),
         record("news", {"headline": "x"}),
         record("compacted", {"message": "So far: one file."}),
-        record("response_item", ANSWERED),
+        record("response_item", ANSWER),
     )
     assert request.model == "gpt-5.1-codex"
     assert summary(request) == [
@@ -152,9 +152,9 @@ def test_a_session_of_codex_is_its_items(tmp_path: Path) -> None:
     ]
 
 
-def test_an_early_session_of_codex_is_its_lines(tmp_path: Path) -> None:
+def test_early_codex_session_is_read_from_its_lines(tmp_path: Path) -> None:
     head = {"id": "t1", "timestamp": "2025-05-01T00:00:00Z", "instructions": "Be brief."}
-    lines = [head, ASKED, {"record_type": "state"}, CALLED, RETURNED, ANSWERED]
+    lines = [head, QUESTION, {"record_type": "state"}, CALL, CALL_OUTPUT, ANSWER]
     assert summary(read(tmp_path / "rollout-1.jsonl", *lines)) == [
         "system: Be brief.",
         "user: List.",
@@ -183,7 +183,7 @@ MESSAGES = [
     },
     {"id": "m4", "type": "gemini", "content": "One file."},
 ]
-SAID = [
+EXPECTED = [
     "user: List.",
     "assistant: **Look**\nI look., calls list_directory",
     "tool: returns a.txt",
@@ -191,16 +191,16 @@ SAID = [
 ]
 
 
-def test_a_session_of_gemini_cli_is_replayed(tmp_path: Path) -> None:
-    wrong = [{"id": "m5", "type": "user", "content": "No."}, {"id": "m6", "type": "gemini", "content": "Sorry."}]
-    lines = [HEAD, *MESSAGES, *wrong, {"$rewindTo": "m5"}, {"$set": {"summary": "Files"}}]
-    assert summary(read(tmp_path / "session-1.jsonl", *lines)) == SAID
+def test_gemini_cli_session_is_replayed(tmp_path: Path) -> None:
+    rewound = [{"id": "m5", "type": "user", "content": "No."}, {"id": "m6", "type": "gemini", "content": "Sorry."}]
+    lines = [HEAD, *MESSAGES, *rewound, {"$rewindTo": "m5"}, {"$set": {"summary": "Files"}}]
+    assert summary(read(tmp_path / "session-1.jsonl", *lines)) == EXPECTED
 
 
-def test_an_early_session_of_gemini_cli_is_one_document(tmp_path: Path) -> None:
+def test_early_gemini_cli_session_is_one_document(tmp_path: Path) -> None:
     messages = [message for number, message in enumerate(MESSAGES) if number != 1]
     path = tmp_path / "session-1.json"
-    assert summary(read(path, {**HEAD, "messages": messages})) == SAID
+    assert summary(read(path, {**HEAD, "messages": messages})) == EXPECTED
     path.write_text(json.dumps({**HEAD, "messages": messages}, indent=2), "utf-8")
     with conversion.open_source(path) as source:
         assert source.why == "a session of Gemini CLI"
@@ -209,12 +209,12 @@ def test_an_early_session_of_gemini_cli_is_one_document(tmp_path: Path) -> None:
 # --- opencode --------------------------------------------------------------------------------------------------------
 
 
-def test_an_export_of_opencode_is_its_parts(tmp_path: Path) -> None:
-    done = {"status": "completed", "input": {"command": "ls"}, "output": "a.txt", "title": "ls"}
+def test_opencode_export_is_read_from_its_parts(tmp_path: Path) -> None:
+    state = {"status": "completed", "input": {"command": "ls"}, "output": "a.txt", "title": "ls"}
     parts = [
         {"type": "step-start"},
         {"type": "reasoning", "text": "Hm."},
-        {"type": "tool", "tool": "bash", "callID": "call_1", "state": done},
+        {"type": "tool", "tool": "bash", "callID": "call_1", "state": state},
         {"type": "step-finish", "tokens": {}},
         {"type": "step-start"},
         {"type": "text", "text": "One file."},
@@ -236,12 +236,12 @@ def test_an_export_of_opencode_is_its_parts(tmp_path: Path) -> None:
 # --- files -----------------------------------------------------------------------------------------------------------
 
 
-def test_a_session_without_messages_is_an_error(tmp_path: Path) -> None:
+def test_session_without_messages_is_rejected(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="Codex has no messages"):
         read(tmp_path / "rollout-1.jsonl", record("session_meta", {"id": "t1"}), record("turn_context", {}))
 
 
-def test_a_session_file_is_repaired_into_another_file_only(tmp_path: Path) -> None:
+def test_session_file_is_repaired_only_into_another_file(tmp_path: Path) -> None:
     path = tmp_path / "s.jsonl"
     read(path, turn("u1", None, "Look."), turn("u2", "u1", call(1), "msg_1"), turn("u3", "u2", "Stop."))
     before = path.read_bytes()

@@ -1,4 +1,4 @@
-"""Catalog: providers and models by name."""
+"""Tests of the catalog: providers and models by name."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from dragoman.catalog import AdapterCapabilities, Catalog, catalog_from_toml, ro
 from dragoman.errors import FormatError, UnknownModelError
 from tests.conftest import CORPUS
 
-SIGNED_IN_OTHERWISE = ("vertex", "bedrock", "chatgpt-codex", "github-copilot", "github-copilot-responses")
+WITHOUT_KEY_VARIABLE = ("vertex", "bedrock", "chatgpt-codex", "github-copilot", "github-copilot-responses")
 ROWS = """
 [providers.acme]
 title = "Acme"
@@ -37,7 +37,7 @@ def acme() -> Catalog:
     return catalog_from_toml(ROWS)
 
 
-def test_the_specification_s_models_have_rows() -> None:
+def test_models_of_the_specification_have_rows() -> None:
     rows = catalog.builtin()
     for model_id in (
         "anthropic:claude-sonnet-4-6",
@@ -82,47 +82,47 @@ def test_built_in_rows_are_consistent() -> None:
         assert 0 < capabilities.max_output_tokens <= capabilities.max_context_tokens, model.id
         assert bool(capabilities.accepted_image_media_types) == capabilities.supports_images, model.id
     for provider in rows.providers.values():
-        assert provider.runs_locally or provider.key_variables or provider.key in SIGNED_IN_OTHERWISE, provider.key
+        assert provider.runs_locally or provider.key_variables or provider.key in WITHOUT_KEY_VARIABLE, provider.key
         assert not (provider.runs_locally and provider.key_variables)
         assert set(provider.quirks) <= set(getattr(dialects.load(provider.dialect), "QUIRKS", ())), provider.key
 
 
-def test_every_quirk_has_a_meaning_and_a_dialect_that_reads_it() -> None:
+def test_every_quirk_is_described_and_read_by_a_dialect() -> None:
     read = {quirk for name in dialects.callable_names() for quirk in getattr(dialects.load(name), "QUIRKS", ())}
     assert read == set(catalog.QUIRKS)
 
 
-def test_everybody_who_was_recorded_has_a_row_in_the_dialect_of_the_record() -> None:
+def test_every_recorded_provider_has_a_row_in_its_dialect() -> None:
     rows = catalog.builtin()
-    homes = {urlsplit(row.base_url).hostname: row.key for row in rows.providers.values() if row.base_url}
-    spoken = dialects.names_in_recordings()
-    for record in recorded():
-        if spoken[record.dialect] not in dialects.callable_names():
+    provider_of_host = {urlsplit(row.base_url).hostname: row.key for row in rows.providers.values() if row.base_url}
+    dialect_of_name = dialects.names_in_recordings()
+    for record in read_records():
+        if dialect_of_name[record.dialect] not in dialects.callable_names():
             continue
-        name = record.provider if record.provider != "other" else homes[record.host]
-        row = rows.provider(name, spoken[record.dialect])
-        assert row.dialect == spoken[record.dialect]
+        name = record.provider if record.provider != "other" else provider_of_host[record.host]
+        row = rows.provider(name, dialect_of_name[record.dialect])
+        assert row.dialect == dialect_of_name[record.dialect]
 
 
 class Record(msgspec.Struct, frozen=True):
-    """The fields of a record that say who answered."""
+    """The fields of a record that identify the provider."""
 
     dialect: str
     provider: str
     host: str | None = None
 
 
-def recorded() -> Iterator[Record]:
+def read_records() -> Iterator[Record]:
     decoder = msgspec.json.Decoder(Record)
     files = sorted(CORPUS.glob("*.jsonl.gz"))
     if not files:
-        pytest.skip(f"no recorded traffic at {CORPUS}; DRAGOMAN_CORPUS names another place")
+        pytest.skip(f"no recorded traffic at {CORPUS}; set DRAGOMAN_CORPUS to another folder")
     for file in files:
         with gzip.open(file) as lines:
             yield from map(decoder.decode, lines)
 
 
-def test_who_can_be_spoken_to_in_two_dialects_has_two_rows_and_one_name() -> None:
+def test_provider_with_two_dialects_has_two_rows_and_one_name() -> None:
     rows = catalog.builtin()
     assert rows.provider("xai").dialect == "openai_responses"
     assert rows.provider("xai", "openai_chat").key == "xai-chat"
@@ -132,18 +132,18 @@ def test_who_can_be_spoken_to_in_two_dialects_has_two_rows_and_one_name() -> Non
         rows.provider("xai", "gemini")
 
 
-def test_a_name_of_several_providers_is_an_error_that_names_them() -> None:
-    two = "".join(
+def test_ambiguous_provider_name_raises_and_lists_the_candidates() -> None:
+    text = "".join(
         f"[providers.{key}]\ntitle = 'A'\ndialect = '{dialect}'\naliases = ['ann']\n"
         for key, dialect in (("a", "anthropic"), ("b", "gemini"))
     )
-    rows = catalog_from_toml(two)
+    rows = catalog_from_toml(text)
     assert rows.provider("ann", "gemini").key == "b"
     with pytest.raises(UnknownModelError, match=r"several.*Known are a, b"):
         rows.provider("ann")
 
 
-def test_a_model_is_found_by_its_id_and_by_its_aliases(acme: Catalog) -> None:
+def test_model_is_found_by_id_and_aliases(acme: Catalog) -> None:
     assert acme.model("acme:rocket") == acme.model("rocket")
     assert acme.model("rocket").capabilities == AdapterCapabilities(
         supports_thinking=True, supports_images=True, max_context_tokens=1000
@@ -164,26 +164,26 @@ def test_a_model_is_found_by_its_id_and_by_its_aliases(acme: Catalog) -> None:
         ("acme:other", False),
     ],
 )
-def test_a_dated_snapshot_is_its_model_and_nothing_else_is(acme: Catalog, name: str, declared: bool) -> None:
+def test_dated_snapshot_has_the_row_of_its_model(acme: Catalog, name: str, declared: bool) -> None:
     model = acme.model(name)
     assert model.is_declared is declared
     assert model.id == name
     assert model.capabilities.supports_thinking is (declared and "mini" not in name)
 
 
-def test_a_model_without_a_row_gets_cautious_answers(acme: Catalog) -> None:
+def test_model_without_row_has_default_capabilities(acme: Catalog) -> None:
     assert acme.model("acme:other").capabilities == AdapterCapabilities(supports_images=True, max_context_tokens=1000)
 
 
 @pytest.mark.parametrize(
-    ("name", "says"), [("nope", "provider:model"), ("acme:", "provider:model"), ("b:c", "Known are acme")]
+    ("name", "expected"), [("nope", "provider:model"), ("acme:", "provider:model"), ("b:c", "Known are acme")]
 )
-def test_an_unknown_name_is_an_error_that_helps(acme: Catalog, name: str, says: str) -> None:
-    with pytest.raises(UnknownModelError, match=says):
+def test_unknown_model_name_raises_with_a_hint(acme: Catalog, name: str, expected: str) -> None:
+    with pytest.raises(UnknownModelError, match=expected):
         acme.model(name)
 
 
-def test_rows_are_laid_over_the_built_in_ones_field_by_field() -> None:
+def test_own_rows_replace_built_in_rows_field_by_field() -> None:
     own = rows_from_toml(ROWS + '\n[models."anthropic:claude-sonnet-4-6"]\nmax_output_tokens = 7\n')
     rows = catalog.builtin().overlay(own)
     assert rows.model("rocket").provider == "acme"
@@ -192,7 +192,7 @@ def test_rows_are_laid_over_the_built_in_ones_field_by_field() -> None:
 
 
 @pytest.mark.parametrize(
-    ("rows", "says"),
+    ("rows", "expected"),
     [
         ("[providers.a]\ndialect = 'x'", r"providers\.a.*title"),
         ("[providers.a]\ntitle = 'A'\ndialect = 'x'\nurl = 'y'", "unknown field `url`"),
@@ -215,13 +215,13 @@ def test_rows_are_laid_over_the_built_in_ones_field_by_field() -> None:
         (ROWS + "[models.'acme:']", "provider:model"),
     ],
 )
-def test_a_wrong_row_is_refused_with_its_place(rows: str, says: str) -> None:
-    with pytest.raises(FormatError, match=says) as caught:
+def test_invalid_row_is_rejected_with_its_location(rows: str, expected: str) -> None:
+    with pytest.raises(FormatError, match=expected) as caught:
         catalog_from_toml(rows)
     assert caught.value.code == "invalid_catalog"
 
 
-def test_what_runs_locally_is_free_and_nothing_else_is() -> None:
+def test_only_local_models_are_free() -> None:
     rows = catalog.builtin()
     assert rows.is_free("ollama:anything")
     assert rows.is_free("local:smollm2-135m")

@@ -1,4 +1,4 @@
-"""The command line, run as a user runs it."""
+"""Tests of the command line, run as a user runs it."""
 
 from __future__ import annotations
 
@@ -36,12 +36,12 @@ def _environment() -> dict[str, str]:
     return {**os.environ, "COLUMNS": "140", "NO_COLOR": "1"}
 
 
-def written(file: Path, messages: tuple[dragoman.Message, ...]) -> Path:
+def write_messages(file: Path, messages: tuple[dragoman.Message, ...]) -> Path:
     file.write_bytes(b"".join(dragoman.encode(message) + b"\n" for message in messages))
     return file
 
 
-def test_help_lists_every_command_and_what_it_does() -> None:
+def test_help_lists_commands_and_version() -> None:
     done = run_program("--help")
     assert done.returncode == 0
     for command in ("tour", "check", "price"):
@@ -50,28 +50,30 @@ def test_help_lists_every_command_and_what_it_does() -> None:
     assert run_program("--version").stdout.strip() == dragoman.__version__
 
 
-def test_the_help_of_convert_names_every_format() -> None:
+def test_convert_help_names_every_format() -> None:
     text = run("convert", "--help").stdout
     assert [name for name in formats.writable() if not re.search(rf"\b{name}\b", text)] == []
 
 
-def commands(of: App = app, before: tuple[str, ...] = ()) -> list[tuple[str, ...]]:
-    """Every command, those of a family with its name before theirs."""
+def commands(group: App = app, prefix: tuple[str, ...] = ()) -> list[tuple[str, ...]]:
+    """Return every command; a command of a group has the name of the group before it."""
     paths = []
-    for name in (name for name in of if not name.startswith("-")):
-        path = (*before, name)
-        paths += commands(of[name], path) or [path]
+    for name in (name for name in group if not name.startswith("-")):
+        path = (*prefix, name)
+        paths += commands(group[name], path) or [path]
     return paths
 
 
 @pytest.mark.parametrize("command", commands(), ids=" ".join)
-def test_help_names_every_argument_and_shows_no_default_that_means_nothing(command: tuple[str, ...]) -> None:
+def test_help_names_every_argument_and_omits_empty_defaults(command: tuple[str, ...]) -> None:
     text = run(*command, "--help").stdout
     assert re.search(r"\[ARGS|\[default: (\(\)|False|None)\]", text) is None
-    assert re.search(r"^│ \*? *[A-Z]+ --", text, flags=re.MULTILINE) is None  # an argument is not an option as well
+    assert (
+        re.search(r"^│ \*? *[A-Z]+ --", text, flags=re.MULTILINE) is None
+    )  # an argument is not listed as an option too
 
 
-def test_the_tour_shows_the_format_at_work() -> None:
+def test_tour_prints_every_step() -> None:
     done = run_program("tour")
     assert done.returncode == 0
     assert done.stderr == ""
@@ -89,19 +91,19 @@ def test_the_tour_shows_the_format_at_work() -> None:
     assert "0.000654" in done.stdout
 
 
-def test_the_example_conversation_breaks_no_rule() -> None:
+def test_example_conversation_breaks_no_rule() -> None:
     assert dragoman.check(example_conversation()) == ()
 
 
-def test_a_good_file_is_good(tmp_path: Path) -> None:
-    done = run("check", written(tmp_path / "good.jsonl", example_conversation()))
+def test_check_accepts_a_valid_file(tmp_path: Path) -> None:
+    done = run("check", write_messages(tmp_path / "good.jsonl", example_conversation()))
     assert done.returncode == 0
     assert "4 messages, 0 violations" in done.stdout
 
 
-def test_a_broken_file_is_reported_and_repaired_elsewhere(tmp_path: Path) -> None:
+def test_check_reports_an_invalid_file_and_repairs_into_another(tmp_path: Path) -> None:
     messages = example_conversation()
-    broken = written(tmp_path / "broken.jsonl", (*messages[:2], messages[3]))
+    broken = write_messages(tmp_path / "broken.jsonl", (*messages[:2], messages[3]))
     before = broken.read_bytes()
     done = run("check", broken, "--repair-to", tmp_path / "mended.jsonl")
     assert done.returncode == 1
@@ -113,7 +115,7 @@ def test_a_broken_file_is_reported_and_repaired_elsewhere(tmp_path: Path) -> Non
     assert broken.read_bytes() == before
 
 
-def test_a_json_array_is_read_too_and_its_unknown_parts_are_kept(tmp_path: Path) -> None:
+def test_check_reads_a_json_array_and_preserves_unknown_parts(tmp_path: Path) -> None:
     first, *rest = [dragoman.encode(message) for message in example_conversation()]
     newer = first.replace(b'"content":[', b'"content":[{"type":"hologram", "x":1e2},')
     file = tmp_path / "array.json"
@@ -122,9 +124,9 @@ def test_a_json_array_is_read_too_and_its_unknown_parts_are_kept(tmp_path: Path)
     assert (tmp_path / "out.jsonl").read_bytes().startswith(newer)
 
 
-def test_what_cannot_be_read_is_one_line_and_exit_code_2(tmp_path: Path) -> None:
+def test_unreadable_file_is_one_error_line_with_exit_code_2(tmp_path: Path) -> None:
     good = dragoman.encode(example_conversation()[0])
-    for content, says in [
+    for content, expected in [
         (good + b"\n" + good[:-9], "line 2"),
         (good.replace(b'"text":"Summarize README.md"', b'"text":7'), "$.content[0].text"),
         (b"[1]", "item 0"),
@@ -133,7 +135,7 @@ def test_what_cannot_be_read_is_one_line_and_exit_code_2(tmp_path: Path) -> None
         (tmp_path / "bad.jsonl").write_bytes(content)
         done = run("check", tmp_path / "bad.jsonl")
         assert done.returncode == 2
-        assert says in done.stderr
+        assert expected in done.stderr
         assert done.stderr.count("\n") == 1
         assert "Traceback" not in done.stderr
     assert run("check", tmp_path / "absent.jsonl").returncode == 2
@@ -144,7 +146,7 @@ def test_what_cannot_be_read_is_one_line_and_exit_code_2(tmp_path: Path) -> None
     assert run("check", tmp_path).returncode == 2
 
 
-def test_a_receipt_is_printed_for_an_id_and_for_an_alias() -> None:
+def test_price_prints_a_receipt_for_ids_and_aliases() -> None:
     done = run(
         "price", "anthropic:claude-sonnet-4-6", "--input-tokens", "8", "--output-tokens", "42", "--at", "2026-05-08"
     )
@@ -154,7 +156,7 @@ def test_a_receipt_is_printed_for_an_id_and_for_an_alias() -> None:
     assert "total" in run("price", "local", "--output-tokens", "9").stdout
 
 
-def test_prices_of_one_s_own_go_over_the_built_in_ones(tmp_path: Path) -> None:
+def test_own_prices_replace_built_in_prices(tmp_path: Path) -> None:
     file = tmp_path / "prices.yaml"
     file.write_text(
         'pricing_version: "mine"\nmodels:\n  openai:gpt-5: {input_per_mtok_usd: 7, output_per_mtok_usd: 9}\n'
@@ -162,14 +164,14 @@ def test_prices_of_one_s_own_go_over_the_built_in_ones(tmp_path: Path) -> None:
     done = run("price", "openai:gpt-5", "--input-tokens", "1000000", "--prices", file)
     assert "+mine" in done.stdout
     assert "7 / million" in done.stdout
-    for content, says in [
+    for content, expected in [
         ("[1]", "price file"),
         ("a: [", "YAML"),
         ("pricing_version: x\nmodels: {a:b: {}}", "price file"),
     ]:
         file.write_text(content)
         bad = run("price", "openai:gpt-5", "--prices", file)
-        assert (bad.returncode, says in bad.stderr, bad.stderr.count("\n")) == (2, True, 1), bad.stderr
+        assert (bad.returncode, expected in bad.stderr, bad.stderr.count("\n")) == (2, True, 1), bad.stderr
     file.write_bytes(b"\xff\xfe\xfd")
     assert run("price", "openai:gpt-5", "--prices", file).returncode == 2
     own = tmp_path / "prices.json"
@@ -179,7 +181,7 @@ def test_prices_of_one_s_own_go_over_the_built_in_ones(tmp_path: Path) -> None:
     assert "7 / million" in run("price", "me:mine", "--input-tokens", "5", "--prices", own).stdout
 
 
-def test_an_unknown_model_is_an_error_that_helps() -> None:
+def test_unknown_model_is_an_error_with_a_hint() -> None:
     done = run("price", "nope")
     assert done.returncode == 2
     assert "provider:model" in done.stderr
@@ -195,7 +197,7 @@ def test_an_unknown_model_is_an_error_that_helps() -> None:
         ({"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}, "utf-8"),
     ],
 )
-def test_an_output_without_utf_8_is_no_error(variables: dict[str, str], encoding: str) -> None:
+def test_output_without_utf_8_is_supported(variables: dict[str, str], encoding: str) -> None:
     environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")} | variables
     done = subprocess.run(
         [sys.executable, "-m", "dragoman", "tour"], capture_output=True, env=environment, timeout=60, check=False
@@ -204,14 +206,24 @@ def test_an_output_without_utf_8_is_no_error(variables: dict[str, str], encoding
     assert done.stdout.decode(encoding)
 
 
-def test_help_imports_nothing_that_only_some_commands_need() -> None:
-    heavy = ("textual", "aiohttp", "apsw", "psycopg", "xllamacpp", "mcp", "keyring", "opentelemetry", "genai_prices")
-    rooms = ("dragoman.store", "dragoman.turn", "dragoman.tui", "dragoman.client", "dragoman.dialects")
+def test_help_imports_no_modules_of_single_commands() -> None:
+    libraries = (
+        "textual",
+        "aiohttp",
+        "apsw",
+        "psycopg",
+        "xllamacpp",
+        "mcp",
+        "keyring",
+        "opentelemetry",
+        "genai_prices",
+    )
+    packages = ("dragoman.store", "dragoman.turn", "dragoman.tui", "dragoman.client", "dragoman.dialects")
     code = (
         "import sys; sys.argv = ['dragoman', '--help']\n"
         "from dragoman.cli import main\n"
         "try: main()\n"
-        f"finally: print(sorted(name for name in {(*heavy, *rooms, 'rich.markdown', 'asyncio')} if name in sys.modules))"
+        f"finally: print(sorted(name for name in {(*libraries, *packages, 'rich.markdown', 'asyncio')} if name in sys.modules))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
     assert done.stdout.splitlines()[-1] == "[]"

@@ -1,4 +1,4 @@
-"""``dragoman local`` and ``dragoman completion``, as a user runs them."""
+"""Tests of ``dragoman local`` and ``dragoman completion``, run as a user runs them."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_copied_weights_are_installed_verified_and_removed(tmp_path: Path) -> No
     assert not file.exists()
 
 
-def test_offline_the_command_says_how_to_get_the_weights(tmp_path: Path) -> None:
+def test_install_offline_explains_how_to_get_the_weights(tmp_path: Path) -> None:
     done = run("local", "install", "--force", folder=tmp_path)
     assert done.returncode == 2
     assert "there is no connection to it" in done.stderr
@@ -52,7 +52,7 @@ def test_offline_the_command_says_how_to_get_the_weights(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
-def test_the_completion_script_names_every_command(shell: str, tmp_path: Path) -> None:
+def test_completion_script_names_every_command(shell: str, tmp_path: Path) -> None:
     done = run("completion", shell, folder=tmp_path)
     assert done.returncode == 0, done.stderr
     for command in ("serve", "ask", "local", "completion", "resend", "--store"):
@@ -71,13 +71,13 @@ def test_bash_completes_commands_and_options(tmp_path: Path) -> None:
     script.write_text(run("completion", "bash", folder=tmp_path).stdout)
     complete = 'source "$1"; COMP_WORDS=("${@:2}"); COMP_CWORD=$(($# - 2)); COMPREPLY=(); _dragoman; printf "%s\\n" "${COMPREPLY[@]}"'
 
-    def offers(*words: str) -> set[str]:
+    def complete_words(*words: str) -> set[str]:
         command = ["bash", "--norc", "-c", complete, "bash", str(script), *words]
         return set(subprocess.run(command, capture_output=True, text=True, check=True).stdout.split())
 
-    assert {"sessions", "search", "serve", "send"} & offers("dragoman", "se") == {"sessions", "search", "serve"}
-    assert offers("dragoman", "local", "") >= {"install", "status", "remove"}
-    assert "--log-level" in offers("dragoman", "serve", "--lo")
+    assert {"sessions", "search", "serve", "send"} & complete_words("dragoman", "se") == {"sessions", "search", "serve"}
+    assert complete_words("dragoman", "local", "") >= {"install", "status", "remove"}
+    assert "--log-level" in complete_words("dragoman", "serve", "--lo")
 
 
 def test_completion_is_installed_in_the_home_folder(tmp_path: Path) -> None:

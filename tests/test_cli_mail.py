@@ -1,4 +1,4 @@
-"""``dragoman letter`` and ``dragoman mail``, run as a user runs them."""
+"""Tests of ``dragoman letter`` and ``dragoman mail``, run as a user runs them."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ class Home:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        kept = {name: value for name, value in os.environ.items() if name in ("PATH", "LANG", "SYSTEMROOT")}
+        inherited = {name: value for name, value in os.environ.items() if name in ("PATH", "LANG", "SYSTEMROOT")}
         self.environment = {
-            **kept,
+            **inherited,
             "HOME": str(folder),
             "COLUMNS": "200",
             "NO_COLOR": "1",
@@ -61,13 +61,13 @@ def home(tmp_path: Path) -> Home:
 # --- letter ----------------------------------------------------------------------------------------------------------
 
 
-def test_a_letter_is_valid_and_has_an_id(home: Home) -> None:
+def test_valid_letter_is_printed_with_its_id(home: Home) -> None:
     done = home.run("letter", "validate", "-", stdin=COMPLETE)
     assert done.returncode == 0
     assert done.stdout.startswith(b"valid: task_result 6601cdb4")
 
 
-def test_everything_that_is_wrong_is_printed_with_its_place(home: Home) -> None:
+def test_every_error_of_a_letter_is_printed_with_its_location(home: Home) -> None:
     file = home.folder / "wrong.json"
     file.write_text(json.dumps({**EXAMPLES["complete"], "task_id": "task 1", "payload": {"status": "done"}}))
     done = home.run("letter", "validate", file)
@@ -75,15 +75,15 @@ def test_everything_that_is_wrong_is_printed_with_its_place(home: Home) -> None:
     lines = done.stdout.decode().splitlines()
     assert [line.split()[1] for line in lines[:-1]] == ["$.task_id:", "$.payload.result:", "$.payload.status:"]
     assert lines[-1] == "not valid [invalid_letter]"
-    told = home.json("letter", "validate", file)
-    assert (told["valid"], told["letters"][0]["code"], len(told["letters"][0]["errors"])) == (
+    report = home.json("letter", "validate", file)
+    assert (report["valid"], report["letters"][0]["code"], len(report["letters"][0]["errors"])) == (
         False,
         "invalid_letter",
         3,
     )
 
 
-def test_several_letters_stand_on_a_line_each(home: Home) -> None:
+def test_several_letters_are_one_per_line(home: Home) -> None:
     lines = [json.dumps(EXAMPLES["basic"]), "not JSON", json.dumps({**EXAMPLES["error"], "priority": 1})]
     done = home.run("letter", "validate", "-", stdin="\n".join(lines))
     assert done.returncode == 1
@@ -93,53 +93,60 @@ def test_several_letters_stand_on_a_line_each(home: Home) -> None:
     assert out.endswith("3 letters, 1 of them not valid\n")
 
 
-def test_a_file_that_is_not_there_cannot_be_looked_at(home: Home) -> None:
+def test_missing_file_is_exit_code_2(home: Home) -> None:
     done = home.run("letter", "validate", home.folder / "nothing.json")
     assert (done.returncode, done.stdout) == (2, b"")
 
 
-def test_the_schema_is_printed(home: Home) -> None:
+def test_schema_is_printed(home: Home) -> None:
     assert json.loads(home.run("letter", "schema").stdout) == letter_schema()
 
 
 # --- mail ------------------------------------------------------------------------------------------------------------
 
 
-def result(**fields: Any) -> bytes:
-    given = {"sender_id": "CA", "recipient_id": "ARCH", "task_id": "T-1", "timestamp": WHEN, "output": "done", **fields}
-    return write_letter(task_result_letter(**given))
+def make_result(**fields: Any) -> bytes:
+    values = {
+        "sender_id": "CA",
+        "recipient_id": "ARCH",
+        "task_id": "T-1",
+        "timestamp": WHEN,
+        "output": "done",
+        **fields,
+    }
+    return write_letter(task_result_letter(**values))
 
 
-def test_a_letter_is_sent_once_and_seen_without_being_taken(home: Home) -> None:
-    assert home.json("mail", "send", "-", stdin=result(message_id="m1"))["is_new"]
-    again = home.run("mail", "send", "-", stdin=result(message_id="m1"))
+def test_letter_is_sent_once_and_listing_does_not_receive_it(home: Home) -> None:
+    assert home.json("mail", "send", "-", stdin=make_result(message_id="m1"))["is_new"]
+    again = home.run("mail", "send", "-", stdin=make_result(message_id="m1"))
     assert again.stdout == b"already sent to ARCH: m1\n"
     (box,) = home.json("mail", "inbox")["mailboxes"]
     assert (box["recipient_id"], box["ready"]) == ("ARCH", 1)
-    (seen,) = home.json("mail", "inbox", "ARCH")["letters"]
-    assert (seen["letter_id"], seen["state"], seen["letter"]["task_id"]) == ("m1", "ready", "T-1")
-    assert home.json("mail", "inbox", "--task", "T-1")["letters"] == [seen]
-    shown = home.run("mail", "inbox", "ARCH").stdout.decode()
-    assert "CA → ARCH  T-1  task_result  success: done" in shown
+    (listed,) = home.json("mail", "inbox", "ARCH")["letters"]
+    assert (listed["letter_id"], listed["state"], listed["letter"]["task_id"]) == ("m1", "ready", "T-1")
+    assert home.json("mail", "inbox", "--task", "T-1")["letters"] == [listed]
+    output = home.run("mail", "inbox", "ARCH").stdout.decode()
+    assert "CA → ARCH  T-1  task_result  success: done" in output
     assert home.json("mail", "inbox", "--team", "other")["mailboxes"] == []
 
 
-def test_what_is_no_letter_is_not_sent(home: Home) -> None:
+def test_invalid_letter_is_not_sent(home: Home) -> None:
     done = home.run("mail", "send", "-", stdin=json.dumps({**EXAMPLES["complete"], "type": "done"}))
     assert done.returncode == 2
     assert done.stderr.decode().rstrip().endswith("[unknown_letter_type]")
     assert home.run("mail", "inbox").stdout == b"no mail\n"
 
 
-def test_what_was_given_up_is_listed_with_its_reason_and_sent_again(home: Home) -> None:
-    async def give_up() -> None:
+def test_dead_letter_is_listed_with_reason_and_resent(home: Home) -> None:
+    async def reject_letter() -> None:
         async with open_store(home.url) as store:
             mail = Mail(store)
-            await mail.send(result(message_id="m1"))
+            await mail.send(make_result(message_id="m1"))
             (delivery,) = await mail.receive("ARCH")
             await delivery.nack("it cannot be done", error_class="not_retryable")
 
-    asyncio.run(give_up())
+    asyncio.run(reject_letter())
     (dead,) = home.json("mail", "dead")["dead_letters"]
     assert (dead["letter_id"], dead["reason"], dead["error"]) == ("m1", "not_retryable", "it cannot be done")
     assert "raw" not in dead
@@ -151,7 +158,7 @@ def test_what_was_given_up_is_listed_with_its_reason_and_sent_again(home: Home) 
     assert missing.stderr.decode().rstrip().endswith("[letter_not_found]")
 
 
-def test_a_secret_is_stars_wherever_it_is_looked_at(home: Home) -> None:
+def test_secret_is_masked_in_every_listing(home: Home) -> None:
     request = needs_input_letter(
         sender_id="CA",
         recipient_id="HUMAN",
@@ -162,8 +169,8 @@ def test_a_secret_is_stars_wherever_it_is_looked_at(home: Home) -> None:
     )
     answer = answer_letter(request, inputs={"api_key": SECRET}, output=f"it is {SECRET}", timestamp=WHEN)
     outputs = [home.run("mail", "send", "-", stdin=write_letter(letter)) for letter in (request, answer)]
-    for asked in (("inbox", "CA"), ("inbox", "--task", "T-1", "--json"), ("dead", "--json")):
-        outputs.append(home.run("mail", *asked))
+    for arguments in (("inbox", "CA"), ("inbox", "--task", "T-1", "--json"), ("dead", "--json")):
+        outputs.append(home.run("mail", *arguments))
     assert all(SECRET.encode() not in done.stdout + done.stderr for done in outputs)
     assert b'"api_key":"***"' in outputs[3].stdout
     for file in home.folder.rglob("*"):
@@ -171,23 +178,23 @@ def test_a_secret_is_stars_wherever_it_is_looked_at(home: Home) -> None:
             assert SECRET.encode() not in file.read_bytes(), file
 
 
-def test_what_arrives_is_shown_as_it_arrives(home: Home) -> None:
-    home.run("mail", "send", "-", stdin=result(message_id="before"))
+def test_watch_prints_letters_on_arrival(home: Home) -> None:
+    home.run("mail", "send", "-", stdin=make_result(message_id="before"))
     with subprocess.Popen(
         [COMMAND, "mail", "watch", "ARCH", "--json"], env=home.environment, stdout=subprocess.PIPE
-    ) as watching:
-        assert watching.stdout is not None
+    ) as process:
+        assert process.stdout is not None
         seen: list[str] = []
         for number in range(200):
-            home.run("mail", "send", "-", stdin=result(message_id=f"m{number}"))
-            if os.get_blocking(watching.stdout.fileno()):
-                os.set_blocking(watching.stdout.fileno(), False)
-            lines = watching.stdout.readlines()
+            home.run("mail", "send", "-", stdin=make_result(message_id=f"m{number}"))
+            if os.get_blocking(process.stdout.fileno()):
+                os.set_blocking(process.stdout.fileno(), False)
+            lines = process.stdout.readlines()
             seen += [json.loads(line)["letter_id"] for line in lines]
             if len(seen) >= 2:
                 break
-        watching.send_signal(signal.SIGINT)
-        watching.wait(timeout=60)
+        process.send_signal(signal.SIGINT)
+        process.wait(timeout=60)
     assert "before" not in seen
     assert seen == [f"m{int(seen[0][1:]) + step}" for step in range(len(seen))]
-    assert watching.returncode == 130
+    assert process.returncode == 130

@@ -1,4 +1,4 @@
-"""Which store a command works on when nobody names one."""
+"""Tests of the store that a command uses by default."""
 
 from __future__ import annotations
 
@@ -11,9 +11,7 @@ from dragoman.cli.options import open_store_at, resolve_store_url
 from dragoman.errors import SettingsError
 
 
-def test_the_configuration_file_names_the_store_unless_somebody_does(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_configuration_file_names_the_default_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("DRAGOMAN_STORE", raising=False)
     monkeypatch.delenv("DRAGOMAN_CONFIG", raising=False)
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
@@ -25,25 +23,23 @@ def test_the_configuration_file_names_the_store_unless_somebody_does(
     file.chmod(0o600)
     assert resolve_store_url(None) == "postgresql://localhost/chats"
     assert resolve_store_url("mine.db") == "sqlite:///mine.db"
-    elsewhere = tmp_path / "other.toml"
-    elsewhere.write_text('store = "notes.db"\n')
-    elsewhere.chmod(0o600)
-    monkeypatch.setenv("DRAGOMAN_CONFIG", str(elsewhere))
+    other = tmp_path / "other.toml"
+    other.write_text('store = "notes.db"\n')
+    other.chmod(0o600)
+    monkeypatch.setenv("DRAGOMAN_CONFIG", str(other))
     assert resolve_store_url(None) == "sqlite:///notes.db"
 
 
-def test_the_environment_or_the_configuration_file_makes_a_store_strict(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_environment_or_configuration_file_makes_store_strict(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("DRAGOMAN_CONFIG", raising=False)
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
 
     def is_strict() -> bool:
-        async def looked() -> bool:
+        async def read_strict() -> bool:
             async with open_store_at("memory:") as store:
                 return store.strict
 
-        return asyncio.run(looked())
+        return asyncio.run(read_strict())
 
     assert not is_strict()
     file = tmp_path / "dragoman" / "config.toml"

@@ -1,4 +1,4 @@
-"""Cost, other prices, the trace and evaluations on the command line, run as a user runs it."""
+"""Tests of cost, reprice, trace and evaluate on the command line, run as a user runs them."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ SONNET = {"model": "anthropic:claude-sonnet-4-6", "provider": "anthropic"}
 
 @pytest.fixture
 def file(tmp_path: Path) -> Path:
-    """A store in which two people spent something on three days."""
+    """A store in which two users have costs on three days."""
     path = tmp_path / "store.db"
 
     async def fill(store: Store) -> None:
@@ -61,7 +61,7 @@ def file(tmp_path: Path) -> Path:
 # --- cost ------------------------------------------------------------------------------------------------------------
 
 
-def test_cost_is_added_up_and_drawn_day_by_day(file: Path) -> None:
+def test_cost_is_summed_and_drawn_per_day(file: Path) -> None:
     done = run("cost", store=file, env={"COLUMNS": "80"})
     assert (done.returncode, done.stderr) == (0, "")
     lines = done.stdout.splitlines()
@@ -91,13 +91,15 @@ def test_cost_is_added_up_and_drawn_day_by_day(file: Path) -> None:
         (("--session", "sess_1", "--model", "nobody:knows"), "0", []),
     ],
 )
-def test_cost_can_be_asked_for_by_program(file: Path, options: tuple[str, ...], total: str, groups: list[Any]) -> None:
-    found = run_json("cost", *options, store=file)
-    assert Decimal(found["total_usd"]) == Decimal(total)
-    assert sorted((one["group"] for one in found["totals"]), key=lambda name: name or "") == groups
+def test_cost_is_printed_as_json_for_every_filter(
+    file: Path, options: tuple[str, ...], total: str, groups: list[Any]
+) -> None:
+    report = run_json("cost", *options, store=file)
+    assert Decimal(report["total_usd"]) == Decimal(total)
+    assert sorted((total_row["group"] for total_row in report["totals"]), key=lambda name: name or "") == groups
 
 
-def test_nothing_costs_nothing(tmp_path: Path) -> None:
+def test_store_without_usage_has_no_cost(tmp_path: Path) -> None:
     with_store(tmp_path / "store.db", lambda store: store.create_session())
     assert run("cost", store=tmp_path / "store.db").stdout == "no usage\n"
     assert run("reprice", store=tmp_path / "store.db").stdout == "no usage\n"
@@ -128,12 +130,12 @@ def test_reprice_shows_the_difference_and_writes_nothing(file: Path, prices: Pat
     assert run_json("cost", store=file) == before
 
 
-def test_reprice_keeps_the_new_amounts_beside_the_old_ones(file: Path, prices: Path) -> None:
+def test_reprice_keep_stores_new_amounts_beside_old_amounts(file: Path, prices: Path) -> None:
     before = run_json("cost", store=file)
-    found = run_json("reprice", "--prices", prices, "--keep", store=file)
-    version = found["prices_version"]
+    report = run_json("reprice", "--prices", prices, "--keep", store=file)
+    version = report["prices_version"]
     assert version.endswith("+now")
-    assert found["was"] == ["then"]
+    assert report["was"] == ["then"]
     assert run_json("cost", store=file) == before
     after = run_json("cost", "--prices-version", version, store=file)
     assert Decimal(after["total_usd"]) == Decimal("6.25")
@@ -146,46 +148,51 @@ def test_reprice_keeps_the_new_amounts_beside_the_old_ones(file: Path, prices: P
 
 
 @pytest.fixture
-def unpriced(tmp_path: Path) -> Path:
-    """A store with an answer that has a price, and one that has none."""
+def store_with_unpriced_reply(tmp_path: Path) -> Path:
+    """A store with one priced reply and one without a price."""
     path = tmp_path / "unpriced.db"
     odd = {"model": "odd:model", "provider": "odd", "user_id": "ada"}
-    none = usage("0").replace(cost_usd=None, pricing_version=UNPRICED)
+    unpriced_usage = usage("0").replace(cost_usd=None, pricing_version=UNPRICED)
 
     async def fill(store: Store) -> None:
         await store.create_session("sess_1", user_id="ada")
         priced = answered("Done", **SONNET, usage=usage("3"), user_id="ada")
-        await store.append("sess_1", [at(1, said("x")), at(1, priced), at(2, answered("y", **odd, usage=none))])
+        await store.append(
+            "sess_1", [at(1, said("x")), at(1, priced), at(2, answered("y", **odd, usage=unpriced_usage))]
+        )
 
     with_store(path, fill)
     return path
 
 
-def test_what_has_no_price_is_shown_apart_and_never_as_zero_dollars(unpriced: Path) -> None:
-    shown = run("cost", "--by", "model", store=unpriced).stdout
-    assert "$3.00 for 2 replies" in shown
-    assert "not included: 1 reply without a price" in shown
-    assert "$0.00" not in shown
-    assert ["odd:model", "1", "1,000,000", "0", "0", "unpriced"] in [line.split() for line in shown.splitlines()]
-    assert "$3.00 + 1 unpriced" in run("stats", store=unpriced).stdout
-    found = run_json("cost", store=unpriced)
-    assert (found["total_usd"], found["unpriced"]) == ("3", 1)
-    page = run("show", "sess_1", store=unpriced).stdout
+def test_unpriced_reply_is_listed_separately_and_never_as_zero(store_with_unpriced_reply: Path) -> None:
+    output = run("cost", "--by", "model", store=store_with_unpriced_reply).stdout
+    assert "$3.00 for 2 replies" in output
+    assert "not included: 1 reply without a price" in output
+    assert "$0.00" not in output
+    assert ["odd:model", "1", "1,000,000", "0", "0", "unpriced"] in [line.split() for line in output.splitlines()]
+    assert "$3.00 + 1 unpriced" in run("stats", store=store_with_unpriced_reply).stdout
+    report = run_json("cost", store=store_with_unpriced_reply)
+    assert (report["total_usd"], report["unpriced"]) == ("3", 1)
+    page = run("show", "sess_1", store=store_with_unpriced_reply).stdout
     assert "tokens · unpriced" in page
     assert "$0.00" not in page
 
 
-def test_an_amount_that_nobody_knows_is_null_for_programs(unpriced: Path) -> None:
-    odd = run_json("cost", "--model", "odd:model", store=unpriced)
+def test_unknown_amount_is_null_in_json(store_with_unpriced_reply: Path) -> None:
+    odd = run_json("cost", "--model", "odd:model", store=store_with_unpriced_reply)
     assert (odd["total_usd"], odd["unpriced"]) == (None, 1)
-    assert [one["cost_usd"] for one in (*odd["totals"], *odd["days"])] == [None, None]
-    both = run_json("cost", "--by", "user", store=unpriced)
-    assert [(one["cost_usd"], one["unpriced"]) for one in both["totals"]] == [("3", 1)]
-    counted = {one["group"]: (one["cost_usd"], one["unpriced"]) for one in run_json("stats", store=unpriced)["totals"]}
-    assert counted == {"odd:model": (None, 1), SONNET["model"]: ("3", 0)}
+    assert [row["cost_usd"] for row in (*odd["totals"], *odd["days"])] == [None, None]
+    both = run_json("cost", "--by", "user", store=store_with_unpriced_reply)
+    assert [(row["cost_usd"], row["unpriced"]) for row in both["totals"]] == [("3", 1)]
+    totals = {
+        row["group"]: (row["cost_usd"], row["unpriced"])
+        for row in run_json("stats", store=store_with_unpriced_reply)["totals"]
+    }
+    assert totals == {"odd:model": (None, 1), SONNET["model"]: ("3", 0)}
 
 
-def test_no_number_is_cut_where_the_terminal_is_narrow(tmp_path: Path) -> None:
+def test_numbers_are_not_cut_in_a_narrow_terminal(tmp_path: Path) -> None:
     many = usage("123456789.123456").replace(
         input_tokens=987_654_321_012, output_tokens=987_654_321_012, cached_input_tokens=987_654_321_012
     )
@@ -196,52 +203,56 @@ def test_no_number_is_cut_where_the_terminal_is_narrow(tmp_path: Path) -> None:
 
     with_store(tmp_path / "store.db", fill)
     for command in ("cost", "stats", "reprice"):
-        shown = run(command, store=tmp_path / "store.db", env={"COLUMNS": "80"}).stdout
-        assert "$123,456,789.123456" in shown
-        assert "…" not in shown
-        table = shown[shown.index("\nmodel ") :].strip().split("\n\n")[0].splitlines()[1:]
+        output = run(command, store=tmp_path / "store.db", env={"COLUMNS": "80"}).stdout
+        assert "$123,456,789.123456" in output
+        assert "…" not in output
+        table = output[output.index("\nmodel ") :].strip().split("\n\n")[0].splitlines()[1:]
         assert "".join(line.split()[0] for line in table) == SONNET["model"]
         if command != "reprice":
             assert table[0].split()[1:] == ["1", *["987,654,321,012"] * 3, "$123,456,789.123456"]
 
 
-def test_reprice_shows_unpriced_where_an_amount_is_unknown(unpriced: Path, prices: Path, tmp_path: Path) -> None:
-    shown = run("reprice", "--prices", prices, store=unpriced).stdout
-    rows = {line.split()[0]: line.split()[1:] for line in shown.splitlines() if line}
+def test_reprice_shows_unpriced_where_an_amount_is_unknown(
+    store_with_unpriced_reply: Path, prices: Path, tmp_path: Path
+) -> None:
+    output = run("reprice", "--prices", prices, store=store_with_unpriced_reply).stdout
+    rows = {line.split()[0]: line.split()[1:] for line in output.splitlines() if line}
     assert rows["odd:model"] == ["1", "unpriced", "unpriced", "–"]
     assert rows["total"][:6] == ["2", "$3.00", "+", "1", "unpriced", "$2.00"]
-    found = {one["model"]: one for one in run_json("reprice", "--prices", prices, store=unpriced)["models"]}
-    odd = found["odd:model"]
+    rows_by_model = {
+        row["model"]: row for row in run_json("reprice", "--prices", prices, store=store_with_unpriced_reply)["models"]
+    }
+    odd = rows_by_model["odd:model"]
     assert (odd["was_usd"], odd["was_unpriced"], odd["would_be_usd"], odd["would_be_unpriced"]) == (None, 1, None, 1)
-    assert (found[SONNET["model"]]["was_usd"], found[SONNET["model"]]["was_unpriced"]) == ("3", 0)
+    assert (rows_by_model[SONNET["model"]]["was_usd"], rows_by_model[SONNET["model"]]["was_unpriced"]) == ("3", 0)
     odd_prices = tmp_path / "odd.json"
     rates = {"input_per_mtok_usd": "2", "output_per_mtok_usd": "2"}
     odd_prices.write_text(json.dumps({"pricing_version": "odd", "models": {"odd:model": rates}}), "utf-8")
     (line,) = [
-        one for one in run("reprice", "--prices", odd_prices, store=unpriced).stdout.splitlines() if "odd:" in one
+        row
+        for row in run("reprice", "--prices", odd_prices, store=store_with_unpriced_reply).stdout.splitlines()
+        if "odd:" in row
     ]
     assert line.split()[1:] == ["1", "unpriced", "$2.00", "–"]
 
 
-def test_reprice_prices_what_had_no_price_once_there_is_one(unpriced: Path, tmp_path: Path) -> None:
+def test_reprice_prices_replies_that_had_no_price(store_with_unpriced_reply: Path, tmp_path: Path) -> None:
     rates = {"input_per_mtok_usd": "2", "output_per_mtok_usd": "2"}
     file = tmp_path / "odd.json"
     file.write_text(json.dumps({"pricing_version": "odd", "models": {"odd:model": rates}}), "utf-8")
-    done = run("reprice", "--prices", file, "--keep", store=unpriced)
+    done = run("reprice", "--prices", file, "--keep", store=store_with_unpriced_reply)
     assert (done.returncode, done.stderr) == (0, "")
     assert "1 reply had no price" in done.stdout
-    (version,) = with_store(unpriced, lambda store: store.costs.versions())
-    found = run_json("cost", "--prices-version", version, "--model", "odd:model", store=unpriced)
-    assert (found["total_usd"], found["unpriced"]) == ("2", 0)
+    (version,) = with_store(store_with_unpriced_reply, lambda store: store.costs.versions())
+    report = run_json("cost", "--prices-version", version, "--model", "odd:model", store=store_with_unpriced_reply)
+    assert (report["total_usd"], report["unpriced"]) == ("2", 0)
 
 
-def test_an_operator_repairs_a_poisoned_row_after_which_everything_adds_up(
-    file: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_repair_usage_restores_sums_after_a_forged_row(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     forged = usage("-1000000").replace(input_tokens=2**63 - 1)
 
     async def poison(store: Store) -> None:
-        for _ in range(2):  # whose sum does not fit into 64 bits
+        for _ in range(2):  # their sum does not fit into 64 bits
             await store.append("sess_2", at(3, answered("z", **SONNET, usage=forged, user_id="ada")))
 
     with monkeypatch.context() as patch:
@@ -251,9 +262,9 @@ def test_an_operator_repairs_a_poisoned_row_after_which_everything_adds_up(
         done = run(command, "--user", "ada", store=file)
         assert (done.returncode, done.stderr) == (0, "")
         assert "$4.50" in done.stdout
-    seen = run("verify", store=file)
-    assert seen.returncode == 1
-    assert "sess_2, message 3  its usage is impossible (input_tokens: 9223372036854775807" in seen.stdout
+    result = run("verify", store=file)
+    assert result.returncode == 1
+    assert "sess_2, message 3  its usage is impossible (input_tokens: 9223372036854775807" in result.stdout
     planned = run("repair-usage", store=file).stdout
     assert "nothing was written; --write repairs 2 usages" in planned
     assert "counted for ada" in planned
@@ -266,37 +277,41 @@ def test_an_operator_repairs_a_poisoned_row_after_which_everything_adds_up(
     assert events.count("9223372036854775807") >= 2
 
 
-def test_one_usage_is_taken_away_by_name(file: Path) -> None:
-    found = run_json("repair-usage", "sess_2", "--message", "2", "--write", store=file)
-    assert [one["before"]["cost_usd"] for one in found["repaired"]] == ["0.25"]
+def test_repair_usage_removes_one_usage_by_message(file: Path) -> None:
+    report = run_json("repair-usage", "sess_2", "--message", "2", "--write", store=file)
+    assert [change["before"]["cost_usd"] for change in report["repaired"]] == ["0.25"]
     assert run_json("cost", "--user", "grace", store=file)["total_usd"] is None
     expect_error(run("repair-usage", "--message", "2", store=file), "invalid_input")
 
 
-def test_reprice_can_be_narrowed(file: Path, prices: Path) -> None:
-    (only,) = run_json("reprice", "--prices", prices, "--since", "2026-11-03", store=file)["models"]
-    assert (only["calls"], Decimal(only["was_usd"]), Decimal(only["would_be_usd"])) == (1, Decimal("1.5"), Decimal(4))
+def test_reprice_is_limited_by_time_and_session(file: Path, prices: Path) -> None:
+    (model,) = run_json("reprice", "--prices", prices, "--since", "2026-11-03", store=file)["models"]
+    assert (model["calls"], Decimal(model["was_usd"]), Decimal(model["would_be_usd"])) == (
+        1,
+        Decimal("1.5"),
+        Decimal(4),
+    )
     assert run_json("reprice", "--prices", prices, "--session", "sess_2", store=file)["models"][0]["without_price"] == 1
 
 
 # --- trace -----------------------------------------------------------------------------------------------------------
 
 
-async def traced(store: Store) -> None:
+async def write_trace(store: Store) -> None:
     async with Bus(strict=True) as bus:
         TraceWriter(store).listen(bus)
         emit_turn(bus.scope("sess_1", "turn_1"))
 
 
-def test_a_trace_is_a_tree_of_causes(file: Path) -> None:
-    with_store(file, traced)
+def test_trace_is_a_tree_of_causes(file: Path) -> None:
+    with_store(file, write_trace)
     done = run("trace", "sess_1", store=file)
     assert (done.returncode, done.stderr) == (0, "")
     head, blank, turn, *events = done.stdout.splitlines()
     assert (head, blank) == ("sess_1  9 events", "")
     assert turn.endswith("  turn turn_1")
-    shown = [event[13:] for event in events]
-    assert [(len(event) - len(event.lstrip()), event.split()[0]) for event in shown] == [
+    lines = [event[13:] for event in events]
+    assert [(len(event) - len(event.lstrip()), event.split()[0]) for event in lines] == [
         (0, "turn.started"),
         (2, "route.decided"),
         (2, "llm.call_started"),
@@ -311,11 +326,11 @@ def test_a_trace_is_a_tree_of_causes(file: Path) -> None:
     assert "hunter2" not in done.stdout
 
 
-def test_a_trace_can_be_narrowed_and_read_by_program(file: Path) -> None:
-    with_store(file, traced)
-    found = run_json("trace", "sess_1", "--type", "tool.called", "--type", "tool.completed", store=file)
-    assert [event["type"] for event in found["events"]] == ["tool.called", "tool.completed"]
-    assert found["events"][1]["parent_event_id"] == found["events"][0]["id"]
+def test_trace_is_filtered_and_printed_as_json(file: Path) -> None:
+    with_store(file, write_trace)
+    report = run_json("trace", "sess_1", "--type", "tool.called", "--type", "tool.completed", store=file)
+    assert [event["type"] for event in report["events"]] == ["tool.called", "tool.completed"]
+    assert report["events"][1]["parent_event_id"] == report["events"][0]["id"]
     newest = run_json("trace", "sess_1", "--limit", "1", store=file)["events"]
     assert [event["type"] for event in newest] == ["turn.completed"]
     assert run_json("trace", "sess_1", "--turn", "turn_2", store=file)["events"] == []
@@ -324,26 +339,26 @@ def test_a_trace_can_be_narrowed_and_read_by_program(file: Path) -> None:
     expect_error(run("trace", "sess_9", store=file), "session_not_found")
 
 
-def test_a_trace_can_be_followed(file: Path) -> None:
+def test_trace_is_followed(file: Path) -> None:
     environment = {**os.environ, "DRAGOMAN_STORE": str(file), "PYTHONUTF8": "1"}
     with subprocess.Popen(
         [COMMAND, "trace", "sess_1", "--follow", "--json"], env=environment, stdout=subprocess.PIPE, encoding="utf-8"
-    ) as following:
-        assert following.stdout is not None
-        with_store(file, traced)
-        types = [json.loads(following.stdout.readline())["type"] for _ in range(9)]
-        following.send_signal(signal.SIGINT)
-        assert following.wait(30) == 130
+    ) as process:
+        assert process.stdout is not None
+        with_store(file, write_trace)
+        types = [json.loads(process.stdout.readline())["type"] for _ in range(9)]
+        process.send_signal(signal.SIGINT)
+        assert process.wait(30) == 130
     assert (types[0], types[-1]) == ("turn.started", "turn.completed")
 
 
-def test_control_characters_in_an_event_are_shown_and_not_obeyed(file: Path) -> None:
-    async def loud(store: Store) -> None:
+def test_control_characters_in_events_are_escaped(file: Path) -> None:
+    async def emit_control_characters(store: Store) -> None:
         async with Bus(strict=True) as bus:
             TraceWriter(store).listen(bus)
             bus.emit("skill.loaded", {"skill_name": "\x1b[2J\nx"}, session_id="sess_1")
 
-    with_store(file, loud)
+    with_store(file, emit_control_characters)
     done = run("trace", "sess_1", store=file)
     assert "\x1b" not in done.stdout
     assert "skill_name=␛[2J x" in done.stdout
@@ -352,29 +367,29 @@ def test_control_characters_in_an_event_are_shown_and_not_obeyed(file: Path) -> 
 # --- evaluate --------------------------------------------------------------------------------------------------------
 
 
-def test_the_last_turn_can_be_judged_and_routing_learns_from_it(file: Path) -> None:
-    made = run_json("evaluate", "sess_1", "--score", "0.8", "--notes", "my password=hunter2", store=file)
-    assert (made["score"], made["evaluator"], made["turn_id"], made["model"]) == (
+def test_last_turn_is_evaluated_and_routing_learns_from_it(file: Path) -> None:
+    evaluation = run_json("evaluate", "sess_1", "--score", "0.8", "--notes", "my password=hunter2", store=file)
+    assert (evaluation["score"], evaluation["evaluator"], evaluation["turn_id"], evaluation["model"]) == (
         0.8,
         "user",
         "turn_1",
         SONNET["model"],
     )
-    assert (Decimal(made["cost_usd"]), made["duration_ms"]) == (Decimal("4.5"), 3_000)
-    assert made["notes"] == "my password=[redacted:password]"
-    told = run_json("trace", "sess_1", store=file)["events"]
-    assert [event["type"] for event in told] == [
+    assert (Decimal(evaluation["cost_usd"]), evaluation["duration_ms"]) == (Decimal("4.5"), 3_000)
+    assert evaluation["notes"] == "my password=[redacted:password]"
+    events = run_json("trace", "sess_1", store=file)["events"]
+    assert [event["type"] for event in events] == [
         *("eval.started", "eval.completed", "pattern.recorded", "feedback.explicit"),
     ]
-    assert {event["turn_id"] for event in told} == {"turn_1"}
-    assert (told[1]["payload"]["evaluation_id"], told[3]["payload"]["score"]) == (made["id"], 0.8)
+    assert {event["turn_id"] for event in events} == {"turn_1"}
+    assert (events[1]["payload"]["evaluation_id"], events[3]["payload"]["score"]) == (evaluation["id"], 0.8)
     done = run("evaluate", "sess_1", "--no-success", store=file)
     assert done.stdout.startswith("recorded no success  evl_")
 
-    async def learned(store: Store) -> tuple[list[Evaluation], list[Any]]:
+    async def read_learned_values(store: Store) -> tuple[list[Evaluation], list[Any]]:
         return await store.evaluations.find("sess_1"), await store.evaluations.samples()
 
-    found, samples = with_store(file, learned)
+    found, samples = with_store(file, read_learned_values)
     assert [one.success for one in found] == [False, None]
     (sample,) = samples
     assert (sample.primary_model, sample.success, sample.cost_usd) == (SONNET["model"], 0.0, Decimal("4.5"))
@@ -392,17 +407,17 @@ def test_the_last_turn_can_be_judged_and_routing_learns_from_it(file: Path) -> N
         (("sess_asked", "--score", "1"), "invalid_input"),
     ],
 )
-def test_what_cannot_be_judged_is_one_line(file: Path, arguments: tuple[str, ...], code: str) -> None:
-    async def more(store: Store) -> None:
+def test_invalid_evaluation_is_one_error_line(file: Path, arguments: tuple[str, ...], code: str) -> None:
+    async def add_sessions(store: Store) -> None:
         await store.create_session("sess_empty")
         await store.create_session("sess_asked")
         await store.append("sess_asked", said("Anybody?"))
 
-    with_store(file, more)
+    with_store(file, add_sessions)
     expect_error(run("evaluate", *arguments, store=file), code)
 
 
-def test_the_example_conversation_can_be_judged(tmp_path: Path) -> None:
+def test_example_conversation_is_evaluated(tmp_path: Path) -> None:
     messages = example_conversation()
 
     async def fill(store: Store) -> None:
@@ -410,6 +425,6 @@ def test_the_example_conversation_can_be_judged(tmp_path: Path) -> None:
         await store.append(messages[0].session_id, messages)
 
     with_store(tmp_path / "store.db", fill)
-    made = run_json("evaluate", "last", "--success", store=tmp_path / "store.db")
-    assert (made["success"], Decimal(made["cost_usd"])) == (True, Decimal("0.001308"))
-    assert datetime.fromisoformat(made["created_at"]) > datetime.now(UTC) - timedelta(minutes=5)
+    evaluation = run_json("evaluate", "last", "--success", store=tmp_path / "store.db")
+    assert (evaluation["success"], Decimal(evaluation["cost_usd"])) == (True, Decimal("0.001308"))
+    assert datetime.fromisoformat(evaluation["created_at"]) > datetime.now(UTC) - timedelta(minutes=5)

@@ -1,4 +1,4 @@
-"""Encoding, decoding and hashing of messages."""
+"""Tests of encoding, decoding and hashing of messages."""
 
 from __future__ import annotations
 
@@ -50,13 +50,13 @@ HELLO_JSON = (
 )
 
 
-def test_the_json_of_a_message_is_the_documented_one() -> None:
+def test_json_of_a_message_is_documented() -> None:
     assert dragoman.encode(HELLO) == HELLO_JSON
     assert dragoman.decode(HELLO_JSON) == HELLO
 
 
 @given(strategies.messages)
-def test_decoding_what_was_encoded_gives_the_message_back(message: Message) -> None:
+def test_encoded_message_decodes_to_an_equal_message(message: Message) -> None:
     data = dragoman.encode(message)
     again = dragoman.decode(data)
     assert again == message
@@ -65,14 +65,14 @@ def test_decoding_what_was_encoded_gives_the_message_back(message: Message) -> N
 
 
 @given(strategies.messages)
-def test_encoded_messages_are_json_to_everyone(message: Message) -> None:
+def test_encoded_message_is_standard_json(message: Message) -> None:
     assert json.loads(dragoman.encode(message))["role"] == message.role
 
 
 @given(strategies.messages, strategies.messages)
-def test_equal_messages_have_equal_bytes_and_hashes_and_others_have_not(one: Message, other: Message) -> None:
-    bare = [m.replace(metadata=m.metadata.replace(provider_raw=None)) for m in (one, other)]
-    for a, b in [(one, dragoman.decode(dragoman.encode(one))), (one, other), (bare[0], bare[1])]:
+def test_only_equal_messages_have_equal_bytes_and_hashes(first: Message, other: Message) -> None:
+    bare = [m.replace(metadata=m.metadata.replace(provider_raw=None)) for m in (first, other)]
+    for a, b in [(first, dragoman.decode(dragoman.encode(first))), (first, other), (bare[0], bare[1])]:
         assert (a == b) == (dragoman.message_hash(a) == dragoman.message_hash(b))
         if a == b:
             assert hash(a) == hash(b)
@@ -80,17 +80,17 @@ def test_equal_messages_have_equal_bytes_and_hashes_and_others_have_not(one: Mes
 
 
 @given(strategies.messages, strategies.raws, strategies.raws)
-def test_provider_raw_counts_in_no_comparison(message: Message, ours: dict | None, theirs: dict | None) -> None:
-    def with_raw(raw: dict | None) -> Message:
+def test_provider_raw_is_ignored_in_comparisons(message: Message, ours: dict | None, theirs: dict | None) -> None:
+    def make_message(raw: dict | None) -> Message:
         blocks = (TextBlock("x", provider_raw=raw), *message.content)
         return message.replace(content=blocks, metadata=message.metadata.replace(provider_raw=raw))
 
-    one, other = with_raw(ours), with_raw(theirs)
-    assert one == other
-    assert hash(one) == hash(other)
-    assert dragoman.content_hash(one) == dragoman.content_hash(other)
-    assert dragoman.message_hash(one) == dragoman.message_hash(other)
-    assert dragoman.decode(dragoman.encode(one)).content[0].provider_raw == ours
+    first, other = make_message(ours), make_message(theirs)
+    assert first == other
+    assert hash(first) == hash(other)
+    assert dragoman.content_hash(first) == dragoman.content_hash(other)
+    assert dragoman.message_hash(first) == dragoman.message_hash(other)
+    assert dragoman.decode(dragoman.encode(first)).content[0].provider_raw == ours
 
 
 def test_equal_and_unequal_are_opposites() -> None:
@@ -101,11 +101,11 @@ def test_equal_and_unequal_are_opposites() -> None:
 
 
 @pytest.mark.parametrize(
-    ("one", "other"),
+    ("first", "other"),
     [({"a": 1}, {"a": 1.0}), ({"a": 1}, {"a": True}), ({"a": 0.0}, {"a": -0.0}), ({"a": 1, "b": 2}, {"b": 2, "a": 1})],
 )
-def test_inputs_that_a_model_would_see_differently_are_different(one: dict, other: dict) -> None:
-    assert ToolUseBlock("tu_1", "f", one) != ToolUseBlock("tu_1", "f", other)
+def test_inputs_with_different_json_are_unequal(first: dict, other: dict) -> None:
+    assert ToolUseBlock("tu_1", "f", first) != ToolUseBlock("tu_1", "f", other)
 
 
 def test_hashes_are_the_same_in_another_process() -> None:
@@ -118,15 +118,15 @@ def test_hashes_are_the_same_in_another_process() -> None:
 
 
 def test_hashes_are_sha_256_of_the_documented_bytes() -> None:
-    spoken = b'{"role":"user","content":[{"type":"text","text":"What\'s a ULID?"}]}'
-    assert dragoman.content_hash(HELLO) == hashlib.sha256(spoken).hexdigest()
+    hashed = b'{"role":"user","content":[{"type":"text","text":"What\'s a ULID?"}]}'
+    assert dragoman.content_hash(HELLO) == hashlib.sha256(hashed).hexdigest()
     assert dragoman.message_hash(HELLO) == hashlib.sha256(HELLO_JSON).hexdigest()
 
 
-def test_the_content_hash_is_of_the_words_and_not_of_the_place() -> None:
-    elsewhere = HELLO.replace(id="01HZ009", session_id="sess_1", created_at=NOW + timedelta(days=1))
-    assert dragoman.content_hash(elsewhere) == dragoman.content_hash(HELLO)
-    assert dragoman.message_hash(elsewhere) != dragoman.message_hash(HELLO)
+def test_content_hash_depends_on_role_and_content_only() -> None:
+    moved = HELLO.replace(id="01HZ009", session_id="sess_1", created_at=NOW + timedelta(days=1))
+    assert dragoman.content_hash(moved) == dragoman.content_hash(HELLO)
+    assert dragoman.message_hash(moved) != dragoman.message_hash(HELLO)
     assert dragoman.content_hash(HELLO.replace(role=Role.SYSTEM)) != dragoman.content_hash(HELLO)
 
 
@@ -147,7 +147,7 @@ def test_times_are_written_in_utc_with_six_digits(when: datetime, text: str) -> 
     assert dragoman.decode(data).metadata == tricky
 
 
-def test_the_time_of_an_unknown_field_is_left_alone() -> None:
+def test_time_in_an_unknown_field_is_unchanged() -> None:
     own = UnknownFields({"reply_to": b'{"created_at":"2020-01-01T00:00:00Z"}', "schema_versions": b"1"})
     message = HELLO.replace(created_at=datetime(2026, 5, 8, tzinfo=UTC), unknown_fields=own)
     data = dragoman.encode(message)
@@ -158,12 +158,12 @@ def test_the_time_of_an_unknown_field_is_left_alone() -> None:
 
 
 @pytest.mark.parametrize("text", ["0001-01-01T00:00:00+01:00", "9999-12-31T23:59:59-01:00"])
-def test_a_time_outside_all_time_is_refused(text: str) -> None:
+def test_time_out_of_range_is_rejected(text: str) -> None:
     with pytest.raises(FormatError, match=r"\$\.created_at"):
         dragoman.decode(HELLO_JSON.replace(b"2026-05-08T12:30:15.250000Z", text.encode()))
 
 
-def test_a_time_without_a_zone_is_refused() -> None:
+def test_time_without_zone_is_rejected() -> None:
     with pytest.raises(ValueError, match="time zone"):
         HELLO.replace(created_at=datetime(2026, 5, 8))  # noqa: DTZ001
     with pytest.raises(FormatError, match=r"\$\.created_at"):
@@ -171,12 +171,12 @@ def test_a_time_without_a_zone_is_refused() -> None:
 
 
 @pytest.mark.parametrize("text", ["2026-02-30T00:00:00Z", "10000-01-01T00:00:00Z", "infinity", "2026-05-08T23:59:60Z"])
-def test_a_time_that_is_none_is_refused(text: str) -> None:
+def test_invalid_time_is_rejected(text: str) -> None:
     with pytest.raises(FormatError, match=r"\$\.created_at"):
         dragoman.decode(HELLO_JSON.replace(b"2026-05-08T12:30:15.250000Z", text.encode()))
 
 
-def test_money_is_a_text_and_survives_to_the_last_digit() -> None:
+def test_money_is_text_and_preserves_every_digit() -> None:
     cost = Decimal("0.0000000000000000000000000001234567890123456789")
     usage = Usage(input_tokens=1, output_tokens=1, cost_usd=cost, pricing_version="v", latency_ms=1)
     message = HELLO.replace(metadata=MessageMetadata(usage=usage))
@@ -185,7 +185,7 @@ def test_money_is_a_text_and_survives_to_the_last_digit() -> None:
 
 
 @pytest.mark.parametrize("amount", ["NaN", "Infinity", "-Infinity", "sNaN"])
-def test_a_cost_that_is_no_amount_is_refused(amount: str) -> None:
+def test_non_finite_cost_is_rejected(amount: str) -> None:
     with pytest.raises(ValueError, match="not an amount"):
         Usage(input_tokens=1, output_tokens=1, cost_usd=Decimal(amount), pricing_version="v", latency_ms=1)
     usage = (
@@ -193,12 +193,12 @@ def test_a_cost_that_is_no_amount_is_refused(amount: str) -> None:
     )
     with pytest.raises(FormatError, match="cost_usd"):
         dragoman.decode(HELLO_JSON.replace(b'"metadata":{}', b'"metadata":' + usage.encode()))
-    said = usage.replace(f'"cost_usd":"{amount}"', f'"cost_usd":"1","provider_cost_usd":"{amount}"')
+    usage_with_provider_cost = usage.replace(f'"cost_usd":"{amount}"', f'"cost_usd":"1","provider_cost_usd":"{amount}"')
     with pytest.raises(FormatError, match="cost_usd"):
-        dragoman.decode(HELLO_JSON.replace(b'"metadata":{}', b'"metadata":' + said.encode()))
+        dragoman.decode(HELLO_JSON.replace(b'"metadata":{}', b'"metadata":' + usage_with_provider_cost.encode()))
 
 
-# --- what a newer version added --------------------------------------------------------------------------------------
+# --- fields of newer versions ----------------------------------------------------------------------------------------
 
 
 NEWER = (
@@ -212,7 +212,7 @@ NEWER = (
 )
 
 
-def test_everything_unknown_survives_with_its_bytes(caplog: pytest.LogCaptureFixture) -> None:
+def test_unknown_parts_preserve_their_bytes(caplog: pytest.LogCaptureFixture) -> None:
     message = dragoman.decode(NEWER)
     assert isinstance(message.content[0], UnknownBlock)
     assert message.content[0].type == "hologram"
@@ -220,10 +220,10 @@ def test_everything_unknown_survives_with_its_bytes(caplog: pytest.LogCaptureFix
     assert message.role == "critic"
     assert dragoman.encode(message) == NEWER
     assert dragoman.decode(dragoman.encode(message)) == message
-    assert len([record for record in caplog.records if record.levelno == logging.WARNING]) == 2  # one for each reading
+    assert len([record for record in caplog.records if record.levelno == logging.WARNING]) == 2  # one per decode
 
 
-def test_one_warning_names_every_unknown_place(caplog: pytest.LogCaptureFixture) -> None:
+def test_one_warning_names_every_unknown_location(caplog: pytest.LogCaptureFixture) -> None:
     dragoman.decode(NEWER)
     (record,) = caplog.records
     assert record.levelno == logging.WARNING
@@ -240,7 +240,7 @@ def test_one_warning_names_every_unknown_place(caplog: pytest.LogCaptureFixture)
     )
 
 
-def test_what_is_known_can_be_changed_and_the_unknown_stays() -> None:
+def test_known_parts_are_edited_and_unknown_parts_preserved() -> None:
     message = dragoman.decode(NEWER)
     text = message.content[1].replace(text="changed")
     data = dragoman.encode(message.replace(content=(message.content[0], text)))
@@ -249,7 +249,7 @@ def test_what_is_known_can_be_changed_and_the_unknown_stays() -> None:
     assert data.endswith(b'"thread":{"a" : 1}}')
 
 
-def test_a_field_that_could_not_be_read_gives_way_to_an_edit() -> None:
+def test_edit_replaces_an_unreadable_field() -> None:
     newer = HELLO_JSON.replace(b'"metadata":{}', b'"metadata":{"status":"paused"}').replace(
         b'version":1', b'version":2'
     )
@@ -259,20 +259,20 @@ def test_a_field_that_could_not_be_read_gives_way_to_an_edit() -> None:
     assert b'"metadata":{"status":"error"}' in dragoman.encode(edited)
 
 
-def test_unknown_fields_keep_their_order_so_that_hashes_hold_across_versions() -> None:
+def test_unknown_fields_preserve_order_and_hash() -> None:
     newer = HELLO_JSON.replace(b'ULID?"}', b'ULID?","zeta":1,"alpha":2}')
     assert dragoman.encode(dragoman.decode(newer)) == newer
     assert dragoman.message_hash(dragoman.decode(newer)) == hashlib.sha256(newer).hexdigest()
 
 
-def test_unknown_fields_cannot_spoil_what_is_around_them() -> None:
+def test_unknown_fields_cannot_corrupt_surrounding_json() -> None:
     with pytest.raises(msgspec.DecodeError):
         UnknownFields({"x": b"}{"})
     forged = TextBlock("x", unknown_fields=UnknownFields({"text": b'"evil"', "type": b'"image"'}))
     assert dragoman.decode(dragoman.encode(HELLO.replace(content=(forged,)))).content[0].text == "x"
 
 
-def test_a_flood_of_unknown_things_is_one_short_line_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
+def test_many_unknown_parts_are_one_short_log_line(caplog: pytest.LogCaptureFixture) -> None:
     flood = b",".join([b'{"type":"x\\nERROR forged"}'] * 5_000)
     message = dragoman.decode(HELLO_JSON.replace(b'"content":[', b'"content":[' + flood + b","))
     assert len(message.content) == 5_001
@@ -282,20 +282,20 @@ def test_a_flood_of_unknown_things_is_one_short_line_in_the_log(caplog: pytest.L
     assert "\n" not in record.getMessage()
 
 
-def test_one_attachment_is_written_as_itself_and_several_as_a_list() -> None:
-    one, two = Attachment("b", "p", "image/png"), Attachment("b", "q", "image/png")
-    for told, shape in [
-        (one, b'{"bucket":"b","path":"p","mime_type":"image/png"}'),
-        ([one], b'{"bucket":"b","path":"p","mime_type":"image/png"}'),
-        ([one, two], b'[{"bucket":"b","path":"p","mime_type":"image/png"},{"bucket":"b","path":"q",'),
+def test_single_attachment_is_an_object_and_several_are_a_list() -> None:
+    first, second = Attachment("b", "p", "image/png"), Attachment("b", "q", "image/png")
+    for value, shape in [
+        (first, b'{"bucket":"b","path":"p","mime_type":"image/png"}'),
+        ([first], b'{"bucket":"b","path":"p","mime_type":"image/png"}'),
+        ([first, second], b'[{"bucket":"b","path":"p","mime_type":"image/png"},{"bucket":"b","path":"q",'),
     ]:
-        metadata = MessageMetadata(user_message_attachments=told)
+        metadata = MessageMetadata(user_message_attachments=value)
         data = dragoman.encode(HELLO.replace(metadata=metadata))
         assert b'"user_message_attachments":' + shape in data
         assert dragoman.decode(data).metadata == metadata
         newer = data.replace(b'"path":"p"', b'"path":"p","size":1')
         assert dragoman.encode(dragoman.decode(newer)).count(b'"size":1') == 1
-    assert MessageMetadata(user_message_attachments=one).attachments == (one,)
+    assert MessageMetadata(user_message_attachments=first).attachments == (first,)
     assert MessageMetadata(user_message_attachments=[]).attachments == ()
 
 
@@ -319,13 +319,13 @@ def test_known_messages_are_read_without_a_warning(caplog: pytest.LogCaptureFixt
     assert caplog.records == []
 
 
-def test_a_role_of_a_newer_version_is_kept_but_cannot_be_made() -> None:
+def test_role_of_newer_version_is_preserved_but_cannot_be_created() -> None:
     assert dragoman.decode(HELLO_JSON.replace(b'"user"', b'"critic"')).role == "critic"
     with pytest.raises(ValueError, match="critic"):
         Role("critic")
 
 
-# --- what is known and wrong -----------------------------------------------------------------------------------------
+# --- invalid known fields --------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -351,7 +351,7 @@ def test_a_role_of_a_newer_version_is_kept_but_cannot_be_made() -> None:
         ),
     ],
 )
-def test_a_malformed_known_part_is_an_error_that_names_its_place(find: bytes, put: bytes, where: str) -> None:
+def test_malformed_known_part_raises_with_its_location(find: bytes, put: bytes, where: str) -> None:
     assert find in HELLO_JSON
     with pytest.raises(FormatError) as caught:
         dragoman.decode(HELLO_JSON.replace(find, put))
@@ -360,12 +360,12 @@ def test_a_malformed_known_part_is_an_error_that_names_its_place(find: bytes, pu
 
 
 @pytest.mark.parametrize("text", [b"", b"[]", b'"hi"', b"null", b"7", HELLO_JSON[:-1], HELLO_JSON + b"x", b"\xff"])
-def test_what_is_no_message_is_refused(text: bytes) -> None:
+def test_input_that_is_not_a_message_is_rejected(text: bytes) -> None:
     with pytest.raises(InputError):
         dragoman.decode(text)
 
 
-def test_two_equal_keys_are_refused_wherever_they_are() -> None:
+def test_duplicate_keys_are_rejected_at_every_level() -> None:
     for find, put in [
         (b'"id":"01HZ001"', b'"id":"01HZ001","id":"01HZ002"'),
         (b'"text":"What', b'"text":"x","text":"What'),
@@ -378,7 +378,7 @@ def test_two_equal_keys_are_refused_wherever_they_are() -> None:
 
 
 @given(st.data())
-def test_no_text_makes_decode_fail_in_any_other_way(data: st.DataObject) -> None:
+def test_decode_raises_only_input_errors(data: st.DataObject) -> None:
     text = bytearray(data.draw(st.sampled_from([HELLO_JSON, NEWER])))
     for _ in range(data.draw(st.integers(1, 4))):
         place = data.draw(st.integers(0, len(text) - 1))
@@ -401,21 +401,21 @@ def test_no_text_makes_decode_fail_in_any_other_way(data: st.DataObject) -> None
     ],
     ids=["text", "source", "value", "key", "metadata", "id"],
 )
-def test_a_lone_surrogate_cannot_be_made(make: Callable[[], object]) -> None:
+def test_lone_surrogate_is_rejected_at_construction(make: Callable[[], object]) -> None:
     with pytest.raises(ValueError, match="lone surrogate"):
         make()
 
 
-def test_a_lone_surrogate_that_got_in_cannot_be_written() -> None:
-    smuggled = msgspec.structs.replace(TextBlock("x"), text="\ud800")
+def test_lone_surrogate_is_rejected_at_encoding() -> None:
+    invalid = msgspec.structs.replace(TextBlock("x"), text="\ud800")
     unknown = UnknownBlock(RawJson(b'{"type":"q"}'))
-    for content in ((smuggled,), (unknown, smuggled)):
+    for content in ((invalid,), (unknown, invalid)):
         with pytest.raises(FormatError) as caught:
             dragoman.encode(HELLO.replace(content=content))
         assert caught.value.code == "invalid_unicode"
 
 
-def test_every_naughty_string_survives(suites: Path) -> None:
+def test_every_naughty_string_round_trips(suites: Path) -> None:
     strings = json.loads((suites / "blns.json").read_text("utf-8"))
     assert len(strings) == 515
     for text in strings:
@@ -426,7 +426,7 @@ def test_every_naughty_string_survives(suites: Path) -> None:
         assert dragoman.encode(again) == dragoman.encode(message)
 
 
-# --- values made by hand ---------------------------------------------------------------------------------------------
+# --- values created in code ------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -440,7 +440,7 @@ def test_every_naughty_string_survives(suites: Path) -> None:
         ({"a": NOW}, "datetime is not JSON"),
     ],
 )
-def test_an_input_that_json_cannot_say_cannot_be_made(value: dict, reason: str) -> None:
+def test_value_that_json_cannot_represent_is_rejected(value: dict, reason: str) -> None:
     for make in (
         lambda: ToolUseBlock("tu_1", "f", value),
         lambda: OpaqueBlock("anthropic", value),
@@ -457,32 +457,32 @@ def test_integers_of_any_size_are_exact() -> None:
         assert dragoman.decode(data) == message
 
 
-def test_an_input_may_be_200_levels_deep_and_no_deeper() -> None:
-    def nested(levels: int) -> dict:
+def test_input_depth_is_limited_to_200_levels() -> None:
+    def nest(levels: int) -> dict:
         value: dict = {}
         for _ in range(levels - 1):
             value = {"a": value}
         return value
 
-    block = ToolUseBlock("tu_1", "f", nested(200))
+    block = ToolUseBlock("tu_1", "f", nest(200))
     message = HELLO.replace(content=(block,), unknown_fields=UnknownFields({"x": b"1"}))
     assert dragoman.decode(dragoman.encode(message)) == message
     with pytest.raises(ValueError, match="deeper than 200"):
-        ToolUseBlock("tu_1", "f", nested(201))
+        ToolUseBlock("tu_1", "f", nest(201))
 
 
-def test_a_role_or_status_given_as_text_is_the_same_as_its_member() -> None:
+def test_role_and_status_texts_become_members() -> None:
     assert HELLO.replace(role="assistant").role is Role.ASSISTANT
     assert MessageMetadata(status="error").status is MessageStatus.ERROR
     assert Role.unknown("assistant") is Role.ASSISTANT
-    for wrong in (lambda: HELLO.replace(role="critic"), lambda: MessageMetadata(status="done")):
+    for make in (lambda: HELLO.replace(role="critic"), lambda: MessageMetadata(status="done")):
         with pytest.raises(ValueError, match="is not a valid"):
-            wrong()
+            make()
 
 
-def test_numbers_that_would_come_back_as_others_cannot_be_made() -> None:
+def test_numbers_that_do_not_round_trip_are_rejected() -> None:
     assert RoutingDecisionRecord(RoutingMode.PATTERN, "m", "r", confidence=1).confidence == 1.0
-    for wrong in (
+    for make in (
         lambda: MessageMetadata(latency_ms=float("inf")),
         lambda: TokenUsage(input_tokens=-1, output_tokens=0),
         lambda: TokenUsage(input_tokens=1, output_tokens=0, server_tool_calls={"x": -1}),
@@ -491,21 +491,21 @@ def test_numbers_that_would_come_back_as_others_cannot_be_made() -> None:
         lambda: ToolUseBlock("tu_1", "f", {"a": 10**5000}),
     ):
         with pytest.raises(ValueError, match=r"latency_ms|count|input"):
-            wrong()
+            make()
 
 
-def test_only_blocks_are_content() -> None:
-    for wrong in ("hi", [1], [{"type": "text", "text": "hi"}], [HELLO]):
+def test_content_accepts_only_blocks() -> None:
+    for content in ("hi", [1], [{"type": "text", "text": "hi"}], [HELLO]):
         with pytest.raises(ValueError, match="is not a block"):
-            HELLO.replace(content=wrong)
+            HELLO.replace(content=content)
 
 
-def test_a_residue_that_json_cannot_say_cannot_be_made() -> None:
+def test_provider_raw_that_json_cannot_represent_is_rejected() -> None:
     with pytest.raises(ValueError, match="provider_raw"):
         TextBlock("x", provider_raw={"a": float("nan")})
 
 
-def test_negative_counts_are_refused() -> None:
+def test_negative_counts_are_rejected() -> None:
     usage = b'{"input_tokens":-1,"output_tokens":1,"cost_usd":"0","pricing_version":"v","latency_ms":1}'
     with pytest.raises(FormatError, match="input_tokens"):
         dragoman.decode(HELLO_JSON.replace(b'"metadata":{}', b'"metadata":{"usage":' + usage + b"}"))
@@ -523,6 +523,6 @@ def test_values_are_frozen_and_lists_become_tuples() -> None:
 
 
 @pytest.mark.parametrize("confidence", [-0.1, 1.1, float("nan")])
-def test_a_confidence_outside_its_range_is_refused(confidence: float) -> None:
+def test_confidence_out_of_range_is_rejected(confidence: float) -> None:
     with pytest.raises(ValueError, match="between 0 and 1"):
         RoutingDecisionRecord(RoutingMode.PATTERN, "m", "r", confidence=confidence)

@@ -1,4 +1,4 @@
-"""Convert files: output, losses and bad input."""
+"""Tests of the conversion of files: output, losses and bad input."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ from dragoman.conversion import pipeline
 from dragoman.errors import DragomanError, InputError
 from dragoman.exchange import Request
 from dragoman.message import Message, Role, ThinkingBlock, ToolResultBlock
-from tests import recorded, strategies
+from tests import recordings, strategies
 from tests.conftest import CORPUS
-from tests.test_cli import COMMAND, run, written
+from tests.test_cli import COMMAND, run, write_messages
 
 CALL = {"id": "call_1", "type": "function", "function": {"name": "look", "arguments": '{"at": 1}'}}
 TALK: list[dict[str, Any]] = [
@@ -52,13 +52,13 @@ def file_names(folder: Path) -> list[str]:
     return sorted(file.name for file in folder.iterdir())
 
 
-# --- there and back --------------------------------------------------------------------------------------------------
+# --- round trips -----------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("through", ["canonical", "envelopes"])
 @pytest.mark.parametrize("dialect", dialects.callable_names())
-def test_requests_of_every_dialect_round_trip_through_our_formats(dialect: str, through: str, tmp_path: Path) -> None:
-    bodies = [recorded.cassette(dialect, name).request.body for name in recorded.names_of(dialect)[:3]]
+def test_requests_of_every_dialect_round_trip_through_own_formats(dialect: str, through: str, tmp_path: Path) -> None:
+    bodies = [recordings.cassette(dialect, name).request.body for name in recordings.cassette_names(dialect)[:3]]
     source = jsonl(tmp_path / "in.jsonl", *bodies)
     assert convert(source, tmp_path / "middle.jsonl", source_format=dialect, to=through) == 0
     assert convert(tmp_path / "middle.jsonl", tmp_path / "out.jsonl", to=dialect) == 0
@@ -82,7 +82,7 @@ def test_envelopes_and_canonical_messages_are_lossless(history: list[Message]) -
     assert [codec.encode(message) for message in again.messages] == [codec.encode(message) for message in history]
 
 
-def test_request_fields_are_kept_in_the_first_message(tmp_path: Path) -> None:
+def test_request_fields_are_stored_in_the_first_message(tmp_path: Path) -> None:
     convert(jsonl(tmp_path / "in.jsonl", BODY), tmp_path / "messages.jsonl")
     first = lines_of(tmp_path / "messages.jsonl")[0]
     assert first["metadata"]["extra"]["dragoman.request"]["model"] == "gpt-5"
@@ -90,18 +90,20 @@ def test_request_fields_are_kept_in_the_first_message(tmp_path: Path) -> None:
     assert lines_of(tmp_path / "out.jsonl") == [BODY]
 
 
-def test_an_exchange_is_read_with_its_response(tmp_path: Path) -> None:
+def test_exchange_is_read_with_its_response(tmp_path: Path) -> None:
     answer = {"id": "x", "object": "chat.completion", "created": 1, "model": "gpt-5", "choices": [
         {"index": 0, "finish_reason": "stop", "message": {"role": "assistant", "content": "Bye."}}
     ]}  # fmt: skip
     source = jsonl(tmp_path / "log.jsonl", {"request": {"model": "gpt-5", "messages": TALK}, "response": answer})
     convert(source, tmp_path / "out.jsonl", source_format="openai_chat")
-    assert [one["content"][0].get("text") for one in lines_of(tmp_path / "out.jsonl")][-1] == "Bye."
+    assert [message["content"][0].get("text") for message in lines_of(tmp_path / "out.jsonl")][-1] == "Bye."
 
 
-def test_an_export_is_read_and_a_truncated_one_is_rejected(tmp_path: Path) -> None:
+def test_export_is_read_and_a_truncated_export_is_rejected(tmp_path: Path) -> None:
     store = tmp_path / "chats.db"
-    assert run("import", written(tmp_path / "chat.jsonl", example_conversation()), "--store", store).returncode == 0
+    assert (
+        run("import", write_messages(tmp_path / "chat.jsonl", example_conversation()), "--store", store).returncode == 0
+    )
     assert run("export", "last", "--to", tmp_path / "export.jsonl", "--store", store).returncode == 0
     convert(tmp_path / "export.jsonl", tmp_path / "out.jsonl")
     assert (tmp_path / "out.jsonl").read_bytes() == (tmp_path / "chat.jsonl").read_bytes()
@@ -136,14 +138,16 @@ def test_conversations_are_found_in_every_file_layout(name: str, text: str, tmp_
     assert lines_of(tmp_path / "out.jsonl") == [{"messages": TALK}]
 
 
-def test_a_json_target_is_one_document(tmp_path: Path) -> None:
+def test_json_target_is_one_document(tmp_path: Path) -> None:
     source = jsonl(tmp_path / "in.jsonl", {"messages": TALK}, {"messages": TALK[:2]})
     convert(source, tmp_path / "two.json", to="openai_chat")
     assert json.loads((tmp_path / "two.json").read_bytes()) == [{"messages": TALK}, {"messages": TALK[:2]}]
     convert(jsonl(source, {"messages": TALK}), tmp_path / "one.json", to="openai_chat")
     assert json.loads((tmp_path / "one.json").read_bytes()) == {"messages": TALK}
     convert(source, tmp_path / "messages.json")
-    assert [one["role"] for one in json.loads((tmp_path / "messages.json").read_bytes())] == [m["role"] for m in TALK]
+    assert [message["role"] for message in json.loads((tmp_path / "messages.json").read_bytes())] == [
+        m["role"] for m in TALK
+    ]
 
 
 def test_gzip_files_are_read_and_written(tmp_path: Path) -> None:
@@ -152,9 +156,7 @@ def test_gzip_files_are_read_and_written(tmp_path: Path) -> None:
     assert json.loads(gzip.decompress((tmp_path / "out.jsonl.gz").read_bytes())) == {"messages": TALK}
 
 
-def test_a_folder_is_mirrored_and_an_invalid_file_is_reported(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_folder_is_mirrored_and_invalid_file_is_reported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "in" / "deep").mkdir(parents=True)
     jsonl(tmp_path / "in" / "a.jsonl", {"messages": TALK})
     jsonl(tmp_path / "in" / "deep" / "b.json", {"messages": TALK})
@@ -168,7 +170,7 @@ def test_a_folder_is_mirrored_and_an_invalid_file_is_reported(
         convert(tmp_path / "in", tmp_path / "in" / "out")
 
 
-def test_the_standard_input_and_output(tmp_path: Path) -> None:
+def test_standard_input_and_output_are_supported(tmp_path: Path) -> None:
     done = subprocess.run(
         [COMMAND, "convert", "-", "-", "--to", "anthropic"],
         input=json.dumps({"messages": TALK}).encode(),
@@ -180,7 +182,7 @@ def test_the_standard_input_and_output(tmp_path: Path) -> None:
     assert b"standard input is openai_chat" in done.stderr
 
 
-def test_a_file_is_never_converted_into_itself(tmp_path: Path) -> None:
+def test_file_is_never_converted_into_itself(tmp_path: Path) -> None:
     source = jsonl(tmp_path / "in.jsonl", {"messages": TALK})
     (tmp_path / "link.jsonl").symlink_to(source)
     for target in (source, tmp_path / "link.jsonl"):
@@ -189,7 +191,7 @@ def test_a_file_is_never_converted_into_itself(tmp_path: Path) -> None:
     assert lines_of(source) == [{"messages": TALK}]
 
 
-def test_a_page_is_written_for_its_file_extension(tmp_path: Path) -> None:
+def test_page_is_written_for_its_file_extension(tmp_path: Path) -> None:
     source = jsonl(tmp_path / "in.jsonl", {"messages": TALK})
     convert(source, tmp_path / "page.html")
     convert(source, tmp_path / "page.md")
@@ -210,7 +212,7 @@ def test_written_files_are_detected(name: str) -> None:
     assert found.format == name or found.why == f"{found.format} and {name} read it alike"
 
 
-def test_an_undetectable_format_must_be_named(tmp_path: Path) -> None:
+def test_undetectable_format_must_be_named(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"in.jsonl, line 1: .*--from") as caught:
         convert(jsonl(tmp_path / "in.jsonl", {"hello": "world"}), tmp_path / "out.jsonl")
     assert caught.value.code == "unknown_format"
@@ -221,10 +223,12 @@ def test_an_undetectable_format_must_be_named(tmp_path: Path) -> None:
 def test_convert_warns_about_violations_and_writes_messages_unchanged(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    asked = {"messages": [{"role": "user", "content": "Hi"}, {"role": "tool", "tool_call_id": "x", "content": "late"}]}
-    source = jsonl(tmp_path / "in.jsonl", asked)
+    request = {
+        "messages": [{"role": "user", "content": "Hi"}, {"role": "tool", "tool_call_id": "x", "content": "late"}]
+    }
+    source = jsonl(tmp_path / "in.jsonl", request)
     assert convert(source, tmp_path / "out.jsonl", source_format="openai_chat", to="openai_chat") == 0
-    assert lines_of(tmp_path / "out.jsonl") == [asked]
+    assert lines_of(tmp_path / "out.jsonl") == [request]
     assert "warning: result-has-call is violated 1 ×" in capsys.readouterr().err
 
 
@@ -240,8 +244,8 @@ def test_skip_invalid_omits_and_reports_unreadable_records(
         convert(source, tmp_path / "out.jsonl", source_format="openai_chat", to="anthropic")
     assert convert(source, tmp_path / "out.jsonl", source_format=name, to="anthropic", skip_invalid=True) == 1
     assert len(lines_of(tmp_path / "out.jsonl")) == 3
-    told = capsys.readouterr().err
-    assert all(f"in.jsonl, line {number}" in told for number in (2, 4, 5))
+    output = capsys.readouterr().err
+    assert all(f"in.jsonl, line {number}" in output for number in (2, 4, 5))
 
 
 def test_skip_invalid_omits_one_message_of_a_session(tmp_path: Path) -> None:
@@ -271,7 +275,7 @@ def test_json_without_role_or_known_content_is_not_a_conversation(tmp_path: Path
     assert caught.value.code == "unknown_format"
 
 
-def test_an_explicit_format_needs_no_role_or_known_content(tmp_path: Path) -> None:
+def test_explicit_format_needs_no_role_or_known_content(tmp_path: Path) -> None:
     file = jsonl(tmp_path / "clicks.jsonl", {"input": [{"type": "click"}]})
     assert check_file(file, source_format="openai_responses") in (0, 1)
 
@@ -298,20 +302,20 @@ def test_formats_with_different_readings_are_ambiguous(tmp_path: Path, monkeypat
 @pytest.mark.slow
 @pytest.mark.skipif(not CORPUS.is_dir(), reason="the recorded traffic is not here")
 def test_recorded_requests_are_detected_or_read_identically() -> None:
-    wrong, count = [], 0
-    for record in recorded_requests(every=40):
+    misread, count = [], 0
+    for record in read_requests(every=40):
         count += 1
         try:
             found = formats.detect([record["request"]]).format
         except InputError:
             found = "unknown"
         if found != record["dialect"] and not _reads_same(record, found):
-            wrong.append((record["id"], found))
+            misread.append((record["id"], found))
     assert count > 100
-    assert len(wrong) <= count // 50, wrong
+    assert len(misread) <= count // 50, misread
 
 
-def recorded_requests(every: int) -> Iterator[dict[str, Any]]:
+def read_requests(every: int) -> Iterator[dict[str, Any]]:
     for file in sorted(CORPUS.glob("*.jsonl.gz")):
         with gzip.open(file) as lines:
             for line in itertools.islice(lines, 0, None, every):
@@ -325,7 +329,9 @@ def _reads_same(record: dict[str, Any], found: str) -> bool:
     if found not in dialects.names():
         return False
     read = [dialects.load(name).read_request(record["request"]).messages for name in (record["dialect"], found)]
-    return [(one.role, one.content) for one in read[0]] == [(one.role, one.content) for one in read[1]]
+    return [(message.role, message.content) for message in read[0]] == [
+        (message.role, message.content) for message in read[1]
+    ]
 
 
 # --- losses ----------------------------------------------------------------------------------------------------------
@@ -333,31 +339,31 @@ def _reads_same(record: dict[str, Any], found: str) -> bool:
 
 def test_losses_are_counted_listed_and_rejected_with_strict(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     thought = ThinkingBlock("Hm.", signature="abc")
-    said = [one.replace(content=(thought, *one.content)) if one.role is Role.ASSISTANT else one
-            for one in example_conversation()]  # fmt: skip
-    source = written(tmp_path / "in.jsonl", tuple(said))
+    messages = [message.replace(content=(thought, *message.content)) if message.role is Role.ASSISTANT else message
+            for message in example_conversation()]  # fmt: skip
+    source = write_messages(tmp_path / "in.jsonl", tuple(messages))
     convert(source, tmp_path / "out.jsonl", to="openai_chat", losses=tmp_path / "lost.jsonl")
     assert "lost 3 × thinking" in capsys.readouterr().err
     lost = lines_of(tmp_path / "lost.jsonl")
-    assert [one["block_type"] for one in lost] == ["thinking"] * 3
-    assert (lost[0]["file"], lost[0]["line"], lost[0]["message_id"]) == (str(source), 1, said[1].id)
+    assert [message["block_type"] for message in lost] == ["thinking"] * 3
+    assert (lost[0]["file"], lost[0]["line"], lost[0]["message_id"]) == (str(source), 1, messages[1].id)
     with pytest.raises(InputError, match=r"in.jsonl, line 1: openai_chat cannot carry thinking") as caught:
         convert(source, tmp_path / "never.jsonl", to="openai_chat", strict=True)
     assert caught.value.code == "would_lose"
     assert not (tmp_path / "never.jsonl").exists()
 
 
-def test_a_loss_on_a_critical_message_fails(tmp_path: Path) -> None:
+def test_loss_on_critical_message_fails(tmp_path: Path) -> None:
     first, second, *others = example_conversation()
     critical = second.replace(metadata=second.metadata.replace(critical=True))
-    source = written(tmp_path / "in.jsonl", (first, critical, *others))
+    source = write_messages(tmp_path / "in.jsonl", (first, critical, *others))
     with pytest.raises(InputError, match="critical") as caught:
         convert(source, tmp_path / "out.jsonl", to="openai_chat")
     assert caught.value.code == "critical_loss"
     assert file_names(tmp_path) == ["in.jsonl"]
 
 
-def test_the_summary_is_one_json_document(tmp_path: Path, capsysbinary: pytest.CaptureFixture[bytes]) -> None:
+def test_summary_is_one_json_document(tmp_path: Path, capsysbinary: pytest.CaptureFixture[bytes]) -> None:
     source = jsonl(tmp_path / "in.jsonl", BODY)
     assert convert(source, tmp_path / "out.jsonl", to="entries", json=True) == 0
     (file,) = json.loads(capsysbinary.readouterr().out)["files"]
@@ -368,7 +374,7 @@ def test_the_summary_is_one_json_document(tmp_path: Path, capsysbinary: pytest.C
 # --- several processes -----------------------------------------------------------------------------------------------
 
 
-def test_the_output_does_not_depend_on_the_process_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_output_does_not_depend_on_process_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     bodies = [{"messages": [*TALK, {"role": "user", "content": f"number {number}"}]} for number in range(400)]
     source = jsonl(tmp_path / "in.jsonl", *bodies)
     convert(source, tmp_path / "one.jsonl", processes=1)
@@ -390,7 +396,7 @@ MESSAGE = encode(example_conversation()[0])
 
 
 @pytest.mark.parametrize(
-    ("data", "says"),
+    ("data", "expected"),
     [
         (b"", "the file is empty"),
         (b"\n \n", "the file is empty"),
@@ -419,36 +425,38 @@ MESSAGE = encode(example_conversation()[0])
         (b"\x1f\x8bnot gzip at all", "incomplete"),
     ],
 )  # fmt: skip
-def test_bad_input_is_reported_with_its_place_and_nothing_is_written(data: bytes, says: str, tmp_path: Path) -> None:
+def test_bad_input_is_reported_with_its_location_and_nothing_is_written(
+    data: bytes, expected: str, tmp_path: Path
+) -> None:
     (tmp_path / "bad.jsonl").write_bytes(data)
-    (tmp_path / "out.jsonl").write_text("what was there before")
-    with pytest.raises(InputError, match=says):
+    (tmp_path / "out.jsonl").write_text("old content")
+    with pytest.raises(InputError, match=expected):
         convert(
             tmp_path / "bad.jsonl", tmp_path / "out.jsonl", to="canonical" if data.startswith(MESSAGE) else "gemini"
         )
     assert file_names(tmp_path) == ["bad.jsonl", "out.jsonl"]
-    assert (tmp_path / "out.jsonl").read_text() == "what was there before"
+    assert (tmp_path / "out.jsonl").read_text() == "old content"
 
 
 @contextlib.contextmanager
-def _add_file_name(name: str) -> Iterator[None]:
+def require_file_name(name: str) -> Iterator[None]:
     try:
         yield
     except DragomanError as error:
         if name not in str(error):
-            raise AssertionError(f"which file? {error}") from error
+            raise AssertionError(f"no file name in: {error}") from error
         raise
 
 
-def test_bad_input_in_every_format_raises_our_errors(tmp_path: Path) -> None:
+def test_bad_input_in_every_format_raises_dragoman_errors(tmp_path: Path) -> None:
     for name in formats.readable():
         for data in (b"7", b"{}", b'{"a": 1}', b"[7]", b"[[]]", b'[{"role": 7}]', b'"text"', b"null", b'{"role": "x"}'):
             (tmp_path / "bad.jsonl").write_bytes(data)
-            with contextlib.suppress(InputError), _add_file_name("bad.jsonl"):
+            with contextlib.suppress(InputError), require_file_name("bad.jsonl"):
                 convert(tmp_path / "bad.jsonl", tmp_path / "out.jsonl", source_format=name)
 
 
-def test_an_error_is_one_line_with_exit_code_2(tmp_path: Path) -> None:
+def test_error_is_one_line_with_exit_code_2(tmp_path: Path) -> None:
     (tmp_path / "bad.jsonl").write_bytes(GOOD + b"\n{")
     done = run("convert", tmp_path / "bad.jsonl", tmp_path / "out.jsonl")
     assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
@@ -459,21 +467,21 @@ def test_an_error_is_one_line_with_exit_code_2(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="needs a file with a hole, and limits of a process")
-@pytest.mark.parametrize("begins", [b'{"messages": "', b"", GOOD + b"\n"])
-def test_a_two_gigabyte_line_is_rejected_without_loading_it(begins: bytes, tmp_path: Path) -> None:
+@pytest.mark.parametrize("prefix", [b'{"messages": "', b"", GOOD + b"\n"])
+def test_two_gigabyte_line_is_rejected_without_loading_it(prefix: bytes, tmp_path: Path) -> None:
     file = tmp_path / "huge.jsonl"
     with file.open("wb") as stream:
-        stream.write(begins)
+        stream.write(prefix)
         stream.truncate(2 * 1024**3)
-    limited = "ulimit -v 1200000; exec " + f"{COMMAND} convert {file} {tmp_path / 'out.jsonl'} --processes 1"
-    done = subprocess.run(["sh", "-c", limited], capture_output=True, text=True, check=False, timeout=120)
+    command = "ulimit -v 1200000; exec " + f"{COMMAND} convert {file} {tmp_path / 'out.jsonl'} --processes 1"
+    done = subprocess.run(["sh", "-c", command], capture_output=True, text=True, check=False, timeout=120)
     assert done.returncode == 2
-    number = begins.count(b"\n") + 1
+    number = prefix.count(b"\n") + 1
     assert f"huge.jsonl, line {number}: longer than 64 MB" in done.stderr
     assert file_names(tmp_path) == ["huge.jsonl"]
 
 
-def test_the_limit_on_lines_can_be_raised(tmp_path: Path) -> None:
+def test_limit_on_lines_is_configurable(tmp_path: Path) -> None:
     source = jsonl(tmp_path / "in.jsonl", {"messages": [{"role": "user", "content": "x" * (1024 * 1024)}]})
     with pytest.raises(InputError, match="longer than 1 MB") as caught:
         convert(source, tmp_path / "out.jsonl", max_line_mb=1)
@@ -488,16 +496,16 @@ ORPHAN = {"role": "tool", "tool_call_id": "call_9", "content": "Nobody asked."}
 
 def test_check_reports_the_line_of_every_violation(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     messages = example_conversation()
-    source = written(tmp_path / "broken.jsonl", (*messages[:2], messages[3]))
+    source = write_messages(tmp_path / "broken.jsonl", (*messages[:2], messages[3]))
     assert check_file(source) == 1
-    said = capsys.readouterr().out
-    assert f"{source}:2: the call " in said
-    assert "(call-is-answered, $.content[2], message " in said
+    output = capsys.readouterr().out
+    assert f"{source}:2: the call " in output
+    assert "(call-is-answered, $.content[2], message " in output
     requests = jsonl(tmp_path / "requests.jsonl", {"messages": TALK}, {"messages": [*TALK, ORPHAN]})
     assert check_file(requests) == 1
-    said = capsys.readouterr().out
-    assert f"{requests}:2: no call before it has the id" in said
-    assert "11 messages, 1 violation (openai_chat" in said
+    output = capsys.readouterr().out
+    assert f"{requests}:2: no call before it has the id" in output
+    assert "11 messages, 1 violation (openai_chat" in output
 
 
 def test_repair_reports_its_changes_and_is_idempotent(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -546,9 +554,9 @@ def test_repair_keeps_line_files_and_documents_in_their_layout(tmp_path: Path) -
 # --- export ----------------------------------------------------------------------------------------------------------
 
 
-def test_a_session_is_exported_in_any_format(tmp_path: Path) -> None:
+def test_session_is_exported_in_any_format(tmp_path: Path) -> None:
     store = tmp_path / "chats.db"
-    run("import", written(tmp_path / "chat.jsonl", example_conversation()), "--store", store)
+    run("import", write_messages(tmp_path / "chat.jsonl", example_conversation()), "--store", store)
     page = run("export", "last", "--to", "html", "--store", store)
     assert (page.returncode, page.stdout.startswith("<!doctype html>")) == (0, True)
     assert run("export", "last", "--to", tmp_path / "chat.md", "--store", store).returncode == 0
@@ -556,15 +564,19 @@ def test_a_session_is_exported_in_any_format(tmp_path: Path) -> None:
     done = run("export", "last", "--to", "openai_chat", "--out", tmp_path / "chat.json", "--store", store)
     assert (done.returncode, "lost 1 × thinking" in done.stderr) == (0, True)
     assert json.loads((tmp_path / "chat.json").read_bytes())["messages"][0]["role"] == "user"
-    told = run("export", "last", "--to", "envelopes", "--out", tmp_path / "e.jsonl", "--json", "--store", store)
-    assert json.loads(told.stdout)["losses"] == []
+    result = run("export", "last", "--to", "envelopes", "--out", tmp_path / "e.jsonl", "--json", "--store", store)
+    assert json.loads(result.stdout)["losses"] == []
     convert(tmp_path / "e.jsonl", tmp_path / "again.jsonl")
     assert (tmp_path / "again.jsonl").read_bytes() == (tmp_path / "chat.jsonl").read_bytes()
-    for wrong in (("--all", "--to", "html"), ("last", "--to", "nonsense"), ("last", "--to", "a.html", "--out", "b")):
-        assert run("export", *wrong, "--store", store, cwd=tmp_path).returncode == 2
+    for arguments in (
+        ("--all", "--to", "html"),
+        ("last", "--to", "nonsense"),
+        ("last", "--to", "a.html", "--out", "b"),
+    ):
+        assert run("export", *arguments, "--store", store, cwd=tmp_path).returncode == 2
 
 
-def test_a_file_that_is_read_is_never_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_input_file_is_never_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     source = jsonl(tmp_path / "in.jsonl", BODY)
     before = source.read_bytes()
     monkeypatch.chdir(tmp_path)

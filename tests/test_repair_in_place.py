@@ -11,7 +11,7 @@ import pytest
 from dragoman.cli.check import check_file, repair_file
 from dragoman.cli.tour import example_conversation
 from dragoman.errors import InputError
-from tests.test_cli import run, written
+from tests.test_cli import run, write_messages
 
 ORPHAN = "Nobody asked for this."
 
@@ -222,7 +222,10 @@ def test_a_second_repair_does_not_overwrite_what_the_first_set_aside(tmp_path: P
 def test_an_export_is_not_repaired_in_place(tmp_path: Path) -> None:
     messages = example_conversation()
     store = tmp_path / "chats.db"
-    assert run("import", written(tmp_path / "in.jsonl", (*messages[:2], messages[3])), "--store", store).returncode == 0
+    assert (
+        run("import", write_messages(tmp_path / "in.jsonl", (*messages[:2], messages[3])), "--store", store).returncode
+        == 0
+    )
     export = tmp_path / "export.jsonl"
     assert run("export", "last", "--to", export, "--store", store).returncode == 0
     before = export.read_bytes()

@@ -1,7 +1,7 @@
 """The seven tests that the specification requires (§11.1), one each, in its order.
 
 Dialects are found, never listed: one without cassettes fails the first test. What they answered was recorded; see
-``tests/recorded.py``.
+``tests/recordings.py``.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ from dragoman.message import (
 from dragoman.pricing import price_usage, prices_from_mapping
 from dragoman.toolschema import REFUSED, ToolSchemas
 from dragoman.versions import Format, PlainMessage
-from tests import recorded
-from tests.recorded import NOON, READ_FILE, README, SESSION
+from tests import recordings
+from tests.recordings import NOON, READ_FILE, README, SESSION
 from tests.test_pricing import SPECIFIED
 
 THOUGHT = "The user wants it short."
@@ -55,18 +55,18 @@ THOUGHT = "The user wants it short."
 def test_required_1_a_fixed_conversation_goes_out_as_recorded_and_comes_back_as_the_golden_message(
     dialect: str,
 ) -> None:
-    names = recorded.names_of(dialect)
-    expected = {f"{scene}{how}" for scene in ("text", "call", "result") for how in ("", recorded.STREAMED)}
+    names = recordings.cassette_names(dialect)
+    expected = {f"{scene}{how}" for scene in ("text", "call", "result") for how in ("", recordings.STREAMED)}
     assert set(names) >= expected, "make cassettes"
     for name in names:
-        body = recorded.cassette(dialect, name).request.body
-        assert msgspec.json.encode(recorded.sent(dialect, name)) == msgspec.json.encode(body), name
-    answers = [name for name in names if recorded.scene_of(name) != "error"]
+        body = recordings.cassette(dialect, name).request.body
+        assert msgspec.json.encode(recordings.make_request(dialect, name)) == msgspec.json.encode(body), name
+    answers = [name for name in names if recordings.scene_of(name) != "error"]
     for name in answers:
-        message = recorded.answered(dialect, name)
+        message = recordings.read_answer(dialect, name)
         assert check(message) == (), name
         assert decode(encode(message)) == message, name
-    assert recorded.golden(dialect) == (recorded.GOLDEN / f"{dialect}.json").read_bytes()
+    assert recordings.golden(dialect) == (recordings.GOLDEN / f"{dialect}.json").read_bytes()
 
 
 # --- 2. continuity across providers ----------------------------------------------------------------------------------
@@ -98,16 +98,16 @@ def play_turn(kept: Kept, dialect: str, scenes: tuple[str, ...]) -> None:
     kept.append(Message(kept.next_id, SESSION, Role.USER, (TextBlock("And now?"),), MessageMetadata(), NOON))
     for scene in scenes:
         ids = ToolIds(kept.entries)
-        speaking = recorded.adapter(dialect, ids)
+        speaking = recordings.adapter(dialect, ids)
         assert_all_ids_resolve(speaking, kept.history)
         context = RequestContext(
             session_id=SESSION,
             message_id=kept.next_id,
             created_at=NOON,
             routing=RoutingDecisionRecord(RoutingMode.MANUAL, speaking.model.id, "it is its turn"),
-            usage=recorded.usage_of(dialect, recorded.reply_of(dialect, scene)),
+            usage=recordings.usage_of(dialect, recordings.reply_of(dialect, scene)),
         )
-        spoken = speaking.make_message(recorded.reply_of(dialect, scene), context)
+        spoken = speaking.make_message(recordings.reply_of(dialect, scene), context)
         kept.append(spoken)
         for call in (block for block in spoken.content if isinstance(block, ToolUseBlock)):
             content = (ToolResultBlock(call.id, (TextBlock(README),)),)
@@ -143,7 +143,7 @@ def test_required_2_a_session_alternates_between_providers_is_reloaded_and_goes_
     kept = Kept()
     for number in range(6):
         dialect = (first, second)[number % 2]
-        thinks = "thinking" in recorded.names_of(dialect)
+        thinks = "thinking" in recordings.cassette_names(dialect)
         play_turn(kept, dialect, ("call-streamed", "result-streamed") if number > 2 else ("call", "result"))
         play_turn(kept, dialect, ("thinking",) if thinks and number < 4 else ("text",))
     assert kept.history == kept.said
@@ -156,7 +156,7 @@ def test_required_2_a_session_alternates_between_providers_is_reloaded_and_goes_
         kept.entries = entries
         play_turn(kept, third, ("call", "result"))
     assert check(kept.history) == ()
-    wire = recorded.adapter(third, ToolIds(kept.entries)).to_wire(kept.history, (READ_FILE,)).wire
+    wire = recordings.adapter(third, ToolIds(kept.entries)).to_wire(kept.history, (READ_FILE,)).wire
     assert str(wire).count(repr(README)) == 8
     assert THOUGHT not in str(wire)
 
@@ -204,7 +204,7 @@ def said(role: Role, *blocks: ContentBlock) -> Message:
 def test_required_3_a_swap_to_a_model_that_cannot_take_the_history_is_refused_with_a_clear_text(
     message: Message, reason: str
 ) -> None:
-    history = [recorded.QUESTION, message]
+    history = [recordings.QUESTION, message]
     before = [encode(one) for one in history]
     plan = plan_swap(history, modest())
     assert not plan.is_possible
@@ -215,14 +215,14 @@ def test_required_3_a_swap_to_a_model_that_cannot_take_the_history_is_refused_wi
     assert ("'placeholder' or 'describe'" in blocker) is ("can't process" in reason)
     assert plan.fits is ("tokens" not in reason)
     assert [encode(one) for one in history] == before
-    assert plan_swap([recorded.QUESTION], modest()).is_possible
+    assert plan_swap([recordings.QUESTION], modest()).is_possible
 
 
 # --- 4. schema migration ---------------------------------------------------------------------------------------------
 
 
 def test_required_4_a_version_1_message_is_migrated_when_it_is_read_under_version_2() -> None:
-    written = encode(recorded.QUESTION)
+    written = encode(recordings.QUESTION)
     assert b'"schema_version":1' in written
     version_2 = Format(current=2)
     ran = []
@@ -234,9 +234,9 @@ def test_required_4_a_version_1_message_is_migrated_when_it_is_read_under_versio
         return {**message, "content": content}
 
     read = decode(written, version_2)
-    assert ran == [recorded.QUESTION.id]
-    assert read == recorded.QUESTION.replace(
-        content=(TextBlock(f"Q: {recorded.QUESTION.content[0].text}"),), schema_version=2
+    assert ran == [recordings.QUESTION.id]
+    assert read == recordings.QUESTION.replace(
+        content=(TextBlock(f"Q: {recordings.QUESTION.content[0].text}"),), schema_version=2
     )
     # Saved, it is of version 2 and needs no migration any more; the old row is what it was, and is read again.
     saved = encode(read)
@@ -244,7 +244,7 @@ def test_required_4_a_version_1_message_is_migrated_when_it_is_read_under_versio
     assert decode(saved, version_2) == read
     assert len(ran) == 1
     assert decode(written, version_2) == read
-    assert written == encode(recorded.QUESTION)
+    assert written == encode(recordings.QUESTION)
 
 
 # --- 5. tool schema validation ---------------------------------------------------------------------------------------
@@ -276,10 +276,10 @@ def test_required_6_a_thinking_block_for_openai_is_logged_at_warn_with_its_field
 ) -> None:
     rows = catalog.builtin()
     target = Adapter(rows.provider(rows.model(model).provider), rows.model(model))
-    spoken = recorded.answered("anthropic", "thinking")
+    spoken = recordings.read_answer("anthropic", "thinking")
     assert any(isinstance(block, ThinkingBlock) for block in spoken.content)
     with caplog.at_level(logging.DEBUG):
-        written = target.to_wire([recorded.RIDDLE, spoken])
+        written = target.to_wire([recordings.RIDDLE, spoken])
     (record,) = caplog.records
     assert record.levelno == logging.WARNING
     usual = set(vars(logging.makeLogRecord({}))) | {"message", "asctime"}

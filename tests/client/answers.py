@@ -9,7 +9,7 @@ import pytest
 from dragoman import dialects
 from dragoman.client import Call, Client
 from dragoman.exchange import Fault, Reply
-from tests import recorded
+from tests import recordings
 from tests.client.calls import stream_reply
 from tests.servers.faulty_server import (
     Answer,
@@ -19,8 +19,8 @@ from tests.servers.faulty_server import (
 
 every_dialect = pytest.mark.parametrize("dialect", dialects.callable_names())
 both_modes = pytest.mark.parametrize("streamed", [False, True], ids=["whole", "streamed"])
-WHOLE = json.dumps(recorded.cassette("openai_chat", "text").response.body).encode()
-STREAMED = recorded.cassette("openai_chat", "text-streamed").response.stream
+WHOLE = json.dumps(recordings.cassette("openai_chat", "text").response.body).encode()
+STREAMED = recordings.cassette("openai_chat", "text-streamed").response.stream
 LIMITED = b'{"error": {"message": "slow down", "type": "requests", "code": "rate_limit_exceeded"}}'
 
 

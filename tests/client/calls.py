@@ -13,11 +13,13 @@ from dragoman.client import Call, Client, Retries
 from dragoman.event import MessageComplete, StreamError, StreamEvent, fold
 from dragoman.exchange import Options, Reply, ToolDefinition
 from dragoman.message import Message, TextBlock
-from tests import recorded
+from tests import recordings
 
 KEY = "sk-canary-0123456789abcdef"
 ONCE = Retries(max_retries=0)
-CONTEXT = RequestContext(session_id=recorded.SESSION, message_id="01KE0000000000000000000009", created_at=recorded.NOON)
+CONTEXT = RequestContext(
+    session_id=recordings.SESSION, message_id="01KE0000000000000000000009", created_at=recordings.NOON
+)
 
 
 def provider_of(dialect: str) -> Provider:
@@ -30,7 +32,7 @@ def make_call(
     address: str,
     *,
     streamed: bool,
-    messages: Iterable[Message] = recorded.SCENES["text"],
+    messages: Iterable[Message] = recordings.SCENES["text"],
     tools: Iterable[ToolDefinition] = (),
     adapter: Adapter | None = None,
     options: Options | None = None,

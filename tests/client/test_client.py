@@ -22,7 +22,7 @@ from dragoman.event import MessageComplete
 from dragoman.exchange import ErrorClass, Fault
 from dragoman.message import TextBlock
 from dragoman.settings import Secret
-from tests import recorded
+from tests import recordings
 from tests.client.answers import STREAMED, WHOLE, both_modes, every_dialect, get_fault, get_reply, make_success
 from tests.client.calls import KEY, ONCE, NoSleepClient, make_call, read_events, stream_reply, text_of
 from tests.servers.faulty_server import (
@@ -33,7 +33,7 @@ from tests.servers.faulty_server import (
     make_answer,
     make_stream,
 )
-from tests.servers.fixtures import LLAMA_WORDS
+from tests.servers.fixtures import LLAMA_TEXT
 
 # --- requests --------------------------------------------------------------------------------------------------------
 
@@ -50,7 +50,7 @@ async def test_request_url_equals_that_of_the_providers_sdk(dialect: str, stream
         call = make_call(dialect, server.address, streamed=streamed)
         await get_reply(client, call, streamed=streamed)
     (request,) = server.requests
-    assert request.path == recorded.cassette(dialect, "text-streamed" if streamed else "text").request.path
+    assert request.path == recordings.cassette(dialect, "text-streamed" if streamed else "text").request.path
     assert request.json == call.wire
     key = {
         "anthropic": ("x-api-key", KEY),
@@ -90,7 +90,7 @@ async def test_connection_is_reused(streamed: bool) -> None:
     async with FaultyServer([make_success(streamed=streamed)]) as server, Client() as client:
         for _ in range(5):
             call = make_call("openai_chat", server.address, streamed=streamed)
-            assert text_of(await get_reply(client, call, streamed=streamed)) == LLAMA_WORDS
+            assert text_of(await get_reply(client, call, streamed=streamed)) == LLAMA_TEXT
     assert server.connections == 1
 
 
@@ -288,7 +288,7 @@ async def test_environment_proxies_are_used_except_for_loopback(monkeypatch: pyt
 
 async def test_rate_limits_and_request_ids_are_logged() -> None:
     headers = {"anthropic_ratelimit_requests_remaining": "7", "request_id": "req_1", "server": "x"}
-    data = recorded.cassette("anthropic", "text-streamed").response.stream
+    data = recordings.cassette("anthropic", "text-streamed").response.stream
     async with FaultyServer([make_stream([data], **headers)]) as server, Client() as client:
         journal = CallLog()
         events = [
@@ -322,7 +322,7 @@ async def test_concurrent_streams_are_independent() -> None:
         call = make_call("openai_chat", address, streamed=True)
         endpoint = msgspec.structs.replace(call.endpoint, headers={"x-number": str(number)})
         reply = await stream_reply(client, msgspec.structs.replace(call, endpoint=endpoint))
-        assert text_of(reply) == LLAMA_WORDS.replace("Foo", str(number))
+        assert text_of(reply) == LLAMA_TEXT.replace("Foo", str(number))
 
     async with FaultyServer(answer_with_number) as server, Client() as client:
         await asyncio.gather(*(run_stream(client, server.address, number) for number in range(150)))

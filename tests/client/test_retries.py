@@ -12,7 +12,7 @@ import pytest
 from dragoman.client import CallLog, Client, Retries, Timeouts
 from dragoman.event import MessageComplete, StreamError, TextDelta, fold
 from dragoman.exchange import ErrorClass
-from tests import recorded
+from tests import recordings
 from tests.client.answers import LIMITED, STREAMED, WHOLE, both_modes, every_dialect, get_fault, get_reply, make_success
 from tests.client.calls import ONCE, NoSleepClient, make_call, read_events, stream_reply, text_of
 from tests.servers.faulty_server import (
@@ -27,7 +27,7 @@ from tests.servers.faulty_server import (
     make_head,
     make_stream,
 )
-from tests.servers.fixtures import LLAMA_WORDS
+from tests.servers.fixtures import LLAMA_TEXT
 
 # --- retries ---------------------------------------------------------------------------------------------------------
 
@@ -160,7 +160,7 @@ async def test_no_retry_after_the_first_event() -> None:
 async def test_connection_that_breaks_before_an_event_is_retried(first: Answer) -> None:
     async with FaultyServer([first, make_stream([STREAMED])]) as server, NoSleepClient() as client:
         reply = await stream_reply(client, make_call("openai_chat", server.address, streamed=True))
-    assert (text_of(reply), reply.fault, len(client.waits)) == (LLAMA_WORDS, None, 1)
+    assert (text_of(reply), reply.fault, len(client.waits)) == (LLAMA_TEXT, None, 1)
 
 
 async def test_buffered_bytes_are_read_after_the_connection_breaks() -> None:
@@ -175,12 +175,12 @@ async def test_buffered_bytes_are_read_after_the_connection_breaks() -> None:
             events.append(event)
     reply = fold(events)
     assert reply.fault is not None
-    assert (reply.fault.code, text_of(reply)) == ("stream_broken", LLAMA_WORDS)
+    assert (reply.fault.code, text_of(reply)) == ("stream_broken", LLAMA_TEXT)
 
 
 async def test_error_in_the_first_event_is_retried_and_later_ones_are_not() -> None:
     error = b'event: error\ndata: {"type":"error","error":{"type":"overloaded_error","message":"Overloaded"}}\n\n'
-    data = recorded.cassette("anthropic", "text-streamed").response.stream
+    data = recordings.cassette("anthropic", "text-streamed").response.stream
     async with (
         FaultyServer([make_stream([error]), make_stream([data[:900] + b"\n\n" + error])]) as server,
         NoSleepClient() as client,
@@ -212,7 +212,7 @@ async def test_silent_stream_breaks_and_keeps_its_text() -> None:
         await server.disconnected.wait()
     assert reply.fault is not None
     assert reply.fault.code == "stream_broken"
-    assert LLAMA_WORDS.startswith(text_of(reply))
+    assert LLAMA_TEXT.startswith(text_of(reply))
     assert text_of(reply)
 
 
@@ -224,7 +224,7 @@ async def test_sse_comments_keep_a_stream_alive() -> None:
         reply = await stream_reply(
             client, make_call("openai_chat", server.address, streamed=True, timeouts=timeouts, retries=ONCE)
         )
-    assert (text_of(reply), reply.fault) == (LLAMA_WORDS, None)
+    assert (text_of(reply), reply.fault) == (LLAMA_TEXT, None)
 
 
 async def test_slow_reader_does_not_time_out() -> None:
@@ -261,7 +261,7 @@ async def test_completed_stream_does_not_wait_for_the_connection() -> None:
     async with FaultyServer([make_stream([STREAMED], SILENCE)]) as server, Client() as client:
         reply = await stream_reply(client, make_call("openai_chat", server.address, streamed=True))
         await server.disconnected.wait()
-    assert (text_of(reply), reply.fault) == (LLAMA_WORDS, None)
+    assert (text_of(reply), reply.fault) == (LLAMA_TEXT, None)
 
 
 async def test_connect_timeout_is_unreachable() -> None:

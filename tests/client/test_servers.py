@@ -18,9 +18,9 @@ from dragoman.event import TextDelta
 from dragoman.exchange import Options, Reply, StopReason
 from dragoman.local import LocalModel
 from dragoman.message import Message, MessageMetadata, Role, TextBlock, ThinkingBlock, ToolResultBlock, ToolUseBlock
-from tests import recorded
+from tests import recordings
 from tests.client.calls import CONTEXT, NoSleepClient, make_call, stream_reply, text_of
-from tests.servers.fixtures import LLAMA_WORDS, THOUGHT, WORDS
+from tests.servers.fixtures import ANSWER_TEXT, LLAMA_TEXT, THOUGHT
 
 LLAMA_DIALECTS = ("anthropic", "openai_chat", "openai_responses")
 THINKING_DIALECTS = (
@@ -36,9 +36,14 @@ both_modes = pytest.mark.parametrize("streamed", [False, True], ids=["whole", "s
 
 def make_messages(text: str) -> tuple[Message, ...]:
     message = Message(
-        "01KE0000000000000000000001", recorded.SESSION, Role.USER, (TextBlock(text),), MessageMetadata(), recorded.NOON
+        "01KE0000000000000000000001",
+        recordings.SESSION,
+        Role.USER,
+        (TextBlock(text),),
+        MessageMetadata(),
+        recordings.NOON,
     )
-    return (recorded.SYSTEM, message)
+    return (recordings.SYSTEM, message)
 
 
 async def get_reply(client: Client, call: Call, *, streamed: bool) -> Reply:
@@ -51,14 +56,14 @@ async def test_llama_answers_calls_and_thinks(dialect: str, streamed: bool, llam
     async with Client() as client:
         text_reply = await get_reply(client, make_call(dialect, llama_server, streamed=streamed), streamed=streamed)
         assert (text_of(text_reply), text_reply.stop_reason, text_reply.fault) == (
-            LLAMA_WORDS,
+            LLAMA_TEXT,
             StopReason.END_TURN,
             None,
         )
         assert text_reply.usage is not None
         assert text_reply.usage.output_tokens > 5
         task = make_call(
-            dialect, llama_server, streamed=streamed, messages=recorded.SCENES["call"], tools=[recorded.READ_FILE]
+            dialect, llama_server, streamed=streamed, messages=recordings.SCENES["call"], tools=[recordings.READ_FILE]
         )
         call_reply = await get_reply(client, task, streamed=streamed)
         (call,) = [block for block in call_reply.content if isinstance(block, ToolUseBlock)]
@@ -67,7 +72,7 @@ async def test_llama_answers_calls_and_thinks(dialect: str, streamed: bool, llam
             {"path": "README.md"},
             StopReason.TOOL_USE,
         )
-        riddle = make_call(dialect, llama_server, streamed=streamed, messages=recorded.SCENES["thinking"])
+        riddle = make_call(dialect, llama_server, streamed=streamed, messages=recordings.SCENES["thinking"])
         thinking_reply = await get_reply(client, riddle, streamed=streamed)
         assert [type(block) for block in thinking_reply.content] == [ThinkingBlock, TextBlock]
 
@@ -76,7 +81,7 @@ async def test_llama_answers_calls_and_thinks(dialect: str, streamed: bool, llam
 async def test_history_too_long_for_llama_is_an_overflow(dialect: str, llama_server: str) -> None:
     async with Client() as client:
         for streamed in (False, True):
-            call = make_call(dialect, llama_server, streamed=streamed, messages=recorded.SCENES["error"])
+            call = make_call(dialect, llama_server, streamed=streamed, messages=recordings.SCENES["error"])
             reply = await get_reply(client, call, streamed=streamed)
             assert reply.fault is not None
             assert (reply.fault.code, reply.fault.status) == ("context_overflow", 400)
@@ -87,14 +92,14 @@ async def test_history_too_long_for_llama_is_an_overflow(dialect: str, llama_ser
 async def test_aimock_answers_in_every_dialect(dialect: str, streamed: bool, aimock_server: str) -> None:
     async with Client() as client:
         reply = await get_reply(client, make_call(dialect, aimock_server, streamed=streamed), streamed=streamed)
-        assert (text_of(reply), reply.fault) == (WORDS, None)
+        assert (text_of(reply), reply.fault) == (ANSWER_TEXT, None)
 
 
 @each_aimock_dialect
 @both_modes
 async def test_parallel_calls_and_results_round_trip(dialect: str, streamed: bool, aimock_server: str) -> None:
     first = make_call(
-        dialect, aimock_server, streamed=streamed, messages=make_messages("Compare."), tools=[recorded.READ_FILE]
+        dialect, aimock_server, streamed=streamed, messages=make_messages("Compare."), tools=[recordings.READ_FILE]
     )
     async with Client() as client:
         reply = await get_reply(client, first, streamed=streamed)
@@ -107,17 +112,19 @@ async def test_parallel_calls_and_results_round_trip(dialect: str, streamed: boo
             aimock_server,
             streamed=streamed,
             messages=[*make_messages("Compare."), message, *results],
-            tools=[recorded.READ_FILE],
+            tools=[recordings.READ_FILE],
             adapter=first.adapter,
         )
         final = await get_reply(client, second, streamed=streamed)
-        assert (text_of(final), final.fault) == (WORDS, None)
+        assert (text_of(final), final.fault) == (ANSWER_TEXT, None)
 
 
 def make_result(number: int, call: ToolUseBlock) -> Message:
     content = (ToolResultBlock(call.id, (TextBlock("# Project Foo"),)),)
     metadata = MessageMetadata(parent_tool_use_id=call.id)
-    return Message(f"01KE000000000000000000010{number}", recorded.SESSION, Role.TOOL, content, metadata, recorded.NOON)
+    return Message(
+        f"01KE000000000000000000010{number}", recordings.SESSION, Role.TOOL, content, metadata, recordings.NOON
+    )
 
 
 @pytest.mark.parametrize("dialect", THINKING_DIALECTS)
@@ -128,7 +135,7 @@ async def test_reasoning_arrives_before_text(dialect: str, aimock_server: str) -
         )
     thought, text = reply.content
     assert isinstance(thought, ThinkingBlock)
-    assert (thought.text, text) == (THOUGHT, TextBlock(WORDS))
+    assert (thought.text, text) == (THOUGHT, TextBlock(ANSWER_TEXT))
 
 
 @each_aimock_dialect
@@ -174,7 +181,7 @@ async def test_stream_cut_by_aimock_fails(dialect: str, aimock_server: str) -> N
         reply = await stream_reply(client, call)
     assert reply.fault is not None
     assert reply.fault.code in ("stream_incomplete", "stream_broken")
-    assert WORDS.startswith(text_of(reply))
+    assert ANSWER_TEXT.startswith(text_of(reply))
     assert client.waits == []  # an event was already emitted
 
 
@@ -196,7 +203,7 @@ def make_local_call(base_url: str, *, streamed: bool) -> Call:
     model = loaded.catalog.model("local")
     adapter = Adapter(loaded.catalog.provider(model.provider), model)
     options = Options(max_output_tokens=8, temperature=0, stream=streamed or None)
-    wire = adapter.to_wire(recorded.SCENES["text"], options=options).wire
+    wire = adapter.to_wire(recordings.SCENES["text"], options=options).wire
     return Call(endpoint=loaded.endpoint("local", base_url=base_url), adapter=adapter, wire=wire, context=CONTEXT)
 
 

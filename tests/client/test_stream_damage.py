@@ -12,7 +12,7 @@ from dragoman import dialects
 from dragoman.client import Call, Client, Timeouts
 from dragoman.event import fold
 from dragoman.exchange import Reply
-from tests import recorded
+from tests import recordings
 from tests.client.calls import ONCE, make_call, stream_reply
 from tests.conftest import scale
 from tests.dialects.stream_damage.case import Case, calls_of, text_of
@@ -76,7 +76,7 @@ def with_case_header(call: Call, number: int) -> Call:
 @every_dialect
 @pytest.mark.slow
 async def test_stream_cut_at_any_byte_fails_without_tool_call_or_lost_text(dialect: str) -> None:
-    data = recorded.cassette(dialect, "call-streamed").response.stream
+    data = recordings.cassette(dialect, "call-streamed").response.stream
     quirks = make_call(dialect, "http://127.0.0.1:1", streamed=True).endpoint.provider.quirks
     whole = read_without_socket(dialect, data, quirks)
     assert calls_of(whole) == [("read_file", {"path": "README.md"})]
@@ -102,7 +102,7 @@ async def test_stream_cut_at_any_byte_fails_without_tool_call_or_lost_text(diale
 
 @every_dialect
 async def test_reset_connection_keeps_received_text(dialect: str) -> None:
-    data = recorded.cassette(dialect, "text-streamed").response.stream
+    data = recordings.cassette(dialect, "text-streamed").response.stream
     half = data[: len(data) // 2]
     endings: dict[str, Answer] = {
         "reset": make_stream([half], 0.05, RESET),

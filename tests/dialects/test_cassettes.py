@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 from dragoman import dialects
 from dragoman.exchange import ErrorClass
 from dragoman.message import ContentBlock, ToolUseBlock
-from tests import recorded
+from tests import recordings
 from tests.conftest import scale
-from tests.recorded import STREAMED, cassette, names_of, scene_of
+from tests.recordings import STREAMED, cassette, cassette_names, scene_of
 
-EXCHANGES = [(dialect, name) for dialect in dialects.callable_names() for name in names_of(dialect)]
+EXCHANGES = [(dialect, name) for dialect in dialects.callable_names() for name in cassette_names(dialect)]
 STREAMS = [(dialect, name) for dialect, name in EXCHANGES if name.endswith(STREAMED) and scene_of(name) != "error"]
 
 
@@ -28,7 +28,7 @@ def test_any_split_of_a_recorded_stream_gives_the_same_events(dialect: str, data
     stream = cassette(dialect, name).response.stream
     cuts = sorted(data.draw(st.sets(st.integers(0, len(stream)), max_size=40)))
     pieces = [stream[start:end] for start, end in zip([0, *cuts], [*cuts, len(stream)], strict=True)]
-    assert recorded.events_of(dialect, *pieces) == recorded.events_of(dialect, stream)
+    assert recordings.events_of(dialect, *pieces) == recordings.events_of(dialect, stream)
 
 
 @pytest.mark.parametrize(("dialect", "name"), STREAMS)
@@ -36,7 +36,7 @@ def test_a_recorded_stream_fed_byte_by_byte_gives_the_same_events(dialect: str, 
     stream = cassette(dialect, name).response.stream
     assert stream
     single = [stream[at : at + 1] for at in range(len(stream))]
-    assert recorded.events_of(dialect, *single) == recorded.events_of(dialect, stream)
+    assert recordings.events_of(dialect, *single) == recordings.events_of(dialect, stream)
 
 
 # The server adds a plan to a streamed call, and to a whole one it does not.
@@ -45,7 +45,7 @@ SAID_OTHERWISE = {("cohere", "call-streamed")}
 
 @pytest.mark.parametrize(("dialect", "name"), STREAMS)
 def test_a_recorded_stream_says_what_the_whole_answer_says(dialect: str, name: str) -> None:
-    streamed, whole = (recorded.reply_of(dialect, which) for which in (name, scene_of(name)))
+    streamed, whole = (recordings.reply_of(dialect, which) for which in (name, scene_of(name)))
     assert streamed.fault is None
     assert whole.fault is None
     assert streamed.stop_reason == whole.stop_reason
@@ -78,10 +78,10 @@ def test_a_recorded_refusal_is_a_fault_that_says_what_to_do(dialect: str, name: 
 @pytest.mark.parametrize(("dialect", "name"), [one for one in EXCHANGES if scene_of(one[1]) == "result"])
 def test_a_request_repeats_nothing_that_stood_around_the_answer_before(dialect: str, name: str) -> None:
     """Providers refuse a message with fields that only an answer has."""
-    answer = recorded.answered(dialect, name.replace("result", "call"))
+    answer = recordings.read_answer(dialect, name.replace("result", "call"))
     bare = answer.replace(metadata=answer.metadata.replace(provider_raw=None))
     with_notes, without = (
-        recorded.adapter(dialect).to_wire([recorded.TASK, message], (recorded.READ_FILE,)).wire
+        recordings.adapter(dialect).to_wire([recordings.TASK, message], (recordings.READ_FILE,)).wire
         for message in (answer, bare)
     )
     added = keys_of(with_notes) - keys_of(without)
@@ -98,7 +98,7 @@ def keys_of(value: object) -> set[str]:
 
 @pytest.mark.parametrize(("dialect", "name"), EXCHANGES)
 def test_a_cassette_names_no_place_and_no_time(dialect: str, name: str) -> None:
-    text = (recorded.CASSETTES / dialect / f"{name}.json").read_text("utf-8")
+    text = (recordings.CASSETTES / dialect / f"{name}.json").read_text("utf-8")
     assert not re.search(r"https?://|localhost|\d+\.\d+\.\d+\.\d+|authorization|api-key", text, re.IGNORECASE)
     assert set(re.findall(r"\b1[78]\d{8}\b|\b20\d\d-\d\d-\d\dT[\d:.]+", text)) <= {
         "1767225600",
@@ -115,5 +115,5 @@ def test_the_payloads_that_a_reviewer_reads_are_those_of_the_frames(dialect: str
 
 
 def test_every_folder_of_cassettes_and_every_golden_file_is_of_a_dialect() -> None:
-    assert sorted(path.name for path in recorded.CASSETTES.iterdir()) == sorted(dialects.callable_names())
-    assert sorted(path.stem for path in recorded.GOLDEN.iterdir()) == sorted(dialects.callable_names())
+    assert sorted(path.name for path in recordings.CASSETTES.iterdir()) == sorted(dialects.callable_names())
+    assert sorted(path.stem for path in recordings.GOLDEN.iterdir()) == sorted(dialects.callable_names())

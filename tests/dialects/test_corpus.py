@@ -9,7 +9,7 @@ import pytest
 from dragoman import dialects
 from dragoman.cli.prove import Proof, prove_records
 from dragoman.exchange import StopReason
-from tests.corpus import recorded_dialects, records
+from tests.corpus import dialect_names, records
 
 # Records that are broken themselves: a request that is none, streams that were cut or ended in an error.
 BROKEN: dict[str, dict[str, str]] = {
@@ -45,7 +45,7 @@ def test_recorded_traffic_is_equal_after_a_round_trip(name: str) -> None:
 
 
 def test_every_record_is_of_a_known_dialect() -> None:
-    assert set(recorded_dialects()) - set(dialects.names_in_recordings()) == set()
+    assert set(dialect_names()) - set(dialects.names_in_recordings()) == set()
 
 
 @pytest.mark.parametrize("name", dialects.names())

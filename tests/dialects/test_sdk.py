@@ -26,7 +26,7 @@ from dragoman.message import TextBlock, ThinkingBlock, TokenUsage, ToolResultBlo
 from tests.conftest import IS_FULL
 from tests.corpus import records
 from tests.dialects.test_every_dialect import CALLS
-from tests.lazy import LazyModule
+from tests.import_proxy import LazyModule
 
 anthropic: Any = LazyModule("anthropic")
 anthropic_params: Any = LazyModule("anthropic.types.message_create_params")

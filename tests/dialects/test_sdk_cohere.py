@@ -28,7 +28,7 @@ from dragoman.wire.tool_definitions import UNUSABLE
 from tests.corpus import records
 from tests.dialects.test_every_dialect import CALLS, PIXEL, REQUEST, message
 from tests.dialects.test_sdk import TEXT, read_stream, said_by, strings_in
-from tests.lazy import LazyModule
+from tests.import_proxy import LazyModule
 
 cohere: Any = LazyModule("cohere")
 

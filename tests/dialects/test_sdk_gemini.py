@@ -29,7 +29,7 @@ from dragoman.message import ContentBlock, ImageBlock, Role, TextBlock, Thinking
 from tests.conftest import IS_FULL
 from tests.corpus import records
 from tests.dialects.test_every_dialect import CALLS, PIXEL
-from tests.lazy import LazyModule
+from tests.import_proxy import LazyModule
 
 genai: Any = LazyModule("google.genai")
 errors: Any = LazyModule("google.genai.errors")

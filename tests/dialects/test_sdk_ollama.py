@@ -27,7 +27,7 @@ from dragoman.message import ImageBlock, ImageSource, TextBlock, ThinkingBlock, 
 from tests.corpus import records
 from tests.dialects.test_every_dialect import CALLS, PIXEL
 from tests.dialects.test_sdk import TEXT, read_stream, said_by, strings_in, unknown
-from tests.lazy import LazyModule
+from tests.import_proxy import LazyModule
 
 ollama: Any = LazyModule("ollama")
 

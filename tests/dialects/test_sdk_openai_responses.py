@@ -33,7 +33,7 @@ from dragoman.message import RedactedThinkingBlock, TextBlock, ThinkingBlock, To
 from tests.corpus import Part, records
 from tests.dialects.test_every_dialect import CALLS
 from tests.dialects.test_sdk import REPLIES, of_responses, response_of
-from tests.lazy import LazyModule
+from tests.import_proxy import LazyModule
 
 openai: Any = LazyModule("openai")
 responses: Any = LazyModule("openai.types.responses")

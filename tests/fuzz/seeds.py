@@ -28,7 +28,7 @@ from dragoman.exchange import Request
 from dragoman.message import Message, MessageMetadata, Role, TextBlock
 from dragoman.transcripts import get_format
 from dragoman.wire.frames import make_splitter
-from tests import recorded
+from tests import recordings
 from tests.conftest import CORPUS, scale
 from tests.entries.examples import ALL_EXAMPLES
 from tests.fuzz import constructed
@@ -59,9 +59,9 @@ def wires(dialect: str, part: str) -> tuple[Any, ...]:
 
 def _recorded_by_us(dialect: str, part: str) -> list[Any]:
     found: list[Any] = []
-    for name in recorded.names_of(dialect):
-        cassette = recorded.cassette(dialect, name)
-        is_streamed, is_error = name.endswith(recorded.STREAMED), cassette.response.status >= 400
+    for name in recordings.cassette_names(dialect):
+        cassette = recordings.cassette(dialect, name)
+        is_streamed, is_error = name.endswith(recordings.STREAMED), cassette.response.status >= 400
         if part == "request":
             found.append(cassette.request.body)
         elif (part == "error" and is_error and cassette.response.body is not None) or (
@@ -141,7 +141,7 @@ def messages() -> tuple[tuple[Message, ...], ...]:
     golden = [
         codec.decode(msgspec.json.encode(message))
         for name in dialects.callable_names()
-        for message in json.loads((recorded.GOLDEN / f"{name}.json").read_bytes()).values()
+        for message in json.loads((recordings.GOLDEN / f"{name}.json").read_bytes()).values()
     ]
     histories = [request.messages for request in requests()[::4] if request.messages]
     return (*((message,) for message in golden), *histories)

@@ -27,7 +27,7 @@ from dragoman.exchange import Fault, Reply, Request
 from dragoman.handoff import project_history
 from dragoman.message import Message, MessageStatus
 from dragoman.wire.frames import aws_frame, sse_frame
-from tests import recorded
+from tests import recordings
 from tests.fuzz import seeds
 from tests.fuzz.mutation import cut
 
@@ -233,7 +233,7 @@ def use_reply(module: ModuleType, reply: Reply, chance: random.Random) -> None:
         streamed = b"".join([*(writer.feed(event) for event in unfold(reply)), writer.close()])
         reader = other.stream_reader()
         fold([*reader.feed(streamed), *reader.close()])
-    speaking = recorded.adapter(module.NAME)
+    speaking = recordings.adapter(module.NAME)
     for status in (None, MessageStatus.PARTIAL, MessageStatus.CANCELLED):
         said = speaking.make_message(reply, _CONTEXT, status)
         use_messages((seeds.question(), said), chance, is_thorough=status is None)
@@ -269,7 +269,7 @@ def use_messages(messages: Iterable[Message], chance: random.Random, *, is_thoro
                 if not critical:
                     raise
     for module in _some_dialects(chance):
-        speaking = recorded.adapter(module.NAME)
+        speaking = recordings.adapter(module.NAME)
         seen = project_history(repaired, speaking.model.capabilities)
         fitted = fit(seen, 100_000, dragoman.tokens.estimate).messages
         _encoded(speaking.to_wire(fitted, ()).wire)

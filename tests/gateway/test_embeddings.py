@@ -20,7 +20,7 @@ from dragoman.gateway.hooks import CallEnd, CallStart, Hooks
 from dragoman.message import TokenUsage
 from tests.gateway.in_process import open_gateway
 from tests.gateway.test_passthrough import post, run_gateway
-from tests.lazy import LazyModule
+from tests.import_proxy import LazyModule
 from tests.servers.faulty_server import Answer, ReceivedRequest, make_answer
 
 cohere: Any = LazyModule("cohere")

@@ -21,7 +21,7 @@ from dragoman.gateway.model_names import ModelNames
 from dragoman.gateway.types import GatewayError
 from dragoman.turn.services import make_registry
 from tests.conftest import ROOT
-from tests.lazy import LazyModule
+from tests.import_proxy import LazyModule
 from tests.server.conftest import ServerFixture
 
 anthropic: Any = LazyModule("anthropic")

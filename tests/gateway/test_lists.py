@@ -12,7 +12,7 @@ import pytest
 
 from tests.gateway.in_process import open_gateway
 from tests.gateway.test_passthrough import post, run_gateway
-from tests.lazy import LazyModule
+from tests.import_proxy import LazyModule
 from tests.server.conftest import ServerFixture
 from tests.servers.faulty_server import make_answer
 

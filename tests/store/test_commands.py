@@ -10,7 +10,7 @@ from typing import Any
 from dragoman.cli.tour import example_conversation
 from tests import cli_runner
 from tests.store.conftest import Place
-from tests.test_cli import written
+from tests.test_cli import write_messages
 
 
 async def test_every_command_does_the_same_on_every_engine(shared_place: Place, tmp_path: Path) -> None:
@@ -23,7 +23,7 @@ async def test_every_command_does_the_same_on_every_engine(shared_place: Place, 
         assert (done.returncode, done.stderr) == (exit_code, "")
         return json.loads(done.stdout)
 
-    assert told("import", written(tmp_path / "example.jsonl", messages))["sessions"][0]["id"] == session_id
+    assert told("import", write_messages(tmp_path / "example.jsonl", messages))["sessions"][0]["id"] == session_id
     assert [one["id"] for one in told("sessions")["sessions"]] == [session_id]
     assert len(told("show", session_id[-6:].lower())["messages"]) == 4
     assert [hit["seq"] for hit in told("search", "project", "foo", "--role", "assistant")["hits"]] == [4]

@@ -12,7 +12,7 @@ from dragoman.store import Store
 from tests.store.messages import message, result, said, used
 
 
-async def test_every_naughty_string_survives(store: Store, suites: Path) -> None:
+async def test_every_naughty_string_round_trips(store: Store, suites: Path) -> None:
     strings: list[str] = json.loads((suites / "blns.json").read_text("utf-8"))
     session = await store.create_session()
     blocks = [ToolUseBlock(f"tu_{number}", text, {text: text}) for number, text in enumerate(strings)]

@@ -16,7 +16,7 @@ from dragoman.message import Message, MessageStatus, Role, TextBlock, ThinkingBl
 from dragoman.store import open_store
 from dragoman.tools import tool
 from dragoman.turn import Agent, AgentConfig, TurnEnd
-from tests import recorded
+from tests import recordings
 from tests.client.test_stream_damage import cases_of, read_without_socket
 from tests.conftest import scale
 from tests.servers.faulty_server import Answer, FaultyServer, ReceivedRequest, make_stream
@@ -111,7 +111,7 @@ async def test_every_damaged_stream_ends_in_its_fault_with_what_had_arrived_stor
 async def test_a_stream_cut_at_every_byte_is_no_success_and_loses_no_word_and_runs_no_tool(
     dialect: str, tmp_path: Path
 ) -> None:
-    data = recorded.cassette(dialect, "call-streamed").response.stream
+    data = recordings.cassette(dialect, "call-streamed").response.stream
     reader = dialects.load(dialect).stream_reader
     complete = fold([*(one := reader(None, ())).feed(data), *one.close()])
     assert complete.fault is None
@@ -138,7 +138,7 @@ async def test_a_stream_cut_at_every_byte_is_no_success_and_loses_no_word_and_ru
 async def test_an_exception_that_a_reader_did_not_foresee_keeps_what_it_read_before(
     dialect: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    data = recorded.cassette(dialect, "text-streamed").response.stream
+    data = recordings.cassette(dialect, "text-streamed").response.stream
     reader = type(dialects.load(dialect).stream_reader())
     name = "read_bytes" if hasattr(reader, "read_bytes") else "read"
     read = getattr(reader, name)

@@ -17,7 +17,7 @@ from dragoman.store import Store, open_store
 from dragoman.tools import tool
 from dragoman.turn import Agent
 from tests.client.calls import provider_of
-from tests.servers.fixtures import LLAMA_WORDS, THOUGHT, WORDS
+from tests.servers.fixtures import ANSWER_TEXT, LLAMA_TEXT, THOUGHT
 from tests.turn.fake_agent import make_agent
 
 _SETTINGS = """
@@ -74,7 +74,7 @@ async def test_llama_cpp_answers_a_turn(dialect: str, streamed: bool, llama_serv
         ended = await agent.run(session.id, "Hello")
         assert (ended.fault, ended.stop_reason) == (None, StopReason.END_TURN)
         question, answer = await kept_in(agent.store, session.id)
-        assert (text_of(question), text_of(answer)) == ("Hello", LLAMA_WORDS)
+        assert (text_of(question), text_of(answer)) == ("Hello", LLAMA_TEXT)
         assert answer.metadata.usage is not None
         assert not answer.metadata.usage.estimated
 
@@ -91,7 +91,7 @@ async def test_aimock_has_two_tools_run_at_once_and_answers(
         kept = await kept_in(agent.store, session.id)
         results = [block for one in kept for block in one.content if isinstance(block, ToolResultBlock)]
         assert {result.content for result in results} == {(TextBlock("# README.md"),), (TextBlock("# LICENSE"),)}
-        assert text_of(kept[-1]) == WORDS
+        assert text_of(kept[-1]) == ANSWER_TEXT
         assert check(kept) == ()
 
 
@@ -102,7 +102,7 @@ async def test_aimock_thinks_before_it_speaks(dialect: str, aimock_server: str, 
         await agent.run(session.id, "Please think.")
         thought, words = (await kept_in(agent.store, session.id))[-1].content
         assert isinstance(thought, ThinkingBlock)
-        assert (thought.text, words) == (THOUGHT, TextBlock(WORDS))
+        assert (thought.text, words) == (THOUGHT, TextBlock(ANSWER_TEXT))
 
 
 @of_aimock

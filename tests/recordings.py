@@ -1,13 +1,13 @@
-"""Recorded requests and responses of each dialect, and the messages that they became.
+"""Recorded requests and responses of each dialect, and their canonical messages.
 
     SCENES              the questions, in canonical form; the same for every dialect
     cassette(…)         one recorded exchange, from ``tests/cassettes/<dialect>/<name>.json``
-    sent(…)             what we send for a scene: the recorder sends it, the tests compare it with what was sent
-    answered(…)         the message that the recorded answer is
+    make_request(…)     the request of a scene: the recorder sends it, the tests compare it with the recorded one
+    read_answer(…)      the canonical message of the recorded answer
     golden(dialect)     the bytes of ``tests/golden/<dialect>.json``: every answer of a dialect as a canonical message
 
-``scripts/record_cassettes.py`` makes the files; CONTRIBUTING.md says when. Invariant: nothing here knows a dialect by
-its name, so a new one is asked the same questions as its siblings.
+``scripts/record_cassettes.py`` writes the files; CONTRIBUTING.md describes when to run it. Invariant: this module contains
+no name of a dialect, so a new dialect gets the same requests as the others.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ README: Final = "# Project Foo\n\nFoo is très bref. 😀"
 # --- cassettes -------------------------------------------------------------------------------------------------------
 
 
-class Sent(msgspec.Struct, frozen=True, kw_only=True):
+class CassetteRequest(msgspec.Struct, frozen=True, kw_only=True):
     """A request."""
 
     method: str
@@ -64,19 +64,19 @@ class Sent(msgspec.Struct, frozen=True, kw_only=True):
     body: Any
 
 
-class Received(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """An answer: a JSON value, the lines of a stream, or its frames where it is binary."""
+class CassetteResponse(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A response: a JSON value, the lines of a stream, or the frames of a binary stream."""
 
     status: int
-    headers: dict[str, str]  # those that somebody reads
+    headers: dict[str, str]  # only those that a reader uses
     body: Any = None
     lines: tuple[str, ...] = ()
     frames: tuple[str, ...] = ()  # base64, one for each frame
-    payloads: tuple[str, ...] = ()  # what the frames say, for whoever reviews them
+    payloads: tuple[str, ...] = ()  # the frames as text, for review
 
     @property
     def stream(self) -> bytes:
-        """The bytes of a stream, as they came."""
+        """The bytes of a stream, as recorded."""
         return "".join(self.lines).encode() or b"".join(base64.b64decode(frame) for frame in self.frames)
 
 
@@ -84,17 +84,17 @@ class Cassette(msgspec.Struct, frozen=True, kw_only=True):
     """One recorded exchange."""
 
     server: str
-    request: Sent
-    response: Received
+    request: CassetteRequest
+    response: CassetteResponse
 
 
-def names_of(dialect: str) -> tuple[str, ...]:
-    """The cassettes of a dialect."""
+def cassette_names(dialect: str) -> tuple[str, ...]:
+    """Return the names of the cassettes of a dialect."""
     return tuple(sorted(path.stem for path in (CASSETTES / dialect).glob("*.json")))
 
 
 def cassette(dialect: str, name: str) -> Cassette:
-    """The cassette of that name."""
+    """Read the cassette of that name."""
     return msgspec.json.decode((CASSETTES / dialect / f"{name}.json").read_bytes(), type=Cassette)
 
 
@@ -111,7 +111,7 @@ TASK: Final = _message(1, Role.USER, "Summarize README.md.")
 RIDDLE: Final = _message(1, Role.USER, "Please think: what is Foo?")
 TOO_MUCH: Final = _message(1, Role.USER, "Repeat this. " * 100)
 
-# What each scene is about, and the messages that it begins with. "result" goes on where "call" ended.
+# The messages that each scene begins with. "result" continues after the end of "call".
 SCENES: Final[dict[str, tuple[Message, ...]]] = {
     "text": (SYSTEM, QUESTION),
     "call": (SYSTEM, TASK),
@@ -123,17 +123,17 @@ WITH_TOOLS: Final = ("call", "result")
 
 
 def scene_of(name: str) -> str:
-    """The scene that a cassette is of."""
+    """Return the scene of a cassette."""
     return name.removesuffix(STREAMED)
 
 
 def history(dialect: str, name: str, ids: ToolIds | None = None) -> tuple[Message, ...]:
-    """The messages that a cassette's request says. Answers among them are learned from."""
+    """Return the messages of a cassette's request. ``ids`` learns the tool ids of the answers among them."""
     scene = scene_of(name)
     if scene != "result":
         return SCENES[scene]
-    spoken = answered(dialect, name.replace("result", "call"), ids)
-    call = next(block for block in spoken.content if isinstance(block, ToolUseBlock))
+    answer = read_answer(dialect, name.replace("result", "call"), ids)
+    call = next(block for block in answer.content if isinstance(block, ToolUseBlock))
     result = Message(
         "01KE0000000000000000000003",
         SESSION,
@@ -142,10 +142,10 @@ def history(dialect: str, name: str, ids: ToolIds | None = None) -> tuple[Messag
         MessageMetadata(parent_tool_use_id=call.id),
         NOON,
     )
-    return (*SCENES[scene], spoken, result)
+    return (*SCENES[scene], answer, result)
 
 
-def sent(dialect: str, name: str) -> Any:
+def make_request(dialect: str, name: str) -> Any:
     """Return the request on the wire of the dialect."""
     options = Options(max_output_tokens=64, temperature=0, stream=name.endswith(STREAMED))
     tools = (READ_FILE,) if scene_of(name) in WITH_TOOLS else ()
@@ -162,27 +162,27 @@ CAPABILITIES: Final = AdapterCapabilities(supports_thinking=True, max_context_to
 
 
 def adapter(dialect: str, ids: ToolIds | None = None) -> Adapter:
-    """A provider that speaks the dialect, and is called like it."""
+    """Return an adapter of a provider with the name of its dialect."""
     model_id = f"{dialect}:{MODEL_NAME}"
     provider = Provider(key=dialect, title=dialect, dialect=dialect, quirks=("usage_when_asked",))
     return Adapter(provider, Model(id=model_id, provider=dialect, name=MODEL_NAME, capabilities=CAPABILITIES), ids)
 
 
 def prices(dialect: str) -> PriceTable:
-    """The same prices for every dialect: three dollars, fifteen, and thirty cents for what was cached."""
+    """Return the same prices for every dialect: 3, 15 and (cached input) 0.3 dollars per million tokens."""
     rates = {"input_per_mtok_usd": 3, "output_per_mtok_usd": 15, "cached_read_per_mtok_usd": "0.3"}
     return prices_from_mapping({"pricing_version": "2026-01-01", "models": {f"{dialect}:{MODEL_NAME}": rates}})
 
 
 def events_of(dialect: str, *pieces: bytes) -> list[StreamEvent]:
-    """The events of a recorded stream, fed in pieces."""
+    """Read the events of a stream that is fed in pieces."""
     reader = adapter(dialect).dialect.stream_reader()
     events = [event for piece in pieces for event in reader.feed(piece)]
     return [*events, *reader.close()]
 
 
 def reply_of(dialect: str, name: str) -> Reply:
-    """The recorded answer, as the dialect reads it."""
+    """Read the recorded answer with its dialect."""
     response = cassette(dialect, name).response
     if name.endswith(STREAMED):
         return fold(events_of(dialect, response.stream))
@@ -190,11 +190,11 @@ def reply_of(dialect: str, name: str) -> Reply:
     return reply
 
 
-def answered(dialect: str, name: str, ids: ToolIds | None = None) -> Message:
-    """The recorded answer as a canonical message."""
-    speaking = adapter(dialect, ids)
+def read_answer(dialect: str, name: str, ids: ToolIds | None = None) -> Message:
+    """Read the recorded answer as a canonical message."""
+    source = adapter(dialect, ids)
     reply = reply_of(dialect, name)
-    routing = RoutingDecisionRecord(RoutingMode.MANUAL, speaking.model.id, "it is the one that was recorded")
+    routing = RoutingDecisionRecord(RoutingMode.MANUAL, source.model.id, "it is the one that was recorded")
     context = RequestContext(
         session_id=SESSION,
         message_id="01KE0000000000000000000002",
@@ -202,7 +202,7 @@ def answered(dialect: str, name: str, ids: ToolIds | None = None) -> Message:
         routing=routing,
         usage=usage_of(dialect, reply),
     )
-    return speaking.make_message(reply, context)
+    return source.make_message(reply, context)
 
 
 def usage_of(dialect: str, reply: Reply) -> Usage:
@@ -212,7 +212,7 @@ def usage_of(dialect: str, reply: Reply) -> Usage:
 
 
 def golden(dialect: str) -> bytes:
-    """The bytes of the dialect's golden file: a JSON object with one canonical message a line."""
-    names = [name for name in names_of(dialect) if cassette(dialect, name).response.status < 400]
-    lines = [f'"{name}": '.encode() + encode(answered(dialect, name)) for name in names]
+    """Return the bytes of the dialect's golden file: a JSON object with one canonical message per line."""
+    names = [name for name in cassette_names(dialect) if cassette(dialect, name).response.status < 400]
+    lines = [f'"{name}": '.encode() + encode(read_answer(dialect, name)) for name in names]
     return b"{\n" + b",\n".join(lines) + b"\n}\n"

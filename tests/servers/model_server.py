@@ -1,4 +1,4 @@
-"""The embedded model with short answers that are always the same: ``python -m tests.servers.embedded_model WEIGHTS``."""
+"""The embedded model with short, deterministic answers: ``python -m tests.servers.model_server WEIGHTS``."""
 
 from __future__ import annotations
 
@@ -12,6 +12,6 @@ ANSWER_TOKENS = 64
 if __name__ == "__main__":
     parameters = make_parameters(sys.argv[1], 1, CONTEXT_TOKENS)
     parameters.api_prefix = ""
-    parameters.n_predict = ANSWER_TOKENS  # of a request that does not say how many
+    parameters.n_predict = ANSWER_TOKENS  # if the request sets no limit
     parameters.sampling.temp = 0.0
     serve(parameters)
