@@ -26,7 +26,7 @@ from rich.table import Table
 
 from dragoman.message import Message, MessageMetadata, Role, TextBlock
 from dragoman.store.types import LOCAL_USER
-from tests.web.site import Site, site
+from tests.web.site import Site, open_site
 
 MAX_BYTES = 150_000
 _BATCH = 500
@@ -102,7 +102,7 @@ async def _cpu_ms(session: CDPSession) -> float:
 
 async def make_thread(server: Site, length: int) -> str:
     """Store a conversation with this many messages."""
-    store = server.doors.store
+    store = server.state.store
     session = await store.create_session(user_id=LOCAL_USER, title=f"{length} messages")
     for start in range(0, length, _BATCH):
         stop = min(start + _BATCH, length)
@@ -170,7 +170,7 @@ async def measure(lengths: list[int], links: int, chunks: int) -> None:
     if program is None:
         raise SystemExit("The benchmark needs Chromium. Install the package chromium.")
     with tempfile.TemporaryDirectory() as folder:
-        async with site(Path(folder)) as server, async_playwright() as playwright:
+        async with open_site(Path(folder)) as server, async_playwright() as playwright:
             browser = await playwright.chromium.launch(executable_path=program, args=["--no-sandbox"])
             visit = await measure_first_visit(browser, server.base_url)
             verdict = "within" if visit.bytes <= MAX_BYTES else "above"

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 from tests.strict import call, say, think
 from tests.web import letters
-from tests.web.site import README, Site, site
+from tests.web.site import README, Site, open_site
 
 if TYPE_CHECKING:
     from playwright.async_api import Page
@@ -38,7 +38,7 @@ async def main() -> None:
     from playwright.async_api import async_playwright
 
     with tempfile.TemporaryDirectory() as folder:
-        async with site(Path(folder)) as it, async_playwright() as playwright:
+        async with open_site(Path(folder)) as it, async_playwright() as playwright:
             browser = await playwright.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox"])
             page = await browser.new_page(viewport={"width": 1080, "height": 720}, locale="en")
             await page.goto(it.base_url)
@@ -80,8 +80,8 @@ async def _approval(page: Page, it: Site) -> None:
 
 async def _mail(page: Page, it: Site) -> None:
     await page.set_viewport_size({"width": 1080, "height": 940})
-    await letters.work(it)
-    await letters.weeks(it)
+    await letters.send_letters(it)
+    await letters.record_scores(it)
     await page.goto(f"{it.base_url}/#/mail/task/TASK-12")
     await page.locator(".input-form").wait_for()
     await _save(page, "web-mail")

@@ -1,11 +1,11 @@
-"""A browser, the server with the page, and somebody in front of them.
+"""Fixtures for tests of the page: a browser, the server with the page, and a visitor.
 
     async def test_…(visitor, site)
-        await visitor.open(); await visitor.ask("…"); await visitor.sees("…")
+        await visitor.open(); await visitor.ask("…"); await visitor.wait_for_text("…")
 
-One browser for all modules, and one server for a module. Visitors with a desktop browser share one tab, because a new
-context takes as much CPU time as most tests; after a visit, the browser forgets what the page has stored. Whatever the
-browser complains of in its console fails the test, unless the test expects it.
+All modules share one browser. Each module has its own server. Visitors with a desktop browser share one tab, because a
+new context costs as much CPU time as most tests. The tab's storage is cleared before each visit. An error in the browser
+console fails the test unless the test expects it.
 """
 
 from __future__ import annotations
@@ -33,48 +33,48 @@ DESKTOP: ViewportSize = {"width": 1280, "height": 860}
 
 @pytest.fixture(scope="session")
 def runner() -> Iterator[asyncio.Runner]:
-    """The loop in which the servers, the browser and the tests run."""
-    with asyncio.Runner() as made:
-        yield made
+    """The event loop of the servers, the browser and the tests."""
+    with asyncio.Runner() as runner:
+        yield runner
 
 
 @pytest.fixture(scope="session")
 def browser(runner: asyncio.Runner) -> Iterator[Browser]:
-    """A browser that is there."""
+    """A Chromium browser."""
     from playwright.async_api import async_playwright
 
-    made = async_playwright()
-    playwright = runner.run(made.__aenter__())
+    context_manager = async_playwright()
+    playwright = runner.run(context_manager.__aenter__())
     launched = playwright.chromium.launch(executable_path=find_browser(), args=["--no-sandbox"])
-    found = runner.run(launched)
-    yield found
-    runner.run(found.close())
-    runner.run(made.__aexit__(None, None, None))
+    browser = runner.run(launched)
+    yield browser
+    runner.run(browser.close())
+    runner.run(context_manager.__aexit__(None, None, None))
 
 
 @pytest.fixture(scope="module")
 def site(runner: asyncio.Runner, tmp_path_factory: pytest.TempPathFactory) -> Iterator[web_site.Site]:
-    """The server."""
-    made = web_site.site(tmp_path_factory.mktemp("site"))
-    yield runner.run(made.__aenter__())
-    runner.run(made.__aexit__(None, None, None))
+    """A server with the page."""
+    context = web_site.open_site(tmp_path_factory.mktemp("site"))
+    yield runner.run(context.__aenter__())
+    runner.run(context.__aexit__(None, None, None))
 
 
 class Visitor:
-    """A visitor of the page."""
+    """Opens the page, types into it and reads it."""
 
     def __init__(self, context: BrowserContext, page: Page, site: web_site.Site) -> None:
         self.context = context
         self.page = page
         self.site = site
-        self.complaints: list[str] = []
-        self.expected: list[str] = []  # complaints that belong to the test, as patterns
+        self.errors: list[str] = []
+        self.expected_errors: list[str] = []  # patterns of console errors that the test expects
         self._listeners: list[tuple[str, Callable[..., None]]] = []
-        self.listen("console", lambda said: self.complaints.append(said.text) if said.type == "error" else None)
-        self.listen("pageerror", lambda error: self.complaints.append(str(error)))
+        self.listen("console", lambda message: self.errors.append(message.text) if message.type == "error" else None)
+        self.listen("pageerror", lambda error: self.errors.append(str(error)))
 
     def listen(self, event: str, listener: Callable[..., None]) -> None:
-        """Call a function for each event of the page, as long as the visit lasts."""
+        """Call a function for each event of the page until the visit ends."""
         self.page.on(event, listener)
         self._listeners.append((event, listener))
 
@@ -94,15 +94,15 @@ class Visitor:
 
     def find(self, selector: str, text: str | re.Pattern[str] | None = None) -> Locator:
         """Return the elements that match a selector and contain a text."""
-        found = self.page.locator(selector)
-        return found if text is None else found.filter(has_text=text)
+        locator = self.page.locator(selector)
+        return locator if text is None else locator.filter(has_text=text)
 
-    async def sees(self, text: str) -> None:
-        """Wait until it is there to be read, the list at the side left aside."""
+    async def wait_for_text(self, text: str) -> None:
+        """Wait until the text is shown outside the sidebar."""
         await self.page.locator("main, dialog, .notice").get_by_text(text).last.wait_for()
 
-    async def until(self, condition: str) -> None:
-        """Wait until something holds in the page. The policy of the page does not let the browser's own waiting in."""
+    async def wait_until(self, condition: str) -> None:
+        """Wait until a JavaScript condition holds. The page's CSP blocks Playwright's ``wait_for_function``."""
         async with asyncio.timeout(WAIT_MS / 1000):
             while not await self.page.evaluate(condition):
                 await asyncio.sleep(0.02)
@@ -111,20 +111,20 @@ class Visitor:
         await self.page.locator("#words").fill(text)
 
     async def ask(self, text: str) -> None:
-        """Write something and send it."""
+        """Write a message and send it."""
         await self.write(text)
         await self.page.keyboard.press("Enter")
 
-    async def settled(self) -> None:
-        """Wait until nothing runs, and what is stored is shown."""
+    async def wait_until_idle(self) -> None:
+        """Wait until no answer is streamed and the stored messages are shown."""
         await self.page.locator(".messages[aria-busy=false]").wait_for()
         await self.page.locator("#m-live").wait_for(state="detached")
 
-    async def answered(self, question: str, answer: str) -> None:
-        """Ask, and wait until this answer is stored."""
+    async def ask_and_wait(self, question: str, answer: str) -> None:
+        """Send a question and wait until this answer is stored."""
         await self.ask(question)
-        await self.sees(answer)
-        await self.settled()
+        await self.wait_for_text(answer)
+        await self.wait_until_idle()
 
     async def press(self, label: str) -> None:
         """Press the last button of that name."""
@@ -132,7 +132,7 @@ class Visitor:
 
 
 async def open_visitor(browser: Browser, site: web_site.Site, **options: Any) -> Visitor:
-    """A visitor with a browser context of its own."""
+    """Open a visitor with its own browser context."""
     context = await browser.new_context(locale="en", **options)
     context.set_default_timeout(WAIT_MS)
     return Visitor(context, await context.new_page(), site)
@@ -140,7 +140,7 @@ async def open_visitor(browser: Browser, site: web_site.Site, **options: Any) ->
 
 @pytest.fixture(scope="session")
 def tab(runner: asyncio.Runner, browser: Browser) -> Page:
-    """The tab of all visitors with a desktop browser, one after the other."""
+    """The tab that all visitors with a desktop browser share."""
 
     async def open_tab() -> Page:
         context = await browser.new_context(locale="en", viewport=DESKTOP)
@@ -151,8 +151,8 @@ def tab(runner: asyncio.Runner, browser: Browser) -> Page:
 
 
 async def clear_tab(tab: Page, origin: str) -> None:
-    """Let the browser forget what earlier visitors have stored, chosen and allowed."""
-    await tab.goto(f"{origin}/service-worker.js")  # of the same origin, and nothing runs there
+    """Clear storage, cookies, permissions and emulation of earlier visitors."""
+    await tab.goto(f"{origin}/service-worker.js")  # same origin, and runs no script
     await tab.evaluate("() => (localStorage.clear(), sessionStorage.clear())")
     await tab.goto("about:blank")
     session = await tab.context.new_cdp_session(tab)
@@ -165,7 +165,7 @@ async def clear_tab(tab: Page, origin: str) -> None:
 
 
 async def visit(tab: Page, site: web_site.Site) -> Visitor:
-    """A visitor in a tab that knows nothing. Listeners are added in a running event loop, which playwright needs."""
+    """Return a visitor in a cleared tab. Playwright requires a running event loop to add listeners."""
     await clear_tab(tab, site.base_url)
     return Visitor(tab.context, tab, site)
 
@@ -173,15 +173,17 @@ async def visit(tab: Page, site: web_site.Site) -> Visitor:
 @pytest.fixture
 def visitor(runner: asyncio.Runner, tab: Page, site: web_site.Site) -> Iterator[Visitor]:
     """A new visitor with a desktop browser."""
-    made = runner.run(visit(tab, site))
+    visitor = runner.run(visit(tab, site))
     for name, fake in site.fakes.items():
         fake.forget()
         site.paces[name].release()
     (site.folder / "work" / "README.md").write_text(web_site.README, "utf-8")
-    yield made
-    runner.run(made.leave())
-    left = [said for said in made.complaints if not any(re.search(one, said) for one in made.expected)]
-    assert left == []
+    yield visitor
+    runner.run(visitor.leave())
+    unexpected = [
+        error for error in visitor.errors if not any(re.search(pattern, error) for pattern in visitor.expected_errors)
+    ]
+    assert unexpected == []
 
 
 @pytest.fixture

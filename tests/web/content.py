@@ -1,4 +1,4 @@
-"""What tests send to the page: pictures, and calls that wait for approval."""
+"""Content for tests of the page: images, and tool calls that wait for approval."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from tests.strict import call, say
 from tests.web.site import Site
 
 
-def picture(red: int) -> dict[str, Any]:
-    """A small picture, as a browser is given a file."""
+def make_image(red: int) -> dict[str, Any]:
+    """Return a small PNG as a file for Playwright."""
 
     def chunk(kind: bytes, data: bytes) -> bytes:
         return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
@@ -25,5 +25,6 @@ def picture(red: int) -> dict[str, Any]:
     }
 
 
-def asks_to_write(site: Site, text: str) -> None:
+def request_write(site: Site, text: str) -> None:
+    """Let the model answer with a call of ``write_file``."""
     site.fakes["anthropic"].answer_with(say("I write it."), call("write_file", {"path": "README.md", "content": text}))

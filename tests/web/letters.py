@@ -1,10 +1,10 @@
-"""Letters for the page to show: a release that four agents work on, sent through the mail of a real server.
+"""Letters for the mail page: a release that four agents work on, sent through the mail of a real server.
 
-    await work(site)            letters that wait, are in hand, held, tried again, dead, and one that asks
-    await weeks(site)           results with scores over ten days, of two agents and two models
-    await behind(site)          a conversation, and a letter that came from it
+    await send_letters(site)          letters that are ready, leased, held, retried and dead, and a request for input
+    await record_scores(site)         results with scores over ten days, of two agents and two models
+    await send_linked_letter(site)    a session, and a letter that links to it
 
-Invariant: every letter is sent through the mail API; only the store's clock is set back for older ones.
+Invariant: every letter is sent through the mail API. Only the store's clock is set back for older letters.
 """
 
 from __future__ import annotations
@@ -27,20 +27,20 @@ BROKEN: Final = (
 
 
 def _mail(site: Site) -> Mail:
-    return site.doors.mail
+    return site.state.mail
 
 
-def _ends(site: Site, sender: str, recipient: str, task: str, **said: Any) -> dict[str, Any]:
-    now = site.doors.store.clock()
-    return {"sender_id": sender, "recipient_id": recipient, "task_id": task, "timestamp": now, **said}
+def _header(site: Site, sender: str, recipient: str, task: str, **fields: Any) -> dict[str, Any]:
+    now = site.state.store.clock()
+    return {"sender_id": sender, "recipient_id": recipient, "task_id": task, "timestamp": now, **fields}
 
 
-async def work(site: Site) -> None:
-    """Letters in every state that there is."""
+async def send_letters(site: Site) -> None:
+    """Send letters in every state."""
     mail = _mail(site)
     await mail.send(
         task_result_letter(
-            **_ends(site, "BUILDER", "TESTER", "TASK-12"),
+            **_header(site, "BUILDER", "TESTER", "TASK-12"),
             output=OUTPUT,
             score=0.92,
             success=True,
@@ -53,7 +53,7 @@ async def work(site: Site) -> None:
     await delivery.ack()
     await mail.send(
         error_letter(
-            **_ends(site, "TESTER", "BUILDER", "TASK-12"),
+            **_header(site, "TESTER", "BUILDER", "TASK-12"),
             code="TESTS_FAILED",
             message="Two of 214 tests fail on ARM: the lamp stays on.",
             details={"suite": "hardware", "failed": ["test_dusk", "test_dawn"]},
@@ -63,7 +63,7 @@ async def work(site: Site) -> None:
     )
     await mail.send(
         needs_input_letter(
-            **_ends(site, "BUILDER", "HUMAN", "TASK-12"),
+            **_header(site, "BUILDER", "HUMAN", "TASK-12"),
             about="The release has to be signed before it can go out.",
             requested_inputs=[
                 {"id": "password", "type": "string", "description": "Password of the signing key", "sensitive": True},
@@ -78,42 +78,42 @@ async def work(site: Site) -> None:
             ],
         )
     )
-    await _elsewhere(site)
+    await _send_other_states(site)
 
 
-async def _elsewhere(site: Site) -> None:
+async def _send_other_states(site: Site) -> None:
     mail = _mail(site)
     await mail.send(
         task_result_letter(
-            **_ends(site, "BUILDER", "REVIEWER", "TASK-13", depends_on=["TASK-14"]), output="Notes of the release"
+            **_header(site, "BUILDER", "REVIEWER", "TASK-13", depends_on=["TASK-14"]), output="Notes of the release"
         )
     )
-    await mail.send(task_result_letter(**_ends(site, "PLANNER", "TESTER", "TASK-15"), output="A plan of the tests"))
+    await mail.send(task_result_letter(**_header(site, "PLANNER", "TESTER", "TASK-15"), output="A plan of the tests"))
     await mail.receive("TESTER", lease_s=600)
-    await mail.send(task_result_letter(**_ends(site, "PLANNER", "BUILDER", "TASK-16"), output="A plan of the build"))
-    for delivery in await mail.receive("BUILDER"):
-        if delivery.letter.task_id == "TASK-16":
-            await delivery.nack("The disk quota is reached", retry_after_s=900)
+    await mail.send(task_result_letter(**_header(site, "PLANNER", "BUILDER", "TASK-16"), output="A plan of the build"))
+    for leased in await mail.receive("BUILDER"):
+        if leased.letter.task_id == "TASK-16":
+            await leased.nack("The disk quota is reached", retry_after_s=900)
         else:
-            await mail.release(delivery)
+            await mail.release(leased)
     await mail.send(
-        task_result_letter(**_ends(site, "PLANNER", "REVIEWER", "TASK-17"), output="Please look at the design")
+        task_result_letter(**_header(site, "PLANNER", "REVIEWER", "TASK-17"), output="Please look at the design")
     )
-    (given_up,) = await mail.receive("REVIEWER")
-    await given_up.nack("There is no design in it", error_class="not_retryable")
+    (delivery,) = await mail.receive("REVIEWER")
+    await delivery.nack("There is no design in it", error_class="not_retryable")
     await mail.accept(BROKEN)
 
 
-async def weeks(site: Site) -> None:
-    """Store the evaluations of two agents over ten days."""
+async def record_scores(site: Site) -> None:
+    """Record evaluations of two agents over ten days."""
     mail = _mail(site)
     for day in range(10):
-        with _ago(site, timedelta(days=9 - day, hours=2)):
+        with _set_clock_back(site, timedelta(days=9 - day, hours=2)):
             for number, (agent, model) in enumerate((("BUILDER", "anthropic:sonnet"), ("TESTER", "gemini:flash"))):
                 score = min(1.0, 0.52 + 0.045 * day + 0.06 * ((day * 7 + number * 3) % 4 - 1.5))
                 await mail.send(
                     task_result_letter(
-                        **_ends(site, agent, "PLANNER", f"TASK-{100 + 2 * day + number}"),
+                        **_header(site, agent, "PLANNER", f"TASK-{100 + 2 * day + number}"),
                         output="done" if score >= 0.6 else "not done",
                         status="success" if score >= 0.6 else "failed",
                         success=score >= 0.6,
@@ -121,15 +121,15 @@ async def weeks(site: Site) -> None:
                         duration_sec=40 + 9 * ((day * 5 + number) % 7),
                     )
                 )
-                await site.doors.store.evaluations.record(
+                await site.state.store.evaluations.record(
                     score=round(score - 0.05, 2), success=score >= 0.6, evaluator="REVIEWER", agent_id=agent,
                     model=model, duration_ms=60_000.0 + 9_000 * ((day * 3 + number) % 5), task_id=f"TASK-{100 + 2 * day + number}",
                 )  # fmt: skip
 
 
 @contextlib.contextmanager
-def _ago(site: Site, ago: timedelta) -> Iterator[None]:
-    store = site.doors.store
+def _set_clock_back(site: Site, ago: timedelta) -> Iterator[None]:
+    store = site.state.store
     clock = store.clock
 
     def earlier() -> datetime:
@@ -140,16 +140,16 @@ def _ago(site: Site, ago: timedelta) -> Iterator[None]:
     store.clock = clock
 
 
-async def behind(site: Site) -> str:
-    """A letter that came from a conversation; the id of the conversation."""
-    store = site.doors.store
+async def send_linked_letter(site: Site) -> str:
+    """Run a session and send a letter that links to it. Return the id of the session."""
+    store = site.state.store
     session = await store.create_session(user_id="local", title="What is Lantern?")
     site.fakes["anthropic"].answer_with(call("read_file", {"path": "README.md"}))
     site.fakes["anthropic"].say("A **lantern** is lit with `lantern on`.")
-    await site.doors.agent.run(session.id, "What does the README say?")
+    await site.state.agent.run(session.id, "What does the README say?")
     await _mail(site).send(
         task_result_letter(
-            **_ends(site, "WRITER", "REVIEWER", "TASK-21", session_id=session.id),
+            **_header(site, "WRITER", "REVIEWER", "TASK-21", session_id=session.id),
             output="The README says how a lantern is lit.",
             score=0.88,
             success=True,

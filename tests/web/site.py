@@ -1,10 +1,10 @@
-"""The page for a browser: the real server, with strict fakes under the names of real models.
+"""A server with the page: the real server, with strict fakes under the names of real models.
 
-    async with site(folder) as it:
-        it.fakes["anthropic"].say("…")
-        it.paces["anthropic"].hold(10)           pauses the next answer after 10 chunks, until release()
-        it.wire.cut(); it.wire.mend()            closes the connections to the server, and accepts new ones
-        await it.stop(); await it.start()        restarts the server on the same store
+    async with open_site(folder) as site:
+        site.fakes["anthropic"].say("…")
+        site.paces["anthropic"].hold(10)         pauses the next answer after 10 chunks, until release()
+        site.wire.cut(); site.wire.mend()        closes the connections to the server, and accepts new ones
+        await site.stop(); await site.start()    restarts the server on the same store
 
 Invariant: nothing between the browser and the fake provider is replaced.
 """
@@ -49,33 +49,33 @@ README = "# Lantern\n\nA lantern is lit with `lantern on`, and out after an hour
 
 
 class Pace:
-    """The stream of a fake, which can be held in its middle."""
+    """Pauses the streams of a fake."""
 
     def __init__(self, fake: StrictProvider) -> None:
-        self._streamed = fake._stream
-        self._go = asyncio.Event()
-        self._go.set()
+        self._send_stream = fake._stream
+        self._released = asyncio.Event()
+        self._released.set()
         self._after = 0
         self.pause_s = 0.0  # between two chunks
         fake._stream = self._stream  # type: ignore[method-assign]
 
     def hold(self, after: int) -> None:
-        """Let the next streams stop after so many chunks."""
+        """Pause the next streams after this number of chunks."""
         self._after = after
-        self._go.clear()
+        self._released.clear()
 
     def release(self) -> None:
-        """Let them go on."""
-        self._go.set()
+        """Resume the streams."""
+        self._released.set()
 
     async def _stream(self, request: web.Request, chunks: list[bytes], cut: int | None) -> web.StreamResponse:
-        if cut is not None or (self._go.is_set() and not self.pause_s):
-            return await self._streamed(request, chunks, cut)
+        if cut is not None or (self._released.is_set() and not self.pause_s):
+            return await self._send_stream(request, chunks, cut)
         response = web.StreamResponse(headers={"content-type": "text/event-stream"})
         await response.prepare(request)
         for number, chunk in enumerate(chunks):
             if number >= self._after:
-                await self._go.wait()
+                await self._released.wait()
             await asyncio.sleep(self.pause_s)
             await response.write(chunk)
         await response.write_eof()
@@ -87,99 +87,99 @@ class Wire:
 
     def __init__(self) -> None:
         self.port = 0
-        self.to = 0  # the port of the server
+        self.server_port = 0  # the port of the server
         self._server: asyncio.Server | None = None
         self._open: set[asyncio.Task[None]] = set()
 
     async def mend(self) -> None:
-        """Let connections through."""
-        self._server = await asyncio.start_server(self._passed, "127.0.0.1", self.port)
+        """Accept connections."""
+        self._server = await asyncio.start_server(self._accept, "127.0.0.1", self.port)
         self.port = self._server.sockets[0].getsockname()[1]
 
     async def cut(self) -> None:
-        """End every connection, and take no more."""
+        """Close all connections, and accept no more."""
         if self._server is not None:
             self._server.close()
         for task in list(self._open):
             task.cancel()
         await asyncio.gather(*self._open, return_exceptions=True)
 
-    def _passed(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.ensure_future(self._copy_both(reader, writer))
         self._open.add(task)
         task.add_done_callback(self._open.discard)
-        task.add_done_callback(lambda _: writer.transport.abort())  # also of one that is cancelled before it begins
+        task.add_done_callback(lambda _: writer.transport.abort())  # also if the task is cancelled before it starts
 
     async def _copy_both(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
-            there, back = await asyncio.open_connection("127.0.0.1", self.to)
+            server_reader, server_writer = await asyncio.open_connection("127.0.0.1", self.server_port)
         except OSError:
             return
         try:
-            async with asyncio.TaskGroup() as both:
-                both.create_task(_copied(reader, back))
-                both.create_task(_copied(there, writer))
+            async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(_copy(reader, server_writer))
+                tasks.create_task(_copy(server_reader, writer))
         except (asyncio.CancelledError, ExceptionGroup):
             pass
         finally:
-            back.transport.abort()
+            server_writer.transport.abort()
 
 
-async def _copied(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+async def _copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
     while data := await reader.read(65536):
         writer.write(data)
         await writer.drain()
-    raise ConnectionResetError  # one end has closed: so does the other
+    raise ConnectionResetError  # one side has closed: close the other
 
 
 class Site:
-    """The server, which can be stopped and started, and what is behind it."""
+    """A server that can be stopped and started, with its fakes."""
 
     def __init__(
-        self, folder: Path, found: Settings, fakes: dict[str, StrictProvider], options: dict[str, Any]
+        self, folder: Path, settings: Settings, fakes: dict[str, StrictProvider], options: dict[str, Any]
     ) -> None:
         self.folder = folder
         self.fakes = fakes
         self.paces = {name: Pace(fake) for name, fake in fakes.items()}
         self.options = ServerConfig(store=f"sqlite:///{folder / 'chats.db'}", port=0, grace_s=0.2, **options)
-        self._settings = found
+        self._settings = settings
         self.wire = Wire()
         self._stack = contextlib.AsyncExitStack()
-        self._doors: AppState | None = None
+        self._state: AppState | None = None
 
     @property
     def base_url(self) -> str:
         return f"http://127.0.0.1:{self.wire.port}"
 
     @property
-    def doors(self) -> AppState:
-        assert self._doors is not None
-        return self._doors
+    def state(self) -> AppState:
+        assert self._state is not None
+        return self._state
 
     async def start(self) -> None:
-        """Listen."""
+        """Start the server."""
         if not self.wire.port:
             await self.wire.mend()
             self.options = msgspec.structs.replace(self.options, base_url=self.base_url)
         listener, options = bind_socket(self.options)
-        self.wire.to = listener.getsockname()[1]
+        self.wire.server_port = listener.getsockname()[1]
         self._stack.callback(listener.close)
-        of_agent: dict[str, Any] = {
+        agent_options: dict[str, Any] = {
             "agent_config": AgentConfig(retries=Retries(max_retries=0)),
             "tools": builtin_tools(("read_file", "write_file", "ask_user")),
             "workspace": self.folder / "work",
         }
-        self._doors = await self._stack.enter_async_context(open_app_state(options, self._settings, **of_agent))
-        await self._stack.enter_async_context(run_server(self._doors, listener))
+        self._state = await self._stack.enter_async_context(open_app_state(options, self._settings, **agent_options))
+        await self._stack.enter_async_context(run_server(self._state, listener))
 
     async def stop(self) -> None:
-        """Stop, as a person stops it."""
+        """Stop the server gracefully."""
         await self._stack.aclose()
 
 
 @contextlib.asynccontextmanager
-async def site(folder: Path, **options: Any) -> AsyncIterator[Site]:
-    """A server with the page, while the block lasts."""
+async def open_site(folder: Path, **options: Any) -> AsyncIterator[Site]:
+    """Run a server with the page."""
     build()
     (folder / "work").mkdir()
     (folder / "work" / "README.md").write_text(README, "utf-8")
@@ -188,9 +188,9 @@ async def site(folder: Path, **options: Any) -> AsyncIterator[Site]:
         file = folder / "config.toml"
         file.write_text(_CONFIG.format(**{name: fake.base_url for name, fake in fakes.items()}), "utf-8")
         file.chmod(0o600)
-        found = settings.load(environment={}, file=file, keyring=lambda _: None)
-        made = Site(folder, found, fakes, options)
-        await made.start()
-        stack.push_async_callback(made.wire.cut)
-        stack.push_async_callback(made.stop)
-        yield made
+        loaded = settings.load(environment={}, file=file, keyring=lambda _: None)
+        site = Site(folder, loaded, fakes, options)
+        await site.start()
+        stack.push_async_callback(site.wire.cut)
+        stack.push_async_callback(site.stop)
+        yield site

@@ -1,4 +1,4 @@
-"""The main paths of the page in Firefox, which is driven over WebDriver BiDi."""
+"""Tests of the main paths of the page in Firefox, driven over WebDriver BiDi."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ FOLDER = Path(__file__).parent / "firefox"
 
 
 @pytest.mark.slow
-async def test_the_main_paths_work_in_firefox(site: Site) -> None:
+async def test_main_paths_work_in_firefox(site: Site) -> None:
     firefox = shutil.which("firefox-esr") or shutil.which("firefox")
     if firefox is None:
         pytest.skip("Firefox is not installed: install the package firefox-esr")
     site.fakes["anthropic"].say("A lamp in a case.")
-    status, printed = await run_node(install_packages("firefox", FOLDER), FOLDER / "drive.mjs", firefox, site.base_url)
-    assert (status, printed.strip()) == (0, "done"), printed
+    status, output = await run_node(install_packages("firefox", FOLDER), FOLDER / "drive.mjs", firefox, site.base_url)
+    assert (status, output.strip()) == (0, "done"), output

@@ -1,4 +1,4 @@
-"""Why an answer is what it is, what answers cost, and several models side by side, driven in a browser."""
+"""Tests of the explanation of answers, costs, and comparisons of models on the page."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ async def open_why(visitor: Visitor) -> None:
     await visitor.find(".why .waterfall").wait_for()
 
 
-async def test_an_answer_explains_itself_on_one_screen(visitor: Visitor, site: Site) -> None:
+async def test_explanation_of_answer_is_on_one_screen(visitor: Visitor, site: Site) -> None:
     fake = site.fakes["anthropic"]
     fake.answer_with(say("I look."), call("read_file", {"path": "README.md"}))
     fake.say("A lantern.")
     await visitor.open()
-    await visitor.answered("What is in the README?", "A lantern.")
+    await visitor.ask_and_wait("What is in the README?", "A lantern.")
     await open_why(visitor)
     assert "claude-sonnet" in await visitor.find(".why .figure").inner_text()
     assert await visitor.find(".chain li.chose").count() == 1
@@ -35,20 +35,20 @@ async def test_an_answer_explains_itself_on_one_screen(visitor: Visitor, site: S
     assert '"A lantern is lit' in request.replace("\\n", "") or "lantern on" in request
     assert "sk-not-a-real-key" not in await visitor.find(".why").inner_text()
     await visitor.page.get_by_role("link", name="Back to the answer").click()
-    await visitor.sees("A lantern.")
+    await visitor.wait_for_text("A lantern.")
 
 
-async def test_an_answer_of_the_gateway_explains_itself_too(visitor: Visitor, site: Site) -> None:
+async def test_gateway_answer_has_explanation(visitor: Visitor, site: Site) -> None:
     site.fakes["anthropic"].say("From the gateway.")
     body = {"model": "sonnet", "messages": [{"role": "user", "content": "gateway question"}]}
     answer = await visitor.context.request.post(f"{site.base_url}/v1/chat/completions", data=body)
     assert answer.status == 200, await answer.text()
     await visitor.open()
     await visitor.find(".thread a", "gateway question").click()
-    await visitor.sees("From the gateway.")
+    await visitor.wait_for_text("From the gateway.")
     await open_why(visitor)
     assert "openai_chat" in await visitor.find(".why-section", "Route").inner_text()
-    await visitor.find(".why-section summary", "Received from the provider").wait_for()  # loaded by itself
+    await visitor.find(".why-section summary", "Received from the provider").wait_for()  # loaded without a click
     titles = await visitor.find(".why-section summary").all_inner_texts()
     starts = ("Received from the client", "Sent to the client", "Sent to the provider", "Received from the provider")
     assert all(any(title.startswith(start) for title in titles) for start in starts)
@@ -57,10 +57,10 @@ async def test_an_answer_of_the_gateway_explains_itself_too(visitor: Visitor, si
 # --- costs -----------------------------------------------------------------------------------------------------------
 
 
-async def test_costs_have_a_range_tables_a_hover_and_a_file(visitor: Visitor, site: Site) -> None:
+async def test_costs_have_date_range_tables_tooltip_and_csv(visitor: Visitor, site: Site) -> None:
     site.fakes["anthropic"].say("Not much.")
     await visitor.open()
-    await visitor.answered("What do you cost?", "Not much.")
+    await visitor.ask_and_wait("What do you cost?", "Not much.")
     await visitor.open("#/costs")
     await visitor.find(".costs .figure", "$").wait_for()
     headings = await visitor.find(".costs-table h2").all_inner_texts()
@@ -77,17 +77,17 @@ async def test_costs_have_a_range_tables_a_hover_and_a_file(visitor: Visitor, si
     await visitor.find(".costs-table h2", "By person").wait_for()
     await visitor.page.get_by_label("Days").select_option("custom")
     await visitor.page.get_by_label("To", exact=True).fill("2001-01-01")
-    await visitor.sees("No costs in these days.")
+    await visitor.wait_for_text("No costs in these days.")
     await visitor.page.get_by_label("Days").select_option("all")
     await visitor.find(".costs-table a", "What do you cost?").click()
-    await visitor.sees("Not much.")
+    await visitor.wait_for_text("Not much.")
 
 
 # --- several models --------------------------------------------------------------------------------------------------
 
 
-async def choose(visitor: Visitor, *names: str) -> None:
-    """Check these models only, and ask."""
+async def choose_models(visitor: Visitor, *names: str) -> None:
+    """Select only these models, and send the question to them."""
     await visitor.find("dialog .choices input").first.wait_for()
     for box in await visitor.find("dialog input[type=checkbox]:checked").all():
         await box.uncheck()
@@ -98,44 +98,42 @@ async def choose(visitor: Visitor, *names: str) -> None:
     await visitor.press(f"Ask {len(names)} models")
 
 
-async def test_several_models_answer_side_by_side_and_one_is_kept(visitor: Visitor, site: Site) -> None:
+async def test_models_answer_side_by_side_and_one_answer_is_kept(visitor: Visitor, site: Site) -> None:
     await visitor.open()
     site.fakes["anthropic"].say("Before.")
-    await visitor.answered("First question", "Before.")
+    await visitor.ask_and_wait("First question", "Before.")
     site.fakes["anthropic"].say("From Anthropic.\n\n```\n" + "wide " * 100 + "\n```\n")
     site.fakes["gemini"].say("From Google.")
     await visitor.write("Who are you?")
     await visitor.press("Ask several models")
-    await choose(visitor, "claude-sonnet-5-5", "blind")
-    await visitor.sees("From Anthropic.")
-    await visitor.sees("From Google.")
+    await choose_models(visitor, "claude-sonnet-5-5", "blind")
+    await visitor.wait_for_text("From Anthropic.")
+    await visitor.wait_for_text("From Google.")
     assert await visitor.find(".column").count() == 2
     overflow = "[...document.querySelectorAll('.column')].map(it => it.scrollWidth - it.clientWidth)"
     assert await visitor.page.evaluate(overflow) == [0, 0]
     await visitor.page.reload()
-    await visitor.sees("From Google.")
+    await visitor.wait_for_text("From Google.")
     await visitor.page.get_by_role("button", name="Keep the answer from blind").click()
-    await visitor.sees("The other answers stay as versions")
+    await visitor.wait_for_text("The other answers stay as versions")
     await visitor.find(".versions", "2/2").wait_for()
     assert "blind" in await visitor.find(".model-button").inner_text()
-    assert await visitor.find(".answer").count() == 2  # with the answer before
+    assert await visitor.find(".answer").count() == 2  # with the earlier answer
     await visitor.press("Previous version")
-    await visitor.sees("From Anthropic.")
+    await visitor.wait_for_text("From Anthropic.")
     assert await visitor.find("#words").input_value() == ""
 
 
-async def test_a_new_conversation_begins_with_a_comparison_of_which_one_model_fails(
-    visitor: Visitor, site: Site
-) -> None:
-    visitor.expected.append("429")
+async def test_comparison_starts_conversation_although_one_model_fails(visitor: Visitor, site: Site) -> None:
+    visitor.expected_errors.append("429")
     await visitor.open()
     site.fakes["anthropic"].say("I am here.")
     site.fakes["gemini"].fail(429, "slow down")
     await visitor.write("Anybody?")
     await visitor.press("Ask several models")
-    await choose(visitor, "claude-sonnet-5-5", "blind")
-    await visitor.sees("I am here.")
+    await choose_models(visitor, "claude-sonnet-5-5", "blind")
+    await visitor.wait_for_text("I am here.")
     await visitor.find(".column .banner.bad", "Retry").wait_for()
-    assert await visitor.find(".column", "Retry").locator("header button").is_disabled()  # there is nothing to keep
+    assert await visitor.find(".column", "Retry").locator("header button").is_disabled()  # there is no answer to keep
     await visitor.page.get_by_role("button", name="Keep the answer from claude-sonnet-5-5").click()
     await visitor.find(".versions", "1/2").wait_for()

@@ -1,4 +1,4 @@
-"""The page, driven in a browser against the real server: conversations, pictures, models, keyboard and themes."""
+"""Tests of the page in a browser: conversations, images, models, keyboard and themes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 from dragoman.server.auth import local_access, principal
 from tests.strict import call, say, think
 from tests.web.conftest import Visitor, open_visitor
-from tests.web.content import asks_to_write, picture
+from tests.web.content import make_image, request_write
 from tests.web.site import Site
 
 if TYPE_CHECKING:
@@ -29,10 +29,10 @@ print("on")  # and off
 """
 
 
-# --- talking ---------------------------------------------------------------------------------------------------------
+# --- conversations ---------------------------------------------------------------------------------------------------
 
 
-async def test_the_first_message_is_answered_as_it_arrives_with_a_receipt(visitor: Visitor, site: Site) -> None:
+async def test_first_answer_is_streamed_with_receipt(visitor: Visitor, site: Site) -> None:
     site.fakes["anthropic"].say(MARKDOWN, thinking="It is short.")
     pace = site.paces["anthropic"]
     pace.hold(12)
@@ -42,8 +42,8 @@ async def test_the_first_message_is_answered_as_it_arrives_with_a_receipt(visito
     await visitor.find("#m-live").wait_for()
     assert await visitor.find(".messages").get_attribute("aria-busy") == "true"
     pace.release()
-    await visitor.sees("1.0")
-    await visitor.settled()
+    await visitor.wait_for_text("1.0")
+    await visitor.wait_until_idle()
     assert await visitor.find(".answer strong").inner_text() == "timer"
     assert await visitor.find(".answer .hl-string").inner_text() == '"on"'
     assert await visitor.find(".answer td").last.get_attribute("align") == "right"
@@ -54,80 +54,80 @@ async def test_the_first_message_is_answered_as_it_arrives_with_a_receipt(visito
     assert await visitor.find(".thread.current .title").inner_text() == "What is this?"
 
 
-async def test_another_user_of_the_machine_opens_the_page_with_the_token(
+async def test_another_local_user_opens_page_with_token(
     browser: Browser, site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for module in (local_access, principal):  # with tools on, as here, everybody then needs the token
+    for module in (local_access, principal):  # with tools, every user then needs the token
         monkeypatch.setattr(module, "can_find_users", lambda: False)
-    visitor = await open_visitor(browser, site)  # a connection of other visitors has its user already
+    visitor = await open_visitor(browser, site)  # a connection of another visitor is already assigned to its user
     site.fakes["anthropic"].forget()
     site.fakes["anthropic"].say("Welcome.")
-    await visitor.open(f"?token={site.doors.token.text}#/")
-    await visitor.answered("May I?", "Welcome.")
+    await visitor.open(f"?token={site.state.token.text}#/")
+    await visitor.ask_and_wait("May I?", "Welcome.")
     assert "token" not in visitor.page.url
     await visitor.context.close()  # before the patch ends
-    assert visitor.complaints == []
+    assert visitor.errors == []
 
 
 async def test_code_is_copied(visitor: Visitor, site: Site) -> None:
     await visitor.context.grant_permissions(["clipboard-read", "clipboard-write"])
     site.fakes["anthropic"].say(MARKDOWN)
     await visitor.open()
-    await visitor.answered("Show me code", "1.0")
+    await visitor.ask_and_wait("Show me code", "1.0")
     await visitor.find("figure.code .copy").click()
-    await visitor.sees("Copied")
+    await visitor.wait_for_text("Copied")
     assert await visitor.page.evaluate("navigator.clipboard.readText()") == 'print("on")  # and off'
 
 
-async def test_what_a_model_says_runs_nothing_and_asks_nobody(visitor: Visitor, site: Site) -> None:
-    asked: list[str] = []
-    visitor.listen("request", lambda request: asked.append(request.url))
+async def test_model_output_runs_no_script_and_loads_no_resource(visitor: Visitor, site: Site) -> None:
+    urls: list[str] = []
+    visitor.listen("request", lambda request: urls.append(request.url))
     site.fakes["anthropic"].say(
         "<script>window.bad=1</script> <img src=x onerror='window.bad=2'>\n\n[a](javascript:window.bad=3) "
         "![b](https://example.com/b.png) <style>body{display:none}</style> <a href='//example.com' id='app'>c</a>\n\n"
         '<iframe srcdoc="<script>parent.bad=4</script>"></iframe>\n\n| <b onclick="bad=5">x</b> |\n|---|\n| y |\n\nEnd.'
     )
     await visitor.open()
-    await visitor.answered("Harm me", "End.")
+    await visitor.ask_and_wait("Harm me", "End.")
     assert await visitor.page.evaluate("window.bad") is None
     assert await visitor.find(".answer img, .answer script, .answer style, .answer iframe, .answer b").count() == 0
     assert await visitor.find(".answer a").evaluate_all("all => all.map(one => one.href)") == [
         "https://example.com/b.png"
     ]
-    assert [url for url in asked if not url.startswith(site.base_url)] == []
+    assert [url for url in urls if not url.startswith(site.base_url)] == []
 
 
-async def test_an_answer_is_stopped(visitor: Visitor, site: Site) -> None:
+async def test_answer_is_stopped(visitor: Visitor, site: Site) -> None:
     site.fakes["anthropic"].say("one two three four five six seven eight nine ten " * 5)
     site.paces["anthropic"].hold(5)
     await visitor.open()
     await visitor.ask("Count")
-    await visitor.sees("one two")
+    await visitor.wait_for_text("one two")
     await visitor.page.keyboard.press("Escape")
-    await visitor.sees("This answer was stopped.")
-    await visitor.settled()
+    await visitor.wait_for_text("This answer was stopped.")
+    await visitor.wait_until_idle()
     site.paces["anthropic"].release()
     site.fakes["anthropic"].say("I am here.")
-    await visitor.answered("Still there?", "I am here.")
+    await visitor.ask_and_wait("Still there?", "I am here.")
 
 
-async def test_a_failure_says_what_to_do_and_nothing_written_is_lost(visitor: Visitor, site: Site) -> None:
-    visitor.expected.append("ERR_CONNECTION|ERR_EMPTY|422|fetching the script")
+async def test_failure_is_shown_with_advice(visitor: Visitor, site: Site) -> None:
+    visitor.expected_errors.append("ERR_CONNECTION|ERR_EMPTY|422|fetching the script")
     await visitor.open()
     await visitor.ask("@nobody-knows-this-model hello")
     await visitor.find(".banner.bad").wait_for()
     site.fakes["anthropic"].fail(429, "slow down")
     await visitor.write("")
     await visitor.ask("Hello?")
-    await visitor.sees("The rate limit of the provider is exceeded.")
+    await visitor.wait_for_text("The rate limit of the provider is exceeded.")
 
 
-# --- pictures --------------------------------------------------------------------------------------------------------
+# --- images ----------------------------------------------------------------------------------------------------------
 
 
-async def test_pictures_are_picked_pasted_and_dropped_and_reach_the_model(visitor: Visitor, site: Site) -> None:
+async def test_picked_pasted_and_dropped_images_reach_model(visitor: Visitor, site: Site) -> None:
     await visitor.open()
-    await visitor.page.set_input_files("input[multiple]", [picture(10), picture(20)])
+    await visitor.page.set_input_files("input[multiple]", [make_image(10), make_image(20)])
     for kind in ("paste", "drop"):
         await visitor.page.evaluate(
             """([kind, bytes]) => {
@@ -138,37 +138,37 @@ async def test_pictures_are_picked_pasted_and_dropped_and_reach_the_model(visito
                     : new DragEvent("drop", { dataTransfer: data, bubbles: true, cancelable: true });
                 document.querySelector("#words").dispatchEvent(event);
             }""",
-            [kind, list(picture(30 if kind == "paste" else 40)["buffer"])],
+            [kind, list(make_image(30 if kind == "paste" else 40)["buffer"])],
         )
-    await visitor.until("document.querySelectorAll('.upload:not(.sending) img').length === 4")
+    await visitor.wait_until("document.querySelectorAll('.upload:not(.sending) img').length === 4")
     site.fakes["anthropic"].say("Four squares.")
     before = len(site.fakes["anthropic"].bodies)
-    await visitor.answered("What do you see?", "Four squares.")
+    await visitor.ask_and_wait("What do you see?", "Four squares.")
     (body,) = site.fakes["anthropic"].bodies[before:]
     assert [part["type"] for part in body["messages"][-1]["content"]].count("image") == 4
     await visitor.page.reload()
-    await visitor.until(
+    await visitor.wait_until(
         "[...document.querySelectorAll('.question img')].filter(one => one.naturalWidth === 8).length === 4"
     )
 
 
-async def test_a_file_that_is_not_taken_says_why_and_stands_in_nobodys_way(visitor: Visitor, site: Site) -> None:
-    visitor.expected.append("415|422")
+async def test_rejected_file_shows_reason_and_does_not_block_sending(visitor: Visitor, site: Site) -> None:
+    visitor.expected_errors.append("415|422")
     await visitor.open()
-    drawing = {"name": "a.svg", "mimeType": "image/svg+xml", "buffer": b"<svg xmlns='http://www.w3.org/2000/svg'/>"}
-    await visitor.page.set_input_files("input[multiple]", [drawing])
+    svg = {"name": "a.svg", "mimeType": "image/svg+xml", "buffer": b"<svg xmlns='http://www.w3.org/2000/svg'/>"}
+    await visitor.page.set_input_files("input[multiple]", [svg])
     await visitor.find(".upload.failed", "is not an accepted type").wait_for()
     site.fakes["anthropic"].say("Without it.")
-    await visitor.answered("Go on", "Without it.")
+    await visitor.ask_and_wait("Go on", "Without it.")
 
 
 # --- models ----------------------------------------------------------------------------------------------------------
 
 
-async def test_a_swap_is_shown_before_it_is_made(visitor: Visitor, site: Site) -> None:
+async def test_swap_is_previewed_before_confirmation(visitor: Visitor, site: Site) -> None:
     site.fakes["anthropic"].say("Thought through.", thinking="Hm.")
     await visitor.open()
-    await visitor.answered("Think", "Thought through.")
+    await visitor.ask_and_wait("Think", "Thought through.")
     await visitor.page.keyboard.press("Control+/")
     await visitor.page.get_by_label("Find a model").fill("gemini-3.8-flash")
     await visitor.page.keyboard.press("Enter")
@@ -177,45 +177,45 @@ async def test_a_swap_is_shown_before_it_is_made(visitor: Visitor, site: Site) -
     await visitor.press("Swap")
     await visitor.find(".model-button", "gemini-3.8-flash").wait_for()
     site.fakes["gemini"].say("I go on.")
-    await visitor.answered("Go on", "I go on.")
+    await visitor.ask_and_wait("Go on", "I go on.")
     assert await visitor.find(".answer .who").last.inner_text() == "gemini-3.8-flash"
     assert "Hm." not in json.dumps(site.fakes["gemini"].bodies[-1])
 
 
-async def test_a_swap_that_would_lose_a_picture_is_not_offered(visitor: Visitor, site: Site) -> None:
+async def test_swap_that_loses_image_is_disabled(visitor: Visitor, site: Site) -> None:
     await visitor.open()
-    await visitor.page.set_input_files("input[multiple]", [picture(50)])
+    await visitor.page.set_input_files("input[multiple]", [make_image(50)])
     await visitor.find(".upload:not(.sending)").wait_for()
     site.fakes["anthropic"].say("A square.")
-    await visitor.answered("What is it?", "A square.")
+    await visitor.ask_and_wait("What is it?", "A square.")
     await visitor.find(".model-button").click()
     await visitor.find("button.model", "blind").click()
     await visitor.find("dialog .banner.bad").wait_for()
     assert await visitor.page.get_by_role("button", name="Swap", exact=True).is_disabled()
 
 
-async def test_a_model_is_chosen_before_the_first_message(visitor: Visitor, site: Site) -> None:
+async def test_model_is_chosen_before_first_message(visitor: Visitor, site: Site) -> None:
     await visitor.open()
     await visitor.find(".model-button").click()
     await visitor.find("button.model", "gemini-3.8-flash").first.click()
     site.fakes["gemini"].say("At your service.")
-    await visitor.answered("Hello", "At your service.")
+    await visitor.ask_and_wait("Hello", "At your service.")
     await visitor.page.reload()
     await visitor.find(".model-button", "gemini-3.8-flash").wait_for()
 
 
-# --- for everybody ---------------------------------------------------------------------------------------------------
+# --- input, themes and keyboard------------------------------------------------------------------------------------------
 
 
-async def test_enter_sends_nothing_while_a_word_is_composed(visitor: Visitor, site: Site) -> None:
+async def test_enter_sends_nothing_during_ime_composition(visitor: Visitor, site: Site) -> None:
     await visitor.open()
     await visitor.page.locator("#words").focus()
     keyboard = await visitor.context.new_cdp_session(visitor.page)
     before = len(site.fakes["anthropic"].bodies)
     await keyboard.send("Input.imeSetComposition", {"text": "ni hao", "selectionStart": 6, "selectionEnd": 6})
     for kind in ("rawKeyDown", "keyUp"):
-        pressed = {"type": kind, "key": "Process", "code": "Enter", "windowsVirtualKeyCode": 229}
-        await keyboard.send("Input.dispatchKeyEvent", pressed)
+        event = {"type": kind, "key": "Process", "code": "Enter", "windowsVirtualKeyCode": 229}
+        await keyboard.send("Input.dispatchKeyEvent", event)
     await visitor.page.evaluate(
         "document.querySelector('#words').dispatchEvent("
         "new KeyboardEvent('keydown', { key: 'Enter', isComposing: true, bubbles: true, cancelable: true }))"
@@ -225,45 +225,45 @@ async def test_enter_sends_nothing_while_a_word_is_composed(visitor: Visitor, si
     assert await visitor.find(".question").count() == 0
     site.fakes["anthropic"].say("很高兴")
     await visitor.page.keyboard.press("Enter")
-    await visitor.sees("很高兴")
-    await visitor.settled()
+    await visitor.wait_for_text("很高兴")
+    await visitor.wait_until_idle()
     (body,) = site.fakes["anthropic"].bodies[before:]
     assert body["messages"][-1]["content"] in ("你好世界", [{"type": "text", "text": "你好世界"}])
 
 
-async def test_dark_is_as_the_system_has_it_until_somebody_chooses(visitor: Visitor, site: Site) -> None:
-    paper = "getComputedStyle(document.body).backgroundColor"
+async def test_theme_follows_system_until_chosen(visitor: Visitor, site: Site) -> None:
+    background = "getComputedStyle(document.body).backgroundColor"
     await visitor.page.emulate_media(color_scheme="dark")
     await visitor.open()
-    dark = await visitor.page.evaluate(paper)
+    dark = await visitor.page.evaluate(background)
     await visitor.press("Theme: system")
-    light = await visitor.page.evaluate(paper)
+    light = await visitor.page.evaluate(background)
     assert dark != light
     await visitor.page.reload()
     await visitor.find("#words").wait_for()
-    assert await visitor.page.evaluate(paper) == light
+    assert await visitor.page.evaluate(background) == light
     await visitor.press("Theme: light")
-    assert await visitor.page.evaluate(paper) == dark
+    assert await visitor.page.evaluate(background) == dark
 
 
-async def test_on_a_phone_the_list_is_a_drawer_and_nothing_is_too_wide(visitor: Visitor, site: Site) -> None:
+async def test_phone_shows_list_as_drawer_without_overflow(visitor: Visitor, site: Site) -> None:
     await visitor.page.set_viewport_size({"width": 360, "height": 740})
     site.fakes["anthropic"].answer_with(
         think("Hm."), say(MARKDOWN + "\n" + "long" * 100), call("read_file", {"path": "README.md"})
     )
     site.fakes["anthropic"].say("Small enough.")
     await visitor.open()
-    await visitor.answered("Does it fit?", "Small enough.")
+    await visitor.ask_and_wait("Does it fit?", "Small enough.")
     assert await visitor.page.evaluate("document.documentElement.scrollWidth") == 360
     assert not await visitor.find("#search").is_visible()
     await visitor.find(".head").get_by_label("Conversations").click()
     await visitor.find("#search").wait_for()
     await visitor.find(".thread", "Does it fit?").first.locator("a").click()
     await visitor.find("#search").wait_for(state="hidden")
-    await visitor.sees("Small enough.")
+    await visitor.wait_for_text("Small enough.")
 
 
-async def test_keys_are_told(visitor: Visitor, site: Site) -> None:
+async def test_keyboard_shortcuts_are_listed(visitor: Visitor, site: Site) -> None:
     await visitor.open()
     await visitor.page.locator("h1").click()
     await visitor.page.evaluate("document.activeElement.blur()")
@@ -272,44 +272,46 @@ async def test_keys_are_told(visitor: Visitor, site: Site) -> None:
     await visitor.page.keyboard.press("Escape")
     await visitor.find("dialog").wait_for(state="detached")
     await visitor.page.keyboard.press("/")
-    await visitor.until("document.activeElement.id === 'search'")
+    await visitor.wait_until("document.activeElement.id === 'search'")
 
 
-async def test_axe_finds_nothing_serious(visitor: Visitor, site: Site, axe: str) -> None:
-    found: list[str] = []
+async def test_axe_finds_no_serious_violation(visitor: Visitor, site: Site, axe: str) -> None:
+    violations: list[str] = []
 
-    async def look(where: str) -> None:
-        await visitor.page.wait_for_timeout(200)  # until nothing fades any more
+    async def run_axe(state: str) -> None:
+        await visitor.page.wait_for_timeout(200)  # until transitions have ended
         result = await visitor.page.evaluate("() => axe.run({ resultTypes: ['violations'] })")
-        for one in result["violations"]:
-            if one["impact"] in ("serious", "critical"):
-                found.append(f"{where}: {one['id']} {[node['html'][:120] for node in one['nodes'][:3]]}")
+        for violation in result["violations"]:
+            if violation["impact"] in ("serious", "critical"):
+                violations.append(
+                    f"{state}: {violation['id']} {[node['html'][:120] for node in violation['nodes'][:3]]}"
+                )
 
     await visitor.open()
     await visitor.page.evaluate(axe)
-    await look("empty")
-    asks_to_write(site, "x\n")
+    await run_axe("empty")
+    request_write(site, "x\n")
     await visitor.ask("What is it?")
     await visitor.find(".approval").wait_for()
-    await look("approval")
+    await run_axe("approval")
     site.fakes["anthropic"].say(MARKDOWN, thinking="Hm.")
     await visitor.press("Allow")
-    await visitor.sees("1.0")
-    await visitor.settled()
+    await visitor.wait_for_text("1.0")
+    await visitor.wait_until_idle()
     await visitor.find(".call summary").first.click()
     for theme in ("light", "dark"):
         await visitor.page.evaluate(f"document.documentElement.dataset.theme = '{theme}'")
-        await look(theme)
+        await run_axe(theme)
     await visitor.find(".model-button").click()
-    await look("models")
+    await run_axe("models")
     await visitor.page.keyboard.press("Escape")
     await visitor.press("Show in another format")
     await visitor.find("dialog code").wait_for()
-    await look("show as")
+    await run_axe("show as")
     await visitor.page.keyboard.press("Escape")
     await visitor.page.set_viewport_size({"width": 360, "height": 740})
-    await look("phone")
+    await run_axe("phone")
     await visitor.page.goto(f"{site.base_url}/#/costs")
     await visitor.find(".plot canvas").wait_for()
-    await look("costs")
-    assert found == []
+    await run_axe("costs")
+    assert violations == []

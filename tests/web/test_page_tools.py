@@ -1,4 +1,4 @@
-"""Approval of tool calls, and questions of the model, on the page."""
+"""Tests of tool approval and questions of the model on the page."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ import json
 
 from tests.strict import call
 from tests.web.conftest import Visitor
-from tests.web.content import asks_to_write
+from tests.web.content import request_write
 from tests.web.site import README, Site
 
 
-async def test_a_tool_waits_to_be_allowed_also_after_the_page_was_loaded_anew(visitor: Visitor, site: Site) -> None:
+async def test_tool_waits_for_approval_also_after_reload(visitor: Visitor, site: Site) -> None:
     readme = site.folder / "work" / "README.md"
     await visitor.open()
-    asks_to_write(site, "allowed\n")
+    request_write(site, "allowed\n")
     await visitor.ask("Write it")
     await visitor.find(".approval", "write_file").wait_for()
     assert readme.read_text("utf-8") == README
@@ -21,44 +21,44 @@ async def test_a_tool_waits_to_be_allowed_also_after_the_page_was_loaded_anew(vi
     await visitor.find(".approval .arguments", "allowed").wait_for()
     site.fakes["anthropic"].say("Written.")
     await visitor.press("Allow")
-    await visitor.sees("Written.")
-    await visitor.settled()
+    await visitor.wait_for_text("Written.")
+    await visitor.wait_until_idle()
     assert readme.read_text("utf-8") == "allowed\n"
     assert await visitor.find(".call .state").inner_text() == "done"
     assert await visitor.find(".approval").count() == 0
 
 
-async def test_arguments_are_changed_before_a_tool_is_allowed(visitor: Visitor, site: Site) -> None:
+async def test_arguments_are_edited_before_approval(visitor: Visitor, site: Site) -> None:
     await visitor.open()
-    asks_to_write(site, "as the model wants\n")
+    request_write(site, "as the model wants\n")
     await visitor.ask("Write it")
     await visitor.find(".approval button", "Edit").click()
     await visitor.find(".approval textarea").fill("{not JSON")
     await visitor.press("Allow")
-    await visitor.sees("This is not valid JSON.")
+    await visitor.wait_for_text("This is not valid JSON.")
     changed = {"path": "README.md", "content": "as I want\n"}
     await visitor.find(".approval textarea").fill(json.dumps(changed))
     site.fakes["anthropic"].say("Changed.")
     await visitor.press("Allow")
-    await visitor.sees("Changed.")
-    await visitor.settled()
+    await visitor.wait_for_text("Changed.")
+    await visitor.wait_until_idle()
     assert (site.folder / "work" / "README.md").read_text("utf-8") == "as I want\n"
 
 
-async def test_a_tool_is_declined(visitor: Visitor, site: Site) -> None:
+async def test_tool_is_declined(visitor: Visitor, site: Site) -> None:
     await visitor.open()
-    asks_to_write(site, "never\n")
+    request_write(site, "never\n")
     await visitor.ask("Write it")
     await visitor.find(".approval").wait_for()
     site.fakes["anthropic"].say("Then not.")
     await visitor.press("Decline")
-    await visitor.sees("Then not.")
-    await visitor.settled()
+    await visitor.wait_for_text("Then not.")
+    await visitor.wait_until_idle()
     assert (site.folder / "work" / "README.md").read_text("utf-8") == README
     assert await visitor.find(".call .state").inner_text() == "failed"
 
 
-async def test_a_question_of_the_model_is_answered_in_a_form(visitor: Visitor, site: Site) -> None:
+async def test_question_of_model_is_answered_in_form(visitor: Visitor, site: Site) -> None:
     size = {"id": "size", "prompt": "Which size?", "type": "choice", "choices": ["S", "M"]}
     count = {"id": "count", "prompt": "How many?", "type": "number"}
     gift = {"id": "gift", "prompt": "As a present?", "type": "boolean", "required": False}
@@ -70,19 +70,19 @@ async def test_a_question_of_the_model_is_answered_in_a_form(visitor: Visitor, s
     await visitor.page.reload()
     await visitor.page.get_by_label("How many?").fill("many")
     await visitor.press("Answer")
-    await visitor.sees("Enter a number.")
+    await visitor.wait_for_text("Enter a number.")
     await visitor.page.get_by_label("How many?").fill("3")
     await visitor.page.get_by_label("Which size?").select_option("M")
     site.fakes["anthropic"].say("Ordered.")
     await visitor.press("Answer")
-    await visitor.sees("Ordered.")
-    await visitor.settled()
-    told = json.dumps(site.fakes["anthropic"].bodies[-1])
-    assert json.dumps('{"size":"M","count":3}') in told
+    await visitor.wait_for_text("Ordered.")
+    await visitor.wait_until_idle()
+    request = json.dumps(site.fakes["anthropic"].bodies[-1])
+    assert json.dumps('{"size":"M","count":3}') in request
     assert await visitor.find(".approval").count() == 0
 
 
-async def test_two_calls_are_decided_one_after_the_other(visitor: Visitor, site: Site) -> None:
+async def test_two_calls_are_decided_in_sequence(visitor: Visitor, site: Site) -> None:
     await visitor.open()
     files = ("a.txt", "b.txt")
     site.fakes["anthropic"].answer_with(*(call("write_file", {"path": name, "content": name}) for name in files))
@@ -92,6 +92,6 @@ async def test_two_calls_are_decided_one_after_the_other(visitor: Visitor, site:
     await visitor.find(".approval", "2 of 2").wait_for()
     site.fakes["anthropic"].say("One of them.")
     await visitor.press("Decline")
-    await visitor.sees("One of them.")
-    await visitor.settled()
+    await visitor.wait_for_text("One of them.")
+    await visitor.wait_until_idle()
     assert [(site.folder / "work" / name).exists() for name in files] == [True, False]

@@ -1,4 +1,4 @@
-"""The page on a phone: costs, drawers, pickers, installation, and the tour for a first visit."""
+"""Tests of the page on a phone: costs, drawers, pickers, installation and the tour."""
 
 from __future__ import annotations
 
@@ -20,19 +20,21 @@ if TYPE_CHECKING:
 def phone(runner: asyncio.Runner, browser: Browser, site: web_site.Site) -> Iterator[Visitor]:
     """A new visitor with a phone."""
     size = {"width": 390, "height": 780}
-    made = runner.run(open_visitor(browser, site, viewport=size, has_touch=True, is_mobile=True, color_scheme="dark"))
+    visitor = runner.run(
+        open_visitor(browser, site, viewport=size, has_touch=True, is_mobile=True, color_scheme="dark")
+    )
     for name, fake in site.fakes.items():
         fake.forget()
         site.paces[name].release()
-    yield made
-    runner.run(made.context.close())
-    assert made.complaints == []
+    yield visitor
+    runner.run(visitor.context.close())
+    assert visitor.errors == []
 
 
-async def test_a_phone_shows_costs_and_closes_drawers_with_esc_and_back(phone: Visitor, site: web_site.Site) -> None:
+async def test_phone_shows_costs_and_closes_drawers_with_escape_and_back(phone: Visitor, site: web_site.Site) -> None:
     site.fakes["anthropic"].say("Small screen.")
     await phone.open()
-    await phone.answered("Where am I?", "Small screen.")
+    await phone.ask_and_wait("Where am I?", "Small screen.")
     assert "$" in await phone.find(".head .spent").inner_text()
     url = phone.page.url
     await phone.page.get_by_role("button", name="Conversations").first.click()
@@ -44,35 +46,33 @@ async def test_a_phone_shows_costs_and_closes_drawers_with_esc_and_back(phone: V
     await phone.page.go_back()
     await phone.find(".drawer-open").wait_for(state="detached")
     await phone.find(".head .spent").click()
-    await phone.sees("Cost of this conversation")
+    await phone.wait_for_text("Cost of this conversation")
     await phone.page.go_back()
     await phone.find("dialog").wait_for(state="detached")
     assert phone.page.url == url
 
 
-async def test_a_phone_offers_its_camera_and_its_files(phone: Visitor) -> None:
+async def test_phone_offers_camera_and_files(phone: Visitor) -> None:
     await phone.open()
     assert await phone.page.get_by_role("button", name="Take a photo").is_visible()
     inputs = phone.page.locator("input[type=file]")
     assert await inputs.evaluate_all("all => all.map(one => one.getAttribute('capture'))") == [None, "environment"]
 
 
-async def test_the_page_is_installed_and_opens_without_a_server_but_keeps_no_conversation(
-    phone: Visitor, site: web_site.Site
-) -> None:
+async def test_installed_page_opens_offline_and_caches_no_conversation(phone: Visitor, site: web_site.Site) -> None:
     site.fakes["anthropic"].say("A private answer.")
     await phone.open()
-    await phone.answered("A private question", "A private answer.")
+    await phone.ask_and_wait("A private question", "A private answer.")
     manifest = await phone.context.request.get(
         f"{site.base_url}/{await phone.find('link[rel=manifest]').get_attribute('href')}"
     )
-    about = json.loads(await manifest.text())
-    assert (about["display"], about["start_url"], len(about["icons"])) == ("standalone", "../", 2)
+    content = json.loads(await manifest.text())
+    assert (content["display"], content["start_url"], len(content["icons"])) == ("standalone", "../", 2)
     await phone.page.evaluate(
         "navigator.serviceWorker.register('service-worker.js').then(() => navigator.serviceWorker.ready)"
     )
     await phone.page.reload()
-    await phone.sees("A private answer.")
+    await phone.wait_for_text("A private answer.")
     keys = "caches.keys().then(names => Promise.all(names.map(name => caches.open(name).then(c => c.keys()))))"
     urls = await phone.page.evaluate(f"{keys}.then(all => all.flat().map(one => one.url))")
     assert f"{site.base_url}/" in urls
@@ -81,25 +81,25 @@ async def test_the_page_is_installed_and_opens_without_a_server_but_keeps_no_con
     await phone.page.reload()
     await phone.find("#words").wait_for()
     await site.wire.mend()
-    phone.complaints.clear()
+    phone.errors.clear()
 
 
-async def test_the_tour_leads_through_swap_show_as_and_search(visitor: Visitor, site: web_site.Site) -> None:
+async def test_tour_covers_swap_formats_and_search(visitor: Visitor, site: web_site.Site) -> None:
     site.fakes["anthropic"].say("A lantern is a lamp in a case.")
     await visitor.open()
-    await visitor.sees("Dragoman is one page for every model")
+    await visitor.wait_for_text("Dragoman is one page for every model")
     await visitor.press("Take the tour (two minutes)")
     await visitor.find(".tour").wait_for()
     await visitor.press("Write the question")
-    await visitor.until("document.querySelector('#words').value.includes('lantern')")
+    await visitor.wait_until("document.querySelector('#words').value.includes('lantern')")
     await visitor.find("#words").press("Enter")
-    await visitor.sees("A lantern is a lamp in a case.")
-    await visitor.settled()
+    await visitor.wait_for_text("A lantern is a lamp in a case.")
+    await visitor.wait_until_idle()
     await visitor.press("Next")
     await visitor.press("Choose a model")
     await visitor.page.get_by_placeholder("Find a model").fill("blind")
     await visitor.page.keyboard.press("Enter")
-    await visitor.sees("Fits the context window")
+    await visitor.wait_for_text("Fits the context window")
     await visitor.page.keyboard.press("Escape")
     await visitor.press("Next")
     await visitor.press("Show the last answer")

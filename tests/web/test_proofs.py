@@ -1,90 +1,88 @@
-"""Proofs for the whole page: accessible by axe, usable by keyboard alone, and in touch with its own server only."""
+"""Tests of the whole page: accessibility with axe, keyboard navigation, and requests to its own server only."""
 
 from __future__ import annotations
 
 from tests.conftest import scale
 from tests.web.conftest import Visitor
 from tests.web.site import Site
-from tests.web.test_insight import choose
-from tests.web.test_organise import act, begin
+from tests.web.test_insight import choose_models
+from tests.web.test_organise import choose_action, start_conversation
 
-LOOKS = (("light", 1280), ("dark", 1280), ("dark", 390))[
+DISPLAYS = (("light", 1280), ("dark", 1280), ("dark", 390))[
     :: scale(2, 1)
-]  # the default run has both schemes and both widths
+]  # the default run covers both schemes and both widths
 
 
-async def run_axe(visitor: Visitor, where: str) -> list[str]:
+async def run_axe(visitor: Visitor, state: str) -> list[str]:
     """Return the findings of axe in each colour scheme and width."""
-    found = []
-    for scheme, width in LOOKS:
+    violations = []
+    for scheme, width in DISPLAYS:
         await visitor.page.emulate_media(color_scheme=scheme, reduced_motion="reduce")  # type: ignore[arg-type]
         await visitor.page.set_viewport_size({"width": width, "height": 800})
         await visitor.page.evaluate(
             "() => new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))"
         )
         result = await visitor.page.evaluate("() => axe.run({ resultTypes: ['violations'] })")
-        found += [
-            f"{where}, {scheme}, {width}: {one['id']} {[node['html'][:120] for node in one['nodes'][:3]]}"
-            for one in result["violations"]
-            if one["impact"] in ("serious", "critical")
+        violations += [
+            f"{state}, {scheme}, {width}: {violation['id']} {[node['html'][:120] for node in violation['nodes'][:3]]}"
+            for violation in result["violations"]
+            if violation["impact"] in ("serious", "critical")
         ]
     await visitor.page.set_viewport_size({"width": 1280, "height": 860})
-    return found
+    return violations
 
 
-async def test_axe_finds_nothing_serious_on_any_page_and_no_other_host_is_asked(
-    visitor: Visitor, site: Site, axe: str
-) -> None:
-    asked: list[str] = []
-    visitor.listen("request", lambda request: asked.append(request.url))
-    found: list[str] = []
-    await begin(visitor, site, "What is a lantern?", "A lamp.")
+async def test_pages_pass_axe_and_request_no_other_host(visitor: Visitor, site: Site, axe: str) -> None:
+    urls: list[str] = []
+    visitor.listen("request", lambda request: urls.append(request.url))
+    violations: list[str] = []
+    await start_conversation(visitor, site, "What is a lantern?", "A lamp.")
     thread = visitor.page.url
     await visitor.page.evaluate(axe)
 
-    async def look(where: str) -> None:
-        found.extend(await run_axe(visitor, where))
+    async def check_state(state: str) -> None:
+        violations.extend(await run_axe(visitor, state))
 
     await visitor.press("Why this answer?")
     await visitor.find(".waterfall").wait_for()
     await visitor.find(".why summary", "Sent to the provider").click()
-    await look("why")
+    await check_state("why")
     await visitor.page.goto(f"{site.base_url}/#/costs")
     await visitor.find(".costs .figure").wait_for()
-    await look("costs")
+    await check_state("costs")
     await visitor.page.goto(thread)
     for action in ("Tags", "Export", "Share"):
-        await act(visitor, "What is a lantern?", action)
+        await choose_action(visitor, "What is a lantern?", action)
         await visitor.find("dialog .dialog").wait_for()
-        await look(action)
+        await check_state(action)
         await visitor.page.keyboard.press("Escape")
-    await act(visitor, "What is a lantern?", "Select several")
-    await look("selection")
+    await choose_action(visitor, "What is a lantern?", "Select several")
+    await check_state("selection")
     await visitor.find(".selection-bar button", "Done").click()
     await visitor.page.locator("#search").fill("lamp")
     await visitor.find(".list summary", "Filters").click()
-    await look("search")
+    await check_state("search")
     await visitor.page.locator("#search").fill("")
     site.fakes["anthropic"].say("One.")
     site.fakes["gemini"].say("Two.")
     await visitor.write("Again?")
     await visitor.press("Ask several models")
     await visitor.find("dialog .choices input").first.wait_for()
-    await look("choose models")
-    await choose(visitor, "claude-sonnet-5-5", "blind")
-    await visitor.sees("Two.")
-    await visitor.sees("One.")
-    await look("compare")
+    await check_state("choose models")
+    await choose_models(visitor, "claude-sonnet-5-5", "blind")
+    await visitor.wait_for_text("Two.")
+    await visitor.wait_for_text("One.")
+    await check_state("compare")
     await visitor.page.get_by_role("button", name="New conversation").click()
     await visitor.press("Take the tour (two minutes)")
     await visitor.find(".tour").wait_for()
-    await look("tour")
-    assert not found, "\n".join(found)
-    assert [url for url in asked if not url.startswith((site.base_url, "data:", "blob:"))] == []
+    await check_state("tour")
+    assert not violations, "\n".join(violations)
+    assert [url for url in urls if not url.startswith((site.base_url, "data:", "blob:"))] == []
 
 
 async def press_until(visitor: Visitor, key: str, condition: str, limit: int = 60) -> None:
-    """Press a key until something holds."""
+    """Press a key until a JavaScript condition holds."""
     for _ in range(limit):
         if await visitor.page.evaluate(condition):
             return
@@ -96,31 +94,31 @@ def has_focus(label: str) -> str:
     return f"document.activeElement?.getAttribute('aria-label') === {label!r}"
 
 
-async def test_a_person_without_a_mouse_reaches_everything(visitor: Visitor, site: Site) -> None:
+async def test_every_control_is_reachable_by_keyboard(visitor: Visitor, site: Site) -> None:
     keyboard = visitor.page.keyboard
     await visitor.open()
-    await visitor.until("document.activeElement.id === 'words'")
+    await visitor.wait_until("document.activeElement.id === 'words'")
     site.fakes["anthropic"].say("By keyboard.")
     await keyboard.type("Can I do this without a mouse?")
     await keyboard.press("Enter")
-    await visitor.sees("By keyboard.")
-    await visitor.settled()
+    await visitor.wait_for_text("By keyboard.")
+    await visitor.wait_until_idle()
     await press_until(visitor, "Shift+Tab", has_focus("Why this answer?"))
     await keyboard.press("Enter")
     await visitor.find(".waterfall").wait_for()
     await press_until(visitor, "Tab", "document.activeElement?.textContent.trim() === 'Back to the answer'")
     await keyboard.press("Enter")
-    await visitor.sees("By keyboard.")
+    await visitor.wait_for_text("By keyboard.")
     await keyboard.press("Control+/")
     await visitor.page.get_by_placeholder("Find a model").wait_for()
     await keyboard.type("blind")
     await keyboard.press("Enter")
-    await visitor.sees("Fits the context window")
-    await visitor.until("document.activeElement?.textContent === 'Swap'")
+    await visitor.wait_for_text("Fits the context window")
+    await visitor.wait_until("document.activeElement?.textContent === 'Swap'")
     await keyboard.press("Enter")
     await visitor.find(".model-button", "blind").wait_for()
     await keyboard.press("Control+k")
-    await visitor.until("document.activeElement.id === 'search'")
+    await visitor.wait_until("document.activeElement.id === 'search'")
     await keyboard.type("mouse")
     await visitor.find(".list mark").first.wait_for()
     await keyboard.press("Escape")
@@ -129,7 +127,7 @@ async def test_a_person_without_a_mouse_reaches_everything(visitor: Visitor, sit
     await keyboard.press("Home")
     await keyboard.press("Tab")
     await keyboard.press("Enter")
-    await visitor.until("document.activeElement?.getAttribute('role') === 'menuitem'")
+    await visitor.wait_until("document.activeElement?.getAttribute('role') === 'menuitem'")
     await keyboard.press("ArrowDown")
     await keyboard.press("ArrowDown")
     await keyboard.press("ArrowDown")

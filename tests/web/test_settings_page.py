@@ -1,4 +1,4 @@
-"""Settings of a conversation, on the page."""
+"""Tests of the settings of a conversation on the page."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from tests.web.site import Site
 
 
 async def save(visitor: Visitor, notice: str = "Saved") -> None:
-    """Save the settings, and wait until the dialog is closed: the notice of an earlier save may still be shown."""
+    """Save the settings and wait until the dialog is closed. The notice of an earlier save may still be shown."""
     await visitor.press("Save")
     await visitor.find(".settings-form").wait_for(state="detached")
-    await visitor.sees(notice)
+    await visitor.wait_for_text(notice)
 
 
-async def test_settings_are_chosen_before_the_first_message_and_changed_later(visitor: Visitor, site: Site) -> None:
+async def test_settings_are_set_before_first_message_and_changed_later(visitor: Visitor, site: Site) -> None:
     fake = site.fakes["anthropic"]
     await visitor.open()
     await visitor.press("Settings of this conversation")
@@ -24,7 +24,7 @@ async def test_settings_are_chosen_before_the_first_message_and_changed_later(vi
     await visitor.page.reload()  # the choice survives
     await visitor.find("#words").wait_for()
     fake.say("Bonjour.")
-    await visitor.answered("Hello", "Bonjour.")
+    await visitor.ask_and_wait("Hello", "Bonjour.")
     assert "Answer in French." in str(fake.bodies[-1]["system"])
     assert [tool["name"] for tool in fake.bodies[-1]["tools"]] == ["ask_user", "read_file"]
 
@@ -38,13 +38,13 @@ async def test_settings_are_chosen_before_the_first_message_and_changed_later(vi
     await visitor.page.get_by_label("Effort of thinking").select_option("low")
     await save(visitor)
     fake.say("Hello.")
-    await visitor.answered("And now?", "Hello.")
+    await visitor.ask_and_wait("And now?", "Hello.")
     assert "system" not in fake.bodies[-1]
     assert len(fake.bodies[-1]["tools"]) == 3
 
 
-async def test_a_person_has_defaults_and_a_wrong_policy_is_explained(visitor: Visitor, site: Site) -> None:
-    visitor.expected.append("422")
+async def test_user_defaults_apply_and_invalid_policy_is_explained(visitor: Visitor, site: Site) -> None:
+    visitor.expected_errors.append("422")
     fake = site.fakes["anthropic"]
     await visitor.open()
     await visitor.press("Settings of this conversation")
@@ -54,7 +54,7 @@ async def test_a_person_has_defaults_and_a_wrong_policy_is_explained(visitor: Vi
     for answer in ("One.", "Two."):
         await visitor.press("New conversation")
         fake.say(answer)
-        await visitor.answered("Count", answer)
+        await visitor.ask_and_wait("Count", answer)
         assert "Be brief." in str(fake.bodies[-1]["system"])
     await visitor.press("Settings of this conversation")
     await visitor.page.get_by_text("Routing policy of this conversation").click()
@@ -65,31 +65,31 @@ async def test_a_person_has_defaults_and_a_wrong_policy_is_explained(visitor: Vi
     await policy.fill("schema_version: 1\nglobal_default: gemini:gemini-3.8-flash")
     await save(visitor)
     site.fakes["gemini"].say("By policy.")
-    await visitor.answered("Who?", "By policy.")
+    await visitor.ask_and_wait("Who?", "By policy.")
     await visitor.press("Settings of this conversation")
     await visitor.page.get_by_role("textbox", name="System prompt").fill("")
     await visitor.page.get_by_label("Also for my new conversations").check()
     await save(visitor, "Saved, also for new conversations")
 
 
-async def test_a_conversation_longer_than_the_window_is_shortened_and_says_so(visitor: Visitor, site: Site) -> None:
+async def test_conversation_beyond_context_window_is_truncated_with_notice(visitor: Visitor, site: Site) -> None:
     await visitor.open()
     for number in range(3):
         site.fakes["anthropic"].say(f"{number} " + "word " * 5_000)
-        await visitor.answered(f"{number} " + "word " * 2_500, f"{number} word word")
+        await visitor.ask_and_wait(f"{number} " + "word " * 2_500, f"{number} word word")
     await visitor.page.keyboard.press("Control+/")
     await visitor.page.get_by_label("Find a model").fill("gemini small")
     await visitor.find("button.model", "small").click()
     await visitor.find("dialog .banner", "This model will not receive the oldest 4 messages.").wait_for()
     await visitor.press("Swap")
-    await visitor.sees("Model changed")
+    await visitor.wait_for_text("Model changed")
     await visitor.press("Settings of this conversation")
     await visitor.find(".context-meter", "Context of small").wait_for()
     await visitor.find(".context-meter .banner", "The oldest 4 messages will not be sent").wait_for()
     await visitor.page.get_by_text("reserved for the answer").wait_for()
     await visitor.press("Cancel")
     site.fakes["gemini"].say("Short.")
-    await visitor.answered("And now?", "Short.")
+    await visitor.ask_and_wait("And now?", "Short.")
     await visitor.find(".receipt", "without the oldest 4 messages").wait_for()
     assert "1 word" not in str(site.fakes["gemini"].bodies[-1])
     assert "2 word" in str(site.fakes["gemini"].bodies[-1])
@@ -97,8 +97,8 @@ async def test_a_conversation_longer_than_the_window_is_shortened_and_says_so(vi
         400, "The input token count exceeds the maximum number of tokens allowed."
     )  # its real window is smaller
     site.fakes["gemini"].say("Shorter.")
-    await visitor.answered("Again?", "Shorter.")
+    await visitor.ask_and_wait("Again?", "Shorter.")
     await visitor.find(".receipt", "without the oldest 6 messages").wait_for()
     await visitor.press("Why this answer?")
-    await visitor.sees("the oldest 6 messages not sent")
-    await visitor.sees("then sent again without the oldest messages")
+    await visitor.wait_for_text("the oldest 6 messages not sent")
+    await visitor.wait_for_text("then sent again without the oldest messages")

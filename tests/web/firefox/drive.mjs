@@ -14,11 +14,11 @@ try {
   await click(page, "[aria-label='Why this answer?']");
   await page.waitForSelector(".waterfall");
   await page.goBack();
-  await shows(page, "A lamp in a case.");
+  await waitForText(page, "A lamp in a case.");
   await click(page, ".model-button");
   await page.type("dialog input[type=search]", "blind");
   await page.keyboard.press("Enter");
-  await shows(page, "Fits the context window");
+  await waitForText(page, "Fits the context window");
   await page.keyboard.press("Escape");
   await click(page, "[aria-label='Show in another format']");
   await page.waitForSelector("dialog code");
@@ -37,7 +37,7 @@ async function ask(page, question, answer) {
   await page.waitForSelector("#words");
   await page.type("#words", question);
   await page.keyboard.press("Enter");
-  await shows(page, answer);
+  await waitForText(page, answer);
   await page.waitForSelector(".answer .receipt");
 }
 
@@ -46,6 +46,6 @@ async function click(page, selector) {
   await found.click();
 }
 
-function shows(page, text) {
-  return page.waitForFunction((words) => document.body.innerText.includes(words), { polling: 100 }, text);
+function waitForText(page, text) {
+  return page.waitForFunction((expected) => document.body.innerText.includes(expected), { polling: 100 }, text);
 }

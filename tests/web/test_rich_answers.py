@@ -1,11 +1,11 @@
-"""Answers that are more than text: formulas, diffs, diagrams, HTML, footnotes and pictures."""
+"""Tests of rich answers: formulas, diffs, diagrams, HTML, footnotes and images."""
 
 from __future__ import annotations
 
 from playwright.async_api import Request
 
 from tests.web.conftest import Visitor
-from tests.web.content import picture
+from tests.web.content import make_image
 from tests.web.site import Site
 
 MATH = r"""Euler wrote $e^{i\pi} + 1 = 0$, which costs from $5 to $10:
@@ -42,17 +42,15 @@ NOTES += (
 )
 
 
-async def test_formulas_are_drawn_without_styles_and_the_library_comes_when_it_is_needed(
-    visitor: Visitor, site: Site
-) -> None:
-    asked: list[str] = []
-    visitor.listen("request", lambda request: asked.append(request.url))
+async def test_formulas_render_without_inline_styles_and_load_lazily(visitor: Visitor, site: Site) -> None:
+    urls: list[str] = []
+    visitor.listen("request", lambda request: urls.append(request.url))
     site.fakes["anthropic"].say("No formula.")
     await visitor.open()
-    await visitor.answered("Hello", "No formula.")
-    before = len([url for url in asked if "/static/" in url])
+    await visitor.ask_and_wait("Hello", "No formula.")
+    before = len([url for url in urls if "/static/" in url])
     site.fakes["anthropic"].say(MATH)
-    await visitor.answered("Formulas, please", "End of math.")
+    await visitor.ask_and_wait("Formulas, please", "End of math.")
     await visitor.find(".answer .math.display math").wait_for()
     assert await visitor.find(".answer math").count() == 2
     assert "from $5 to $10" in await visitor.find(".answer").last.inner_text()
@@ -62,22 +60,22 @@ async def test_formulas_are_drawn_without_styles_and_the_library_comes_when_it_i
     box = await visitor.find(".answer .math.display math").bounding_box()
     assert box is not None
     assert box["height"] > 30
-    assert len([url for url in asked if "/static/" in url]) == before + 1
+    assert len([url for url in urls if "/static/" in url]) == before + 1
 
 
-async def test_a_diff_has_colours(visitor: Visitor, site: Site) -> None:
+async def test_diff_is_coloured(visitor: Visitor, site: Site) -> None:
     site.fakes["anthropic"].say(DIFF)
     await visitor.open()
-    await visitor.answered("What changed?", "End of diff.")
+    await visitor.ask_and_wait("What changed?", "End of diff.")
     assert await visitor.find(".diff-removed").inner_text() == "-old <b>"
     assert await visitor.find(".diff-added").inner_text() == "+new <b>"
     assert await visitor.find(".diff-hunk").count() == 1
 
 
-async def test_a_diagram_is_drawn_in_a_sandbox_and_a_wrong_one_says_why(visitor: Visitor, site: Site) -> None:
+async def test_diagram_renders_in_sandbox_and_invalid_diagram_shows_error(visitor: Visitor, site: Site) -> None:
     site.fakes["anthropic"].say(DIAGRAM)
     await visitor.open()
-    await visitor.answered("Draw it", "End of diagrams.")
+    await visitor.ask_and_wait("Draw it", "End of diagrams.")
     frame = visitor.page.frame_locator('figure:has-text("flowchart") iframe')
     await frame.locator("svg").get_by_text("Start", exact=True).wait_for()
     assert await visitor.find("iframe.preview").first.get_attribute("sandbox") == "allow-scripts"
@@ -85,11 +83,11 @@ async def test_a_diagram_is_drawn_in_a_sandbox_and_a_wrong_one_says_why(visitor:
     height = "document.querySelector('iframe.preview').clientHeight"
     before = await visitor.page.evaluate(height)
     await visitor.page.set_viewport_size({"width": 390, "height": 500})
-    await visitor.until(f"{height} < {before}")
+    await visitor.wait_until(f"{height} < {before}")
     box = "document.querySelector('.scroll')"
-    await visitor.until(f"{box}.scrollTop > 0 && {box}.scrollHeight - {box}.scrollTop - {box}.clientHeight < 2")
+    await visitor.wait_until(f"{box}.scrollTop > 0 && {box}.scrollHeight - {box}.scrollTop - {box}.clientHeight < 2")
     await visitor.page.set_viewport_size({"width": 1280, "height": 860})
-    await visitor.until(f"{height} === {before}")
+    await visitor.wait_until(f"{height} === {before}")
     await visitor.page.emulate_media(color_scheme="dark")  # the diagram follows
     await frame.locator('html[style*="dark"] svg').get_by_text("Start", exact=True).wait_for()
     await visitor.find("figure.previewed [data-preview]").click()
@@ -98,41 +96,43 @@ async def test_a_diagram_is_drawn_in_a_sandbox_and_a_wrong_one_says_why(visitor:
 
 
 async def test_html_runs_without_origin_network_and_storage(visitor: Visitor, site: Site) -> None:
-    visitor.expected.append("Content Security Policy|Content-Security-Policy|Refused|violates|ERR_FAILED|Blocked")
-    sent: list[str] = []
+    visitor.expected_errors.append(
+        "Content Security Policy|Content-Security-Policy|Refused|violates|ERR_FAILED|Blocked"
+    )
+    urls: list[str] = []
 
     def on_request(request: Request) -> None:
-        sent.append(request.url)
+        urls.append(request.url)
 
     visitor.listen("request", on_request)
     site.fakes["anthropic"].say(HTML)
     await visitor.open()
-    await visitor.answered("A page", "End of HTML.")
+    await visitor.ask_and_wait("A page", "End of HTML.")
     assert await visitor.find("iframe").count() == 0  # only on request
     title = await visitor.page.title()
     await visitor.press("Preview")
     frame = visitor.page.frame_locator("iframe.preview.html")
     await frame.get_by_role("heading", name="Title").wait_for()
-    for words in ("no parent;", "no network;", "no storage;"):
-        await frame.get_by_text(words).wait_for()
+    for text in ("no parent;", "no network;", "no storage;"):
+        await frame.get_by_text(text).wait_for()
     assert await frame.locator(":root").evaluate("() => document.title") == "null"
     assert await visitor.page.title() == title
-    responses = [url for url in sent if not url.startswith((site.base_url, "blob:", "data:"))]
-    assert [url for url in responses if "pixel" not in url and url != "https://example.com/"] == []
+    external = [url for url in urls if not url.startswith((site.base_url, "blob:", "data:"))]
+    assert [url for url in external if "pixel" not in url and url != "https://example.com/"] == []
 
 
-async def test_footnotes_wide_tables_and_copies(visitor: Visitor, site: Site) -> None:
+async def test_footnotes_wide_tables_copy_and_print(visitor: Visitor, site: Site) -> None:
     await visitor.context.grant_permissions(["clipboard-read", "clipboard-write"])
     site.fakes["anthropic"].say(NOTES)
     await visitor.open()
-    await visitor.answered("Notes", "End of notes.")
+    await visitor.ask_and_wait("Notes", "End of notes.")
     await visitor.page.get_by_role("button", name="Footnote 1").click()
-    await visitor.until("document.activeElement.matches('.footnote-text')")
+    await visitor.wait_until("document.activeElement.matches('.footnote-text')")
     table = visitor.find(".answer .table")
     assert await table.evaluate("box => box.scrollWidth > box.clientWidth + 100")
     assert await visitor.page.evaluate("document.documentElement.scrollWidth <= innerWidth")
     await visitor.press("Copy as Markdown")
-    await visitor.sees("Copied")
+    await visitor.wait_for_text("Copied")
     assert "[^1]: By a *survey*." in await visitor.page.evaluate("navigator.clipboard.readText()")
     await visitor.page.emulate_media(media="print")
     assert not await visitor.find(".sidebar").is_visible()
@@ -140,12 +140,12 @@ async def test_footnotes_wide_tables_and_copies(visitor: Visitor, site: Site) ->
     assert await visitor.find(".scroll").evaluate("box => getComputedStyle(box).overflowY") == "visible"
 
 
-async def test_a_picture_is_enlarged(visitor: Visitor, site: Site) -> None:
+async def test_image_is_enlarged(visitor: Visitor, site: Site) -> None:
     await visitor.open()
-    await visitor.page.set_input_files("input[type=file]", [picture(70)])
+    await visitor.page.set_input_files("input[type=file]", [make_image(70)])
     await visitor.find(".upload:not(.sending)").wait_for()
     site.fakes["anthropic"].say("A square.")
-    await visitor.answered("What is it?", "A square.")
+    await visitor.ask_and_wait("What is it?", "A square.")
     await visitor.find(".question img").click()
     await visitor.find("dialog.lightbox img").wait_for()
     await visitor.page.keyboard.press("Escape")

@@ -1,4 +1,4 @@
-"""The page as the server sends it, and the door that wants a key."""
+"""Tests of the delivery of the page by the server, and of the API key prompt."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ if TYPE_CHECKING:
 
 @pytest.fixture(scope="module")
 def site(runner: asyncio.Runner, tmp_path_factory: pytest.TempPathFactory) -> Iterator[web_site.Site]:
-    """A server that nobody enters without a key."""
-    made = web_site.site(tmp_path_factory.mktemp("site"), require_keys=True)
-    yield runner.run(made.__aenter__())
-    runner.run(made.__aexit__(None, None, None))
+    """A server that requires a key."""
+    context = web_site.open_site(tmp_path_factory.mktemp("site"), require_keys=True)
+    yield runner.run(context.__aenter__())
+    runner.run(context.__aexit__(None, None, None))
 
 
-async def test_the_page_lets_in_nothing_but_what_came_with_it(site: web_site.Site) -> None:
-    async with aiohttp.ClientSession(site.base_url) as client, client.get("/") as answer:
-        policy = dict(part.strip().split(" ", 1) for part in answer.headers["content-security-policy"].split(";"))
-        text = await answer.text()
-    assert (answer.status, answer.content_type, answer.headers["cache-control"]) == (200, "text/html", "no-cache")
+async def test_page_policy_allows_only_own_resources(site: web_site.Site) -> None:
+    async with aiohttp.ClientSession(site.base_url) as client, client.get("/") as response:
+        policy = dict(part.strip().split(" ", 1) for part in response.headers["content-security-policy"].split(";"))
+        text = await response.text()
+    assert (response.status, response.content_type, response.headers["cache-control"]) == (200, "text/html", "no-cache")
     assert policy["default-src"] == "'none'"
     assert (policy["script-src"], policy["style-src"], policy["connect-src"]) == ("'self'", "'self'", "'self'")
     assert policy["img-src"] == "'self' data: blob:"
@@ -41,10 +41,10 @@ async def test_the_page_lets_in_nothing_but_what_came_with_it(site: web_site.Sit
     assert re.findall(r"<script[^>]*>(.*?)</script>", text, re.DOTALL) == [""]
 
 
-async def test_what_the_page_is_made_of_is_kept_for_ever_and_its_names_say_its_content(site: web_site.Site) -> None:
+async def test_static_files_are_hashed_immutable_and_compressed(site: web_site.Site) -> None:
     async with aiohttp.ClientSession(site.base_url, auto_decompress=False) as client:
-        async with client.get("/", headers={"Accept-Encoding": "identity"}) as answer:
-            parts = re.findall(r'(?:src|href)="(static/[^"]+)"', await answer.text())
+        async with client.get("/", headers={"Accept-Encoding": "identity"}) as response:
+            parts = re.findall(r'(?:src|href)="(static/[^"]+)"', await response.text())
         assert len(parts) >= 3
         for part in parts:
             assert re.search(r"-[A-Z0-9]{8}\.(js|css|svg|webmanifest)$", part)
@@ -57,12 +57,12 @@ async def test_what_the_page_is_made_of_is_kept_for_ever_and_its_names_say_its_c
 
 
 @pytest.mark.parametrize("name", ["index.html", "nothing.js", "..%2f..%2fpyproject.toml", "%00", "app.js/x"])
-async def test_there_is_nothing_else_to_be_had(name: str, site: web_site.Site) -> None:
-    async with aiohttp.ClientSession() as client, client.get(f"{site.base_url}/static/{name}") as answer:
-        assert answer.status in (400, 404)
+async def test_unknown_static_path_is_rejected(name: str, site: web_site.Site) -> None:
+    async with aiohttp.ClientSession() as client, client.get(f"{site.base_url}/static/{name}") as response:
+        assert response.status in (400, 404)
 
 
-def test_pictures_may_come_from_where_attachments_are_kept() -> None:
+def test_image_policy_includes_attachment_storage() -> None:
     assert (
         _image_sources(None)
         == _image_sources("file:///files")
@@ -73,25 +73,25 @@ def test_pictures_may_come_from_where_attachments_are_kept() -> None:
     assert _image_sources("s3://bucket?endpoint=https://a.example:9000&direct=true") == " https://a.example:9000"
 
 
-async def test_the_page_asks_for_a_key_and_forgets_it_with_its_tab(
+async def test_page_prompts_for_key_and_keeps_it_in_its_tab_only(
     visitor: Visitor, site: web_site.Site, browser: Browser
 ) -> None:
-    visitor.expected.append("401")
-    made = new_key(site.doors.peppers)
-    await site.doors.store.keys.create(made.public_id, made.secret_hash, user_id="ada", scopes=("chat",))
+    visitor.expected_errors.append("401")
+    key = new_key(site.state.peppers)
+    await site.state.store.keys.create(key.public_id, key.secret_hash, user_id="ada", scopes=("chat",))
     await visitor.open()
-    await visitor.sees("API key required")
+    await visitor.wait_for_text("API key required")
     await visitor.page.get_by_label("Key", exact=True).fill("not-a-key")
     await visitor.press("Enter")
-    await visitor.sees("The server rejected this key.")
-    await visitor.page.get_by_label("Key", exact=True).fill(made.text)
+    await visitor.wait_for_text("The server rejected this key.")
+    await visitor.page.get_by_label("Key", exact=True).fill(key.text)
     await visitor.press("Enter")
     await visitor.find("dialog").wait_for(state="detached")
     site.fakes["anthropic"].say("Come in.")
-    await visitor.answered("May I?", "Come in.")
+    await visitor.ask_and_wait("May I?", "Come in.")
     await visitor.page.reload()
-    await visitor.sees("Come in.")
-    assert made.text not in str(await visitor.context.storage_state())
-    another = await visitor.context.new_page()
-    await another.goto(site.base_url)
-    await another.get_by_text("API key required").wait_for()
+    await visitor.wait_for_text("Come in.")
+    assert key.text not in str(await visitor.context.storage_state())
+    other_page = await visitor.context.new_page()
+    await other_page.goto(site.base_url)
+    await other_page.get_by_text("API key required").wait_for()
