@@ -227,3 +227,19 @@ def test_only_local_models_are_free() -> None:
     assert rows.is_free("local:smollm2-135m")
     assert not rows.is_free("openai:gpt-5")
     assert not rows.is_free("nobody:knows")
+
+
+@pytest.mark.parametrize(
+    ("name", "model_id"),
+    [
+        ("anthropic/claude-sonnet-5-5", "anthropic:claude-sonnet-5-5"),
+        ("openai/gpt-of-next-year", "openai:gpt-of-next-year"),
+        ("ollama/llama3:8b", "ollama:llama3:8b"),
+        ("openrouter/deepseek/deepseek-v3", "openrouter:deepseek/deepseek-v3"),
+        ("openai/gpt-oss-120b", "groq:openai/gpt-oss-120b"),
+    ],
+)
+def test_a_slash_after_the_provider_counts_as_a_colon_unless_it_is_part_of_a_name(name: str, model_id: str) -> None:
+    assert catalog.builtin().model(name).id == model_id
+    with pytest.raises(UnknownModelError):
+        catalog.builtin().model(f"unknown-{name}")

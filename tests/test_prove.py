@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from dragoman.cli.prove import Proof, prove_records
+from dragoman.cli.prove import Proof, prove, prove_records
+from dragoman.errors import InputError
 
 
 def chunk(finish_reason: str | None = None, **delta: Any) -> str:
@@ -61,3 +63,16 @@ def test_provider_quirks_apply_to_recorded_streams() -> None:
     assert (proof.failures, proof.broken, sum(proof.equal.values())) == ([], [], 1)
     assert prove_stream(SAID, "snowflake").broken
     assert prove_stream(SAID + DONE, "nobody that the catalog knows").broken
+
+
+def test_records_that_cannot_be_read_are_named_with_what_is_expected(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(InputError, match="missing: no such file or folder"):
+        prove(tmp_path / "missing")
+    with pytest.raises(InputError, match=r"the folder has no \*\.jsonl"):
+        prove(tmp_path)
+    (tmp_path / "traffic.jsonl").write_text('{"id": 1}\n')
+    with pytest.raises(InputError, match=r"line 1: not a recorded exchange. Each line is a JSON object with id"):
+        prove(tmp_path / "traffic.jsonl")
+    assert capsys.readouterr().out == ""

@@ -195,7 +195,10 @@ def said(role: Role, *blocks: ContentBlock) -> Message:
         ),
         (said(Role.USER, AudioBlock(SOURCE, "audio/wav")), "session contains audios that this model can't process"),
         (said(Role.USER, VideoBlock(SOURCE, "video/mp4")), "session contains videos that this model can't process"),
-        (said(Role.ASSISTANT, ToolUseBlock("tu_1", "read_file", {})), "session uses tools, and this model calls none"),
+        (
+            said(Role.ASSISTANT, ToolUseBlock("tu_1", "read_file", {})),
+            "session uses tools, and this model does not support tools",
+        ),
         (said(Role.SYSTEM, TextBlock("Be brief.")), "session has a system prompt, which this model does not support"),
         (said(Role.USER, TextBlock("Word. " * 1000)), "tokens, and this model accepts 1000"),
     ],

@@ -161,14 +161,14 @@ class Catalog:
                 )
             case matches:
                 what, choices = f"{name!r} is an alias of several providers", matches
-        raise UnknownModelError(what, where=self._origin, remedy=_suggest_provider(name, choices))
+        raise UnknownModelError(what, where="catalog", remedy=_suggest_provider(name, choices))
 
     def model(self, name: str) -> Model:
         """Return the model with that id or alias. A model without a row has the defaults of its provider."""
-        model_id = self._aliases.get(name) or self._find_by_bare_name(name) or name
+        model_id = self._aliases.get(name) or self._find_by_bare_name(name) or self._id_from_path(name)
         key, colon, model_name = model_id.partition(":")
         if not colon or not model_name:
-            raise UnknownModelError(f"no model is called {name!r}", where=self._origin, remedy=self._suggest(name))
+            raise UnknownModelError(f"no model is called {name!r}", where="catalog", remedy=self._suggest(name))
         provider = self.provider(key)
         model_id = f"{provider.key}:{model_name}"
         row = self.models.get(model_id) or self._find_by_snapshot(model_id)
@@ -185,6 +185,12 @@ class Catalog:
             if len(ids := self._bare_names.get(name.removesuffix(suffix), [])) == 1:
                 return ids[0] + suffix
         return None
+
+    def _id_from_path(self, name: str) -> str:
+        """Return ``provider:model`` for ``provider/model``, the spelling of LiteLLM; other names as they are."""
+        key, slash, model_name = name.partition("/")
+        is_provider = key in self.providers or any(key in row.aliases for row in self.providers.values())
+        return f"{key}:{model_name}" if slash and is_provider else name
 
     def _suggest(self, name: str) -> str:
         """Return the names of models that are similar to an unknown one, as a remedy."""
@@ -303,7 +309,7 @@ def _suggest_provider(name: str, choices: Iterable[Provider]) -> str:
     if len(keys) <= _MAX_LISTED:
         return f"Known are {', '.join(keys)}"
     hint = " or ".join(find_similar(name, keys))
-    return f"{f'Did you mean {hint}? ' if hint else ''}Run dragoman models for all names"
+    return f"{f'Did you mean {hint}? ' if hint else ''}Run dragoman models --providers for all names"
 
 
 def find_similar(name: str, names: Iterable[str]) -> list[str]:

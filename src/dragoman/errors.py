@@ -291,8 +291,8 @@ class RoutingConstraintError(RoutingError):
     def __init__(
         self, what: str, *, source: str, model: str, validation_failure: str, would_fall_back_to: str | None
     ) -> None:
-        alternative = f"; without a choice {would_fall_back_to} would answer" if would_fall_back_to else ""
-        super().__init__(what, remedy=f"Active model unchanged. Choose another one{alternative}")
+        alternative = f"; if you choose none, {would_fall_back_to} answers" if would_fall_back_to else ""
+        super().__init__(what, remedy=f"Active model unchanged. Choose another model{alternative}")
         self.source = source
         self.model = model
         self.validation_failure = validation_failure
@@ -404,8 +404,8 @@ class RemoteFaultError(DragomanError):
 
     code = "remote_fault"
 
-    def __init__(self, fault: Fault) -> None:
-        super().__init__(fault.message, where=fault.provider or "", code=fault.code)
+    def __init__(self, fault: Fault, remedy: str = "") -> None:
+        super().__init__(fault.message, where=fault.provider or "", remedy=remedy, code=fault.code)
         self.fault = fault
 
 
@@ -415,5 +415,6 @@ class AnswerError(RemoteFaultError):
     code = "no_answer"
 
     def __init__(self, fault: Fault, answer: Any) -> None:
-        super().__init__(fault)
+        remedy = f"Run dragoman login {fault.provider}, or set the variable that dragoman models --providers names"
+        super().__init__(fault, remedy if fault.code == "unauthorized" and fault.provider else "")
         self.answer = answer

@@ -208,7 +208,7 @@ def _find_blockers(
             )
     has_calls = any(isinstance(b, msg.CallBlock) for m in history for b in m.content)
     if (has_calls or tools) and not capabilities.supports_tools:
-        reason = "session uses tools, and this model calls none"
+        reason = "session uses tools, and this model does not support tools"
         yield "no_tool_support", f"Cannot swap to {name}: {reason}. Active model unchanged."
     if any(m.role is msg.Role.SYSTEM and m.content for m in history) and not capabilities.supports_system_prompt:
         reason = "session has a system prompt, which this model does not support"

@@ -227,7 +227,7 @@ def test_a_refused_override_would_fall_back_to_the_sticky_model_first() -> None:
 
 def test_a_refused_choice_with_nothing_behind_it_says_so() -> None:
     decision = decide(turn("hello", sticky="gone"), Policy(), REGISTRY)
-    with pytest.raises(RoutingConstraintError, match=r"Choose another one$") as caught:
+    with pytest.raises(RoutingConstraintError, match=r"Choose another model$") as caught:
         decision.raise_if_rejected()
     assert caught.value.would_fall_back_to is None
 

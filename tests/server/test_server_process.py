@@ -214,6 +214,12 @@ def test_a_port_that_is_taken_is_said_so(tmp_path: Path) -> None:
     assert "[cannot_listen]" in refused.stderr
 
 
+def test_an_unknown_default_model_is_an_error_at_the_start(tmp_path: Path) -> None:
+    rejected = run_command(tmp_path, "serve", "--port", "0", "--model", "sonet", "--store", str(tmp_path / "chats.db"))
+    assert rejected.returncode == 2
+    assert "no model is called 'sonet'. Did you mean sonnet" in rejected.stderr
+
+
 def test_options_come_from_the_command_line_then_variables_then_the_file(tmp_path: Path) -> None:
     config = tmp_path / "config.toml"
     config.write_text('[serve]\nport = 1\ngrace_s = 5\nmodel = "local"\nkeep_alive_s = 7.5\n')

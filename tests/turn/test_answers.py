@@ -107,10 +107,65 @@ async def test_a_question_without_a_session_starts_one_and_with_a_session_contin
         assert (await it.store.get_session(first.session_id)).title == "My name is Ada."
 
 
+async def test_an_answer_names_the_session_to_continue(tmp_path: Path) -> None:
+    async with open_fake_agent(tmp_path, "anthropic") as it:
+        agent = await it.agent()
+        first = await agent.ask("My name is Ada.")
+        again = await agent.ask("What is my name?", session=first)
+        assert again.session_id == first.session_id
+
+
+async def test_a_question_follows_its_history(tmp_path: Path) -> None:
+    async with open_fake_agent(tmp_path, "anthropic") as it:
+        agent = await it.agent()
+        earlier = await agent.ask("My name is Ada.")
+        history = [Message.user("My name is Ada."), earlier.message]
+        answer = await agent.ask("What is my name?", history=history)
+        assert [turn["role"] for turn in it.fakes["anthropic"].bodies[-1]["messages"]] == ["user", "assistant", "user"]
+        stored = [row.message async for row in it.store.history(answer.session_id)]
+        assert [message.text for message in stored[:3]] == ["My name is Ada.", earlier.text, "What is my name?"]
+        assert answer.session_id != earlier.session_id
+
+
+async def test_a_path_in_a_question_is_an_image(tmp_path: Path) -> None:
+    image = tmp_path / "cat.png"
+    image.write_bytes(b"\x89PNG")
+    assert dragoman.image_from_file(str(image)) == dragoman.image_from_file(image)
+    async with open_fake_agent(tmp_path, "anthropic") as it:
+        answer = await (await it.agent()).ask(["What is this?", image])
+        stored = [row.message async for row in it.store.history(answer.session_id)]
+        assert stored[0].content[1] == dragoman.image_from_file(image)
+
+
+@pytest.mark.parametrize(
+    ("argument", "fields", "remedy"),
+    [
+        ("question", {"question": None}, "Pass a text"),
+        ("question", {"question": [{"role": "user", "content": "Hello"}]}, "pass earlier messages as history"),
+        ("options", {"options": {"temperature": 0.2}}, r"Pass dragoman.Options\("),
+        ("model", {"model": ["sonnet", "gpt-4o"]}, "Pass one id or alias"),
+        ("tools", {"tools": [weather]}, r"Pass functions to Agent\(tools="),
+        ("history", {"history": [{"role": "user", "content": "Hello"}]}, "read_request"),
+    ],
+)
+async def test_an_argument_of_another_type_is_rejected_with_what_to_pass(
+    argument: str, fields: dict[str, Any], remedy: str, tmp_path: Path
+) -> None:
+    async with open_fake_agent(tmp_path, "anthropic") as it:
+        with pytest.raises(FormatError, match=f"^{argument}: .*{remedy}"):
+            await (await it.agent()).ask(**{"question": "Hello", **fields})
+        assert it.fakes["anthropic"].bodies == []
+
+
+def test_options_of_an_agent_must_be_options() -> None:
+    with pytest.raises(FormatError, match=r"^options: a value of type dict"):
+        Agent(options={"temperature": 0.2})  # type: ignore[arg-type]
+
+
 async def test_a_fault_is_an_error_with_the_answer_so_far(tmp_path: Path) -> None:
     async with open_fake_agent(tmp_path, "anthropic") as it:
         it.fakes["anthropic"].fail(401, "bad key")
-        with pytest.raises(AnswerError, match="bad key") as caught:
+        with pytest.raises(AnswerError, match=r"bad key. Run dragoman login fake-anthropic, or set") as caught:
             await (await it.agent()).ask("Hello?")
         assert (caught.value.code, caught.value.fault.status, caught.value.answer.text) == ("unauthorized", 401, "")
 
@@ -422,6 +477,14 @@ async def test_one_question_can_be_streamed(tmp_path: Path) -> None:
         assert "".join(texts) == "It rains."
         texts = await asyncio.to_thread(lambda: list(dragoman.stream("And now?", settings=it.settings)))
         assert "".join(texts) == "It snows."
+
+
+def test_a_stream_rejects_unknown_keywords() -> None:
+    with pytest.raises(TypeError, match="temperature"):
+        dragoman.stream("Hello", temperature=0.2)  # type: ignore[call-arg]
+    with pytest.raises(TypeError, match="output"):
+        dragoman.stream("Hello", output=City)  # type: ignore[call-arg]
+    assert dragoman.ask.__name__ == "ask"
 
 
 async def test_questions_of_one_event_loop_share_a_connection_that_is_closed_without_warnings(tmp_path: Path) -> None:

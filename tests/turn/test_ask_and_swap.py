@@ -206,6 +206,8 @@ async def test_a_schema_goes_to_the_model(tmp_path: Path) -> None:
         assert body["response_format"]["json_schema"]["schema"]["required"] == ["sum"]
         assert body["messages"][0]["content"] == "Be brief."
         assert (await it.run("ask", "--schema", "broken.json", "What is 1 + 2?")).code == 2
+        missing = await it.run("ask", "--schema", "missing.json", "What is 1 + 2?")
+        assert "missing.json: cannot read the file (No such file or directory)" in missing.err
 
 
 @pytest.mark.parametrize(

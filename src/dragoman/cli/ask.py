@@ -153,7 +153,9 @@ def _output(schema: Path | None) -> Output[Any] | None:
         return None
     try:
         document: Any = msgspec.json.decode(schema.read_bytes())
-    except (OSError, *DECODE_ERRORS) as error:
+    except OSError as error:
+        raise InputError(f"cannot read the file ({error.strerror})", where=str(schema)) from None
+    except DECODE_ERRORS as error:
         raise InputError(f"not a JSON Schema ({error})", where=str(schema)) from None
     if not isinstance(document, dict):
         raise InputError("not a JSON Schema: the document is not an object", where=str(schema))

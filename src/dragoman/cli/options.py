@@ -153,7 +153,9 @@ async def find_session(store: Store, name: str) -> Session:
     if name == "last":
         newest = await store.list_sessions(limit=1)
         if not newest:
-            raise UnknownSessionError("the store has no sessions", remedy="Import some with dragoman import")
+            raise UnknownSessionError(
+                "the store has no sessions", remedy="Start one with dragoman ask or dragoman chat"
+            )
         return newest[0]
     try:
         return await store.get_session(name)

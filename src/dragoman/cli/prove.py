@@ -90,7 +90,8 @@ def prove(
     console = Console()
     files = [records] if records.is_file() else sorted([*records.glob("*.jsonl"), *records.glob("*.jsonl.gz")])
     if not files:
-        raise InputError("no *.jsonl or *.jsonl.gz files", where=str(records))
+        problem = "the folder has no *.jsonl or *.jsonl.gz files" if records.is_dir() else "no such file or folder"
+        raise InputError(problem, where=str(records))
     proof, tally = Proof(Counter(), [], []), None if table_to is None else Tally()
     if table_to is not None:
         fidelity.make_folder(table_to)
@@ -121,7 +122,7 @@ def prove(
 def _prove_files(files: list[Path], proof: Proof, tally: Tally | None, dialect: str | None, console: Console) -> None:
     """Prove all files, with a progress bar by bytes."""
     columns = (*Progress.get_default_columns(), TimeElapsedColumn(), TextColumn("{task.fields[shown]}"))
-    with Progress(*columns, console=console, transient=True) as progress:
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
         task = progress.add_task("proving", total=sum(file.stat().st_size for file in files), shown="")
         prove_records(_records_with_progress(files, progress, task), proof, dialect, tally)
 
@@ -152,8 +153,8 @@ def parse_records(data: BinaryIO, file: Path) -> Iterator[dict[str, Any]]:
                 record = json.loads(line)
                 record["id"], record["dialect"], record["provider"]
             except (ValueError, LookupError, TypeError):
-                problem = "not a recorded exchange: an object with id, dialect and provider"
-                raise InputError(problem, where=f"{file}, line {number}") from None
+                remedy = "Each line is a JSON object with id, dialect and provider"
+                raise InputError("not a recorded exchange", where=f"{file}, line {number}", remedy=remedy) from None
             yield record
 
 

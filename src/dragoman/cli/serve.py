@@ -168,6 +168,10 @@ def serve(
     arguments = {name: value for name, value in locals().items() if name != "store" and value not in (None, ())}
     settings = keys.load()
     options = config_from(arguments, store, settings)
+    if options.model is not None:
+        from dragoman.turn import make_registry  # noqa: PLC0415
+
+        make_registry(settings).get(options.model)  # raises for an unknown name
     _prepare_weights(settings, options.model)
     from dragoman.server.supervisor import serve as serve_until_stopped  # noqa: PLC0415
 

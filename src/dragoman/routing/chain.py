@@ -349,7 +349,7 @@ FAILURES: Final = {
     "provider_unavailable": "its provider is failing at the moment",
     "no_vision_support": "session contains images that this model can't process",
     "exceeds_context_window": "the question is longer than this model accepts",
-    "no_tool_support": "session uses tools, and this model calls none",
+    "no_tool_support": "session uses tools, and this model does not support tools",
     "no_system_prompt_support": "session has a system prompt, which this model does not support",
     "no_structured_output_support": "the answer has to fit a schema, and this model promises none",
     "no_audio_support": "session contains audio that this model can't process",

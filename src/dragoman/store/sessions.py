@@ -191,7 +191,9 @@ def read_sessions(session_ids: Sequence[str]) -> Steps[list[Session]]:
 
 
 def unknown_session(session_id: str) -> UnknownSessionError:
-    return UnknownSessionError(f"no session {session_id!r}", remedy="List the sessions to see which there are")
+    return UnknownSessionError(
+        f"no session {session_id!r}", remedy="List the sessions with list_sessions, or dragoman sessions"
+    )
 
 
 @operation

@@ -18,6 +18,7 @@ import typing
 from collections.abc import AsyncGenerator, Callable, Iterable
 from contextlib import aclosing
 from pathlib import Path
+from types import NoneType
 from typing import TYPE_CHECKING, Any, Final, Self, TypeAlias, TypedDict, TypeVar, Unpack, overload
 
 import msgspec
@@ -28,7 +29,7 @@ from dragoman.bus.trace_writer import TraceWriter
 from dragoman.client import Client
 from dragoman.errors import DragomanError, FormatError
 from dragoman.exchange import Options, ToolDefinition
-from dragoman.message import ContentBlock, TextBlock, ToolResultBlock
+from dragoman.message import Block, ContentBlock, Message, TextBlock, ToolResultBlock, UnknownBlock
 from dragoman.output_format import output_from
 from dragoman.settings import Setting, Settings
 from dragoman.store import Session, Store, open_store
@@ -36,6 +37,7 @@ from dragoman.tools import Approval, Tool, ToolRegistry, Workspace
 from dragoman.turn.answer import Answer, AnswerStream
 from dragoman.turn.config import AgentConfig
 from dragoman.turn.delegation import delegate_tool
+from dragoman.turn.image_policy import image_from_file
 from dragoman.turn.pending_calls import PendingCalls
 from dragoman.turn.services import AgentServices
 from dragoman.turn.start import make_turn_tools, recover_session
@@ -51,7 +53,7 @@ if TYPE_CHECKING:
 AnyTool: TypeAlias = "Tool | McpServer | Callable[..., Any]"
 
 T = TypeVar("T")
-Question = str | Iterable[str | ContentBlock]  # a text, or texts and blocks
+Question = str | Iterable[str | Path | ContentBlock]  # a text, or texts, paths of images and blocks
 
 _TITLE_LENGTH: Final = 60  # of a session that a question creates
 _LISTS: Final = (
@@ -67,7 +69,8 @@ _PENDING_WINDOW: Final = 200  # messages; the calls of one answer and their resu
 class QuestionFields(TypedDict, total=False):
     """The keywords of ``Agent.ask`` besides ``output``; its docstring explains them."""
 
-    session: Session | str | None
+    session: Session | Answer[Any] | str | None
+    history: Iterable[Message]
     model: str | None
     options: Options
     context: str | None
@@ -99,6 +102,7 @@ class Agent:
         client: Client | None = None,
         config: AgentConfig | None = None,
     ) -> None:
+        _check_type("options", options, Options, "Pass dragoman.Options(…)")
         config = config or AgentConfig()
         settings = settings or settings_module.load()
         if model is not None:
@@ -211,7 +215,8 @@ class Agent:
         question: Question = (),
         *,
         output: Any = None,
-        session: Session | str | None = None,
+        session: Session | Answer[Any] | str | None = None,
+        history: Iterable[Message] = (),
         model: str | None = None,
         options: Options = AGENT_OPTIONS,
         context: str | None = None,
@@ -222,14 +227,16 @@ class Agent:
     ) -> Answer[Any]:
         """Ask a question, and return the answer. Raises ``AnswerError`` if the model does not answer.
 
-        Without a ``session`` the question starts a new one. ``output`` is the type or the JSON Schema of the answer,
-        which is validated and ``parsed``. ``context`` is added to the system prompt. ``tools`` are definitions of tools
-        that you run; ``answers`` and ``approvals`` are for calls that an earlier answer left ``pending``.
+        ``session`` is the session to continue: its id, or an answer in it. Without one, the question starts a new
+        session. ``history`` are messages to store before the question. ``output`` is the type or the JSON Schema of the
+        answer, which is validated and ``parsed``. ``context`` is added to the system prompt. ``tools`` are definitions
+        of tools that you run; ``answers`` and ``approvals`` are for calls that an earlier answer left ``pending``.
         """
         stream = self.stream(
             question,
             output=output,
             session=session,
+            history=history,
             model=model,
             options=options,
             context=context,
@@ -245,7 +252,8 @@ class Agent:
         question: Question = (),
         *,
         output: Any = None,
-        session: Session | str | None = None,
+        session: Session | Answer[Any] | str | None = None,
+        history: Iterable[Message] = (),
         model: str | None = None,
         options: Options = AGENT_OPTIONS,
         context: str | None = None,
@@ -265,9 +273,10 @@ class Agent:
             "answers": answers,
             "approvals": approvals,
             "user_id": user_id,
+            "imported": _read_history(history),
         }
         if session is not None:
-            session_id = session if isinstance(session, str) else session.id
+            session_id = _get_session_id(session)
             return AnswerStream(self.turn(session_id, content, **fields), fields["output"], session_id)
         if not content:
             raise FormatError("the question is empty", where="ask", remedy="Pass a text, or the session to continue")
@@ -349,16 +358,60 @@ def _split_servers(tools: Iterable[AnyTool]) -> tuple[list[McpServer], list[Tool
 
 def _blocks_from(question: Question) -> tuple[ContentBlock, ...]:
     """The blocks of a question. Raises ``FormatError`` for a text without a character."""
-    parts = (question,) if isinstance(question, str) else tuple(question)
-    if parts and all(isinstance(part, str) and not part.strip() for part in parts):
+    blocks = _to_blocks(question)
+    if blocks and all(isinstance(block, TextBlock) and not block.text.strip() for block in blocks):
         raise FormatError("the question is empty", where="ask", remedy="Pass a text")
-    return tuple(TextBlock(part) if isinstance(part, str) else part for part in parts)
+    return blocks
+
+
+def _to_blocks(question: Question) -> tuple[ContentBlock, ...]:
+    _check_type("question", question, Iterable, "Pass a text, or a list of texts, blocks and paths of images")
+    return tuple(_to_block(part) for part in ((question,) if isinstance(question, str) else question))
+
+
+def _to_block(part: str | Path | ContentBlock) -> ContentBlock:
+    match part:
+        case str():
+            return TextBlock(part)
+        case Path():
+            return image_from_file(part)
+    remedy = "Pass texts, blocks and paths of images; pass earlier messages as history"
+    _check_type("question", part, (Block, UnknownBlock), remedy)
+    return part
+
+
+def _get_session_id(session: Session | Answer[Any] | str) -> str:
+    match session:
+        case str():
+            return session
+        case Answer():
+            return session.session_id
+    return session.id
 
 
 def _make_request(session_id: str, content: Question, fields: TurnFields) -> TurnRequest:
-    parts = (content,) if isinstance(content, str) else content
-    blocks = tuple(TextBlock(part) if isinstance(part, str) else part for part in parts)
-    values: dict[str, Any] = {"session_id": session_id, "content": blocks}
+    values: dict[str, Any] = {"session_id": session_id, "content": _to_blocks(content)}
     for name, value in fields.items():
         values[name] = tuple(typing.cast("Iterable[Any]", value)) if name in _LISTS else value
-    return TurnRequest(**values)
+    request = TurnRequest(**values)
+    _check_type("options", request.options, Options, "Pass dragoman.Options(…)")
+    _check_type("model", request.model, (str, NoneType), "Pass one id or alias")
+    for tool in request.tools:
+        remedy = "Pass functions to Agent(tools=[…]); tools of a question are definitions of tools that you run"
+        _check_type("tools", tool, ToolDefinition, remedy)
+    return request
+
+
+def _read_history(history: Iterable[Message]) -> list[Message]:
+    """The messages, without the session that they were read from."""
+    messages = list(history)
+    for message in messages:
+        remedy = 'Read messages of an API with dragoman.dialects.load("openai_chat").read_request(…)'
+        _check_type("history", message, Message, remedy)
+    return [message.replace(session_id="") for message in messages]
+
+
+def _check_type(name: str, value: object, types: type | tuple[type, ...], remedy: str) -> None:
+    """Raise ``FormatError`` if an argument has another type: structs do not check theirs."""
+    if not isinstance(value, types):
+        raise FormatError(f"a value of type {type(value).__name__} is not accepted", where=name, remedy=remedy)

@@ -168,8 +168,9 @@ def _load_image(block: ImageBlock, path: str, workspace: Workspace) -> ImageBloc
     return block.replace(source=ImageSource("base64", base64.b64encode(data).decode()))
 
 
-def image_from_file(path: Path) -> ImageBlock:
+def image_from_file(path: Path | str) -> ImageBlock:
     """The image of a file."""
+    path = Path(path)
     media_type = mimetypes.guess_type(path.name)[0] or ""
     if not media_type.startswith("image/"):
         raise InputError("not an image file", where=str(path), remedy="Name a .png, .jpg, .gif or .webp file")

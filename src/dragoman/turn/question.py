@@ -21,6 +21,7 @@ from typing import Any, Final, TypedDict, TypeVar, Unpack, overload
 from dragoman.client import Client
 from dragoman.exchange import Options
 from dragoman.local import LocalModel
+from dragoman.message import Message
 from dragoman.settings import Settings
 from dragoman.tools import ToolRegistry
 from dragoman.turn.agent import Agent, AnyTool, Question
@@ -37,6 +38,7 @@ _clients: Final = weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, tuple[Asy
 class AskFields(TypedDict, total=False):
     """The keywords of ``ask`` besides ``output``."""
 
+    history: Iterable[Message]
     model: str | None
     system_prompt: str | None
     tools: Iterable[AnyTool] | ToolRegistry
@@ -54,6 +56,7 @@ async def ask_async(
     question: Question,
     *,
     output: Any = None,
+    history: Iterable[Message] = (),
     model: str | None = None,
     system_prompt: str | None = None,
     tools: Iterable[AnyTool] | ToolRegistry = (),
@@ -62,26 +65,38 @@ async def ask_async(
 ) -> Answer[Any]:
     """Ask a model one question, and return its answer. Nothing is stored.
 
-    Without a ``model`` the default model of the settings answers. ``output`` is a type or a JSON Schema that the answer
-    must fit. Raises ``AnswerError`` if the model does not answer.
+    Without a ``model`` the default model of the settings answers. ``history`` are earlier messages of the conversation.
+    ``output`` is a type or a JSON Schema that the answer must fit. Raises ``AnswerError`` if the model does not answer.
     """
     fields: AskFields = {"system_prompt": system_prompt, "tools": tools, "options": options, "settings": settings}
     async with _open_agent(fields, await _get_client()) as agent:
-        answer: Answer[Any] = await agent.ask(question, output=output, model=model)
+        answer: Answer[Any] = await agent.ask(question, output=output, history=history, model=model)
         return answer
 
 
-def stream_async(question: Question, **fields: Unpack[AskFields]) -> AnswerStream[None]:
+def stream_async(
+    question: Question,
+    *,
+    history: Iterable[Message] = (),
+    model: str | None = None,
+    system_prompt: str | None = None,
+    tools: Iterable[AnyTool] | ToolRegistry = (),
+    options: Options = Options(),  # noqa: B008  an immutable value
+    settings: Settings | None = None,
+) -> AnswerStream[None]:
     """Ask a model one question, and return its answer as it arrives: iterate over the text, or over its ``events()``.
 
     The keywords are those of ``ask``, without ``output``.
     """
-    return AnswerStream(_stream_events(question, fields), None)
+    fields: AskFields = {"system_prompt": system_prompt, "tools": tools, "options": options, "settings": settings}
+    return AnswerStream(_stream_events(question, history, model, fields), None)
 
 
-async def _stream_events(question: Question, fields: AskFields) -> AsyncGenerator[TurnEvent, None]:
+async def _stream_events(
+    question: Question, history: Iterable[Message], model: str | None, fields: AskFields
+) -> AsyncGenerator[TurnEvent, None]:
     async with _open_agent(fields, await _get_client()) as agent:
-        async for event in agent.stream(question, model=fields.get("model")).events():
+        async for event in agent.stream(question, history=history, model=model).events():
             yield event
 
 
@@ -91,6 +106,7 @@ def stream(question: Question, **fields: Unpack[AskFields]) -> BlockingStream[No
 
 
 ask = block(ask_async)
+ask.__name__ = ask.__qualname__ = "ask"
 
 
 def _open_agent(fields: AskFields, client: Client) -> Agent:

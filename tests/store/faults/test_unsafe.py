@@ -109,7 +109,7 @@ async def test_a_text_is_refused_and_left_as_it_is(tmp_path: Path) -> None:
     path.write_text("Dear diary, " * 100)
     before = _digests(tmp_path)
     error = await _refused(path)
-    assert (error.code, "not a SQLite file" in error.what) == ("not_a_store", True)
+    assert (error.code, "not a SQLite database" in error.what) == ("not_a_store", True)
     assert _digests(tmp_path) == before
 
 

@@ -104,7 +104,8 @@ class PostgresStore(Store):
         try:
             pool = await self._open_pool()
         except (asyncpg.PostgresError, *_CONNECTION_ERRORS, ValueError) as error:
-            raise StoreUnusableError(f"it cannot be opened ({error})", where=self._where) from None
+            remedy = "Check that the server runs, and the host, port, user and database of the URL"
+            raise StoreUnusableError(f"it cannot be opened ({error})", where=self._where, remedy=remedy) from None
         try:
             async with pool.acquire() as connection:
                 await self._check(connection)

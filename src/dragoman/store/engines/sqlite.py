@@ -269,7 +269,7 @@ class SqliteStore(Store):
         """Raise unless the file may be a store, before a file is created beside it."""
         try:
             if path.exists() and _header(path)[:16] not in (b"", b"SQLite format 3\0"):
-                raise StoreUnusableError("it is not a SQLite file", where=self._where, code="not_a_store")
+                raise StoreUnusableError("the file is not a SQLite database", where=self._where, code="not_a_store")
         except apsw.Error as error:
             raise self._open_error(error, is_full=False) from None
 
@@ -289,7 +289,9 @@ class SqliteStore(Store):
             is_full = isinstance(error, apsw.Error) and is_disk_full(error, connection)
             connection.close()
             if isinstance(error, apsw.NotADBError):
-                raise StoreUnusableError("it is not a SQLite file", where=self._where, code="not_a_store") from None
+                raise StoreUnusableError(
+                    "the file is not a SQLite database", where=self._where, code="not_a_store"
+                ) from None
             if isinstance(error, apsw.Error):
                 raise self._open_error(error, is_full=is_full) from None
             raise
