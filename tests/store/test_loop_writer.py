@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import fcntl
+import gc
 import os
 import threading
+import weakref
 from collections.abc import AsyncIterator, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -174,6 +176,17 @@ class Batches:
 
     def operation(self, item: str) -> Operation[str]:
         return quick(BatchOperation(self.steps, item))
+
+
+def test_an_operation_of_a_kind_is_freed_without_the_garbage_collector() -> None:
+    operation = Batches().operation("a")
+    reference = weakref.ref(operation)
+    gc.disable()
+    try:
+        del operation
+        assert reference() is None
+    finally:
+        gc.enable()
 
 
 async def test_operations_of_one_kind_run_as_one_and_have_their_own_outcomes(tmp_path: Path) -> None:

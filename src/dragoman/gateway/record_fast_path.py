@@ -23,7 +23,7 @@ from dragoman.adapter import message_notes
 from dragoman.exchange import Reply, Request
 from dragoman.gateway import session_chain
 from dragoman.gateway.fast_path import PlainRequest
-from dragoman.gateway.recorder import client_details, describe_choice, own_metadata, title_from
+from dragoman.gateway.recorder import client_details, describe_choice, loss_notes, title_from
 from dragoman.message import SCHEMA_VERSION, Message, MessageMetadata, Role, TextBlock, TokenUsage, usage_problems
 from dragoman.store.gateway_calls import PlainSession
 from dragoman.store.message_rows import MAX_INLINE_BYTES, Columns, columns_from
@@ -142,15 +142,17 @@ def _answer_text(reply: Reply) -> str | None:
 
 
 def _answer_metadata(services: AgentServices, exchange: Exchange, counts: TokenUsage) -> MessageMetadata:
-    target = exchange.target
-    metadata: MessageMetadata = _make_metadata(
+    target, caller = exchange.target, exchange.client_request.request.caller
+    return _make_metadata(
         model=target.model.id,
         provider=target.provider.key,
         routing=describe_choice(exchange.reason, exchange.client_request.model, target.model.id),
         usage=services.price_usage(target.model, counts, exchange.started_at, exchange.latency_ms),
         provider_raw=message_notes(exchange.reply),
+        user_id=caller.user_id,
+        team_id=caller.team_id,
+        extra=loss_notes(exchange.losses),
     )
-    return own_metadata(metadata, exchange.client_request.request.caller, exchange.losses)
 
 
 def _copy_columns(row: Columns, message_id: str, at: int) -> Columns:

@@ -273,8 +273,13 @@ def client_details(dialect: str, agent: str | None) -> dict[str, str]:
 
 def own_metadata(metadata: MessageMetadata, caller: Caller, losses: Sequence[str]) -> MessageMetadata:
     """Return the metadata of an answer with its caller, to whom its cost belongs, and the losses of the translation."""
-    extra = {"gateway": {"losses": list(losses)}} if losses else metadata.extra
+    extra = loss_notes(losses) or metadata.extra
     return msgspec.structs.replace(metadata, user_id=caller.user_id, team_id=caller.team_id, extra=extra)
+
+
+def loss_notes(losses: Sequence[str]) -> dict[str, Any] | None:
+    """Return what the metadata of an answer says about the losses of its translation."""
+    return {"gateway": {"losses": list(losses)}} if losses else None
 
 
 @functools.lru_cache(maxsize=256)

@@ -39,6 +39,7 @@ _SESSION_HEADERS: Final = (
     "x-opencode-session",
     "x-session-id",
 )
+_SESSION_NAMES: Final = frozenset(_SESSION_HEADERS)
 _WORKER_HEADERS: Final = ("x-claude-code-agent-id", "x-openai-subagent")
 _PARENT_HEADERS: Final = ("x-claude-code-parent-agent-id",)
 _VOLATILE_LINE: Final = "x-anthropic-billing-header"  # of a system prompt; differs from call to call
@@ -61,6 +62,8 @@ class SessionKey(msgspec.Struct, frozen=True):
 
 def session_key(headers: Mapping[str, str]) -> SessionKey | None:
     """Return the session that a client names; none if it names none."""
+    if _SESSION_NAMES.isdisjoint(headers):  # most clients
+        return None
     session = _first(headers, _SESSION_HEADERS)
     if not session:
         return None

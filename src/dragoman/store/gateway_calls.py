@@ -260,7 +260,7 @@ def _plain_message_columns(session: PlainSession) -> list[tuple[Any, ...]]:
 
 
 def _plain_session_columns(session: PlainSession) -> tuple[Any, ...]:
-    at, last_seq = to_micros(session.created_at), len(session.messages)
+    at, last_seq = session.messages[-1].created_at, len(session.messages)
     owner = (session.user_id, session.team_id)
     columns = (session.id, session.title, "", None, None, *owner, session.metadata_json, None, 0, last_seq, at, at)
     return new_session_columns((*columns, SESSION_VERSION), session.messages[-1].id)

@@ -77,11 +77,10 @@ class BatchOperation(Operation[Outcome]):
     """
 
     def __init__(self, steps: Callable[[Sequence[Any]], Steps[list[Outcome]]], item: Any) -> None:
-        super().__init__(self._run_alone)
-        self.steps = steps
+        self.steps = steps  # no ``_start``: a method of this object would be a cycle, which only the collector frees
         self.item = item
 
-    def _run_alone(self) -> Steps[Outcome]:
+    def __iter__(self) -> Steps[Outcome]:
         (outcome,) = yield from self.steps((self.item,))
         return outcome
 
