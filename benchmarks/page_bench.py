@@ -127,7 +127,7 @@ async def measure_frames(browser: Browser, server: Site, thread: str | None, chu
     await page.wait_for_selector("#words")
     if thread is not None:
         await page.wait_for_selector(".answer")
-    server.fakes["anthropic"].say(_WORDS * (chunks // 8) + "\n\nThe end.")
+    server.fakes["anthropic"].reply(_WORDS * (chunks // 8) + "\n\nThe end.")
     server.paces["anthropic"].pause_s = 0.01
     await page.fill("#words", "Tell me about lanterns")
     await page.keyboard.press("Enter")

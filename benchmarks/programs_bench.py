@@ -27,7 +27,7 @@ import msgspec
 from rich.console import Console
 
 from benchmarks.arena import ROOT, ensure_python
-from tests.strict import StrictProvider, call, strict_provider
+from tests.fake_providers import StrictProvider, call_part, strict_provider
 
 PROGRAMS = ROOT / "benchmarks" / "programs"
 PAGE = ROOT / "docs" / "programs.md"
@@ -84,19 +84,19 @@ def script_answers(task: str, side: str, anthropic: StrictProvider, openai: Stri
     text = {"sync_use": "Ada.", "store_and_search": "A historian."}.get(task, "Hello there.")
     match task:
         case "agent_with_two_tools":
-            anthropic.answer_with(call("weather", {"city": "Bern"}))
-            anthropic.say("Yes.")
+            anthropic.answer_with(call_part("weather", {"city": "Bern"}))
+            anthropic.reply("Yes.")
         case "mcp":
-            anthropic.answer_with(call("clock__now" if side == "dragoman" else "now"))
-            anthropic.say("Noon.")
+            anthropic.answer_with(call_part("clock__now" if side == "dragoman" else "now"))
+            anthropic.reply("Noon.")
         case "structured_output" if side == "pydantic_ai":
-            anthropic.answer_with(call("final_result", CITY))
+            anthropic.answer_with(call_part("final_result", CITY))
         case "structured_output":
-            anthropic.say(msgspec.json.encode(CITY).decode())
+            anthropic.reply(msgspec.json.encode(CITY).decode())
         case _:
-            anthropic.say(text)
-            anthropic.say(text)
-            openai.say("Too long.")
+            anthropic.reply(text)
+            anthropic.reply(text)
+            openai.reply("Too long.")
 
 
 async def run_program(task: str, side: str, python: str) -> str | None:

@@ -11,7 +11,7 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from tests.strict import call, say, think
+from tests.fake_providers import call_part, text_part, thinking_part
 from tests.web import letters
 from tests.web.site import README, Site, open_site
 
@@ -51,8 +51,8 @@ async def main() -> None:
 
 async def _answer(page: Page, it: Site) -> None:
     fake = it.fakes["anthropic"]
-    fake.answer_with(think("The README says what it is."), call("read_file", {"path": "README.md"}))
-    fake.say(_ANSWER)
+    fake.answer_with(thinking_part("The README says what it is."), call_part("read_file", {"path": "README.md"}))
+    fake.reply(_ANSWER)
     await _ask(page, "What is this project?", "what it amounts to")
     await _save(page, "web-chat")
 
@@ -72,7 +72,8 @@ async def _approval(page: Page, it: Site) -> None:
     await page.set_viewport_size({"width": 390, "height": 720})
     text = README + "\n`lantern off` puts it out before.\n"
     it.fakes["anthropic"].answer_with(
-        say("I add a sentence on how to put it out."), call("write_file", {"path": "README.md", "content": text})
+        text_part("I add a sentence on how to put it out."),
+        call_part("write_file", {"path": "README.md", "content": text}),
     )
     await _ask(page, "Say in the README how to put it out earlier", "Allow write_file")
     await _save(page, "web-approval")

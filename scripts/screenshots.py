@@ -22,7 +22,7 @@ from dragoman.tools import builtin_tools
 from dragoman.tui import ChatApp
 from dragoman.tui.input_line import InputLine
 from dragoman.turn import Agent
-from tests.strict import StrictProvider, call, say, strict_provider, think
+from tests.fake_providers import StrictProvider, call_part, strict_provider, text_part, thinking_part
 
 _FONTS: Final = re.compile(r"\s*@font-face \{[^}]*\}|<!-- .*? -->")  # pages load no external fonts
 IMAGES: Final = Path(__file__).parents[1] / "docs" / "images"
@@ -91,14 +91,14 @@ async def main() -> None:
 
 async def _confirmation(scene: Scene) -> None:
     anthropic = scene.fakes["anthropic"]
-    anthropic.answer_with(think("The README says what it is."), call("read_file", {"path": "README.md"}))
-    anthropic.say(_ANSWER)
+    anthropic.answer_with(thinking_part("The README says what it is."), call_part("read_file", {"path": "README.md"}))
+    anthropic.reply(_ANSWER)
     await scene.write("What is this project?")
     anthropic.answer_with(
-        say("I add a sentence on how to put it out."),
-        call("write_file", {"path": "README.md", "content": _README + "\n`lantern off` puts it out before.\n"}),
+        text_part("I add a sentence on how to put it out."),
+        call_part("write_file", {"path": "README.md", "content": _README + "\n`lantern off` puts it out before.\n"}),
     )
-    anthropic.say("Done: the README says now how to put it out.")
+    anthropic.reply("Done: the README says now how to put it out.")
     await scene.write("Say in the README how to put it out earlier")
     scene.save("chat-confirmation")
     await scene.app.run_action("screen.dismiss('once')")
@@ -113,7 +113,7 @@ async def _swap(scene: Scene) -> None:
 
 
 async def _cost(scene: Scene) -> None:
-    scene.fakes["gemini"].say("It has one more sentence, on `lantern off`.")
+    scene.fakes["gemini"].reply("It has one more sentence, on `lantern off`.")
     await scene.write("What has changed in the README?")
     await scene.write("/cost")
     scene.save("chat-cost")

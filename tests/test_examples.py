@@ -15,8 +15,8 @@ import aiohttp
 import pytest
 
 from tests.conftest import ROOT
+from tests.fake_providers import StrictProvider, call_part, strict_provider, text_part
 from tests.store.test_blobs import free_ports
-from tests.strict import StrictProvider, call, say, strict_provider
 
 EXAMPLES = ROOT / "examples"
 
@@ -56,7 +56,7 @@ class Stage:
         )
         out, err = await asyncio.wait_for(process.communicate(), 120)
         assert (process.returncode, err.decode()) == (0, "")
-        assert self.anthropic.refused + self.openai.refused == []
+        assert self.anthropic.refusals + self.openai.refusals == []
         return out.decode()
 
 
@@ -67,10 +67,10 @@ async def open_stage(folder: Path) -> AsyncIterator[Stage]:
 
 
 async def check_chat_with_tools(stage: Stage) -> None:
-    stage.anthropic.answer_with(call("today"))
-    stage.anthropic.answer_with(call("weather", {"city": "Bern", "day": "2026-05-09"}))
-    stage.anthropic.say("Yes: rain and 9 °C.")
-    stage.anthropic.say("Yes.")
+    stage.anthropic.answer_with(call_part("today"))
+    stage.anthropic.answer_with(call_part("weather", {"city": "Bern", "day": "2026-05-09"}))
+    stage.anthropic.reply("Yes: rain and 9 °C.")
+    stage.anthropic.reply("Yes.")
     assert await stage.run("chat_with_tools.py") == "Yes: rain and 9 °C.\nYes.\n"
     results = str(stage.anthropic.bodies[2]["messages"][-1])
     assert "Bern, 09 May: rain, 9 °C" in results
@@ -78,15 +78,15 @@ async def check_chat_with_tools(stage: Stage) -> None:
 
 
 async def check_structured_output(stage: Stage) -> None:
-    stage.openai.say('{"title": "Empty invoice export", "kind": "bug", "urgency": 5, "product": null}')
+    stage.openai.reply('{"title": "Empty invoice export", "kind": "bug", "urgency": 5, "product": null}')
     assert await stage.run("structured_output.py") == "bug, urgency 5: Empty invoice export\n"
     assert stage.openai.bodies[0]["text"]["format"]["strict"] is True
 
 
 async def check_swap_models(stage: Stage) -> None:
-    stage.anthropic.say("Dragoman.")
-    stage.openai.say("Too long.")
-    stage.anthropic.say("It stays.")
+    stage.anthropic.reply("Dragoman.")
+    stage.openai.reply("Too long.")
+    stage.anthropic.reply("It stays.")
     assert await stage.run("swap_models.py") == (
         "anthropic:claude-sonnet-5-5: Dragoman.\nopenai:gpt-5: Too long.\nanthropic:claude-sonnet-5-5: It stays.\n"
     )
@@ -97,7 +97,7 @@ async def check_fastapi_backend(stage: Stage) -> None:
     pytest.importorskip("fastapi")
     shutil.copy(EXAMPLES / "fastapi_backend.py", stage.folder)
     (port,) = free_ports(1)
-    stage.anthropic.say("Hello!")
+    stage.anthropic.reply("Hello!")
     command = [sys.executable, "-m", "uvicorn", "fastapi_backend:api", "--port", str(port), "--log-level", "warning"]
     process = await asyncio.create_subprocess_exec(*command, cwd=stage.folder, env=stage.environment)
     try:
@@ -126,15 +126,15 @@ async def wait_until_it_answers(client: aiohttp.ClientSession, process: asyncio.
 
 
 async def check_two_agents_with_mail(stage: Stage) -> None:
-    stage.anthropic.say("A dragoman spoke for both.")
-    stage.anthropic.say("Well said.")
+    stage.anthropic.reply("A dragoman spoke for both.")
+    stage.anthropic.reply("Well said.")
     assert await stage.run("two_agents_with_mail.py") == "Well said.\n"
     assert "A dragoman spoke for both." in str(stage.anthropic.bodies[1]["messages"])
 
 
 async def check_cost_report(stage: Stage) -> None:
-    stage.anthropic.say("An interpreter.")
-    stage.openai.say("An interpreter.")
+    stage.anthropic.reply("An interpreter.")
+    stage.openai.reply("An interpreter.")
     lines = (await stage.run("cost_report.py")).splitlines()
     assert re.fullmatch(r"anthropic:claude-sonnet-5-5: \d+ \+ \d+ tokens, \$0\.\d+", lines[0])
     assert re.fullmatch(r"openai:gpt-5: \d+ \+ \d+ tokens, \$0\.\d+", lines[1])
@@ -148,8 +148,8 @@ async def check_repair_transcript(stage: Stage) -> None:
 
 
 async def check_mcp_tools(stage: Stage) -> None:
-    stage.anthropic.answer_with(say("Let me see."), call("clock__time_in", {"city": "Bern"}))
-    stage.anthropic.say("It is noon.")
+    stage.anthropic.answer_with(text_part("Let me see."), call_part("clock__time_in", {"city": "Bern"}))
+    stage.anthropic.reply("It is noon.")
     assert await stage.run("mcp_tools.py") == "It is noon.\n"
     assert "12:00 in Bern" in str(stage.anthropic.bodies[1]["messages"][-1])
 

@@ -16,7 +16,7 @@ import msgspec
 from dragoman import dialects
 from dragoman.exchange import Request, ToolDefinition
 from dragoman.message import Message, Role, TextBlock, ToolResultBlock
-from tests.strict import Call, Part, say, think
+from tests.fake_providers import CallPart, Part, text_part, thinking_part
 
 SIMPLE_VALUES = {"string": "short", "integer": 10, "number": 1.5, "boolean": True, "array": [], "null": None}
 
@@ -24,7 +24,7 @@ SIMPLE_VALUES = {"string": "short", "integer": 10, "number": 1.5, "boolean": Tru
 class ModelPlayer:
     """Answers requests of one dialect. ``results`` has the results of the agent's tools."""
 
-    def __init__(self, dialect: str, choose: Callable[[Sequence[str]], Call | None]) -> None:
+    def __init__(self, dialect: str, choose: Callable[[Sequence[str]], CallPart | None]) -> None:
         self._dialect = dialect
         self._choose = choose
         self.results: list[str] = []
@@ -34,13 +34,17 @@ class ModelPlayer:
         request: Request = dialects.load(self._dialect).read_request(body)
         response_format = request.options.response_format
         if response_format is not None and response_format.kind == "json_schema":
-            return [say(msgspec.json.encode(make_value(response_format.json_schema or {})).decode())]
+            return [text_part(msgspec.json.encode(make_value(response_format.json_schema or {})).decode())]
         results = latest_results(request.messages)
         if results:
             self.results.append(results)
-            return [say(f"The note says: {results}")]
+            return [text_part(f"The note says: {results}")]
         call = self._choose([tool.name for tool in request.tools if isinstance(tool, ToolDefinition)])
-        return [say("A few words")] if call is None else [think("I need a tool."), say("One moment."), call]
+        return (
+            [text_part("A few words")]
+            if call is None
+            else [thinking_part("I need a tool."), text_part("One moment."), call]
+        )
 
 
 def latest_results(messages: Sequence[Message]) -> str:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import msgspec
 
-from tests.strict import Call, call
+from tests.fake_providers import CallPart, call_part
 
 QUESTION = "Read note.txt and report what it says."
 NOTE = "Marmalade comes from quinces."
@@ -35,7 +35,7 @@ class Start(msgspec.Struct, frozen=True):
 
     command: list[str]  # the first part is the name of a program of package.json
     environment: dict[str, str]
-    choose: Callable[[Sequence[str]], Call | None]  # the call of the model, by the names of the tools
+    choose: Callable[[Sequence[str]], CallPart | None]  # the call of the model, by the names of the tools
 
 
 def start_claude_code(place: Place) -> Start:
@@ -48,7 +48,7 @@ def start_claude_code(place: Place) -> Start:
     return Start(
         ["claude", "-p", QUESTION, "--allowedTools", "Read"],
         environment,
-        lambda names: call("Read", {"file_path": place.note}) if "Read" in names else None,
+        lambda names: call_part("Read", {"file_path": place.note}) if "Read" in names else None,
     )
 
 
@@ -81,7 +81,7 @@ def _start_codex(place: Place, settings: str) -> Start:
     return Start(
         command,
         {"OPENAI_API_KEY": "any"},
-        lambda names: call("exec_command", {"cmd": "cat note.txt"}) if "exec_command" in names else None,
+        lambda names: call_part("exec_command", {"cmd": "cat note.txt"}) if "exec_command" in names else None,
     )
 
 
@@ -91,7 +91,7 @@ def start_codex_with_patch(place: Place) -> Start:
     patch = {"input": "\n".join(lines)}
     start = start_codex(place)
     return msgspec.structs.replace(
-        start, choose=lambda names: call("apply_patch", patch) if "apply_patch" in names else None
+        start, choose=lambda names: call_part("apply_patch", patch) if "apply_patch" in names else None
     )
 
 
@@ -113,7 +113,7 @@ def start_gemini_cli(place: Place) -> Start:
     return Start(
         ["gemini", "--yolo", "-p", QUESTION],
         environment,
-        lambda names: call("read_file", {"file_path": place.note}) if "read_file" in names else None,
+        lambda names: call_part("read_file", {"file_path": place.note}) if "read_file" in names else None,
     )
 
 
@@ -139,7 +139,7 @@ def start_opencode(package: str) -> Callable[[Place], Start]:
         return Start(
             ["opencode", "run", QUESTION],
             {"OPENCODE_DISABLE_MODELS_FETCH": "1", "OPENCODE_DISABLE_DEFAULT_PLUGINS": "1"},
-            lambda names: call("read", {"filePath": place.note}) if "read" in names else None,
+            lambda names: call_part("read", {"filePath": place.note}) if "read" in names else None,
         )
 
     return start
@@ -156,7 +156,7 @@ def start_qwen_code(place: Place) -> Start:
     return Start(
         ["qwen", "--auth-type", "openai", "--yolo", "-p", QUESTION],
         environment,
-        lambda names: call("read_file", {"file_path": place.note}) if "read_file" in names else None,
+        lambda names: call_part("read_file", {"file_path": place.note}) if "read_file" in names else None,
     )
 
 
@@ -176,7 +176,7 @@ def start_pi(api: str) -> Callable[[Place], Start]:
         return Start(
             ["pi", "--provider", "dragoman", "--model", "any-model", "-p", QUESTION],
             {"PI_OFFLINE": "1"},
-            lambda names: call("read", {"path": place.note}) if "read" in names else None,
+            lambda names: call_part("read", {"path": place.note}) if "read" in names else None,
         )
 
     return start

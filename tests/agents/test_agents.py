@@ -94,7 +94,7 @@ async def test_agent_completes_turn_with_tool(tmp_path: Path, programs_folder: P
         fake = server.fakes[upstream]
         assert NOTE in run.output, run.errors
         assert [NOTE in result for result in run.player.results] == [True]
-        assert fake.refused == []
+        assert fake.refusals == []
         failed = [
             (request.method, request.path, request.status) for request in run.requests if (request.status or 200) >= 400
         ]
@@ -107,7 +107,7 @@ async def test_agent_completes_turn_with_tool(tmp_path: Path, programs_folder: P
 async def test_codex_edits_file_with_text_input_tool(tmp_path: Path, programs_folder: Path) -> None:
     async with run_test_server(tmp_path, *CLIENTS, rows=route_all("anthropic")) as server:
         run = await run_agent(server, tmp_path, programs_folder, programs.start_codex_with_patch, "anthropic")
-        assert server.fakes["anthropic"].refused == []
+        assert server.fakes["anthropic"].refusals == []
     assert Path(run.place.note).read_text() == "Edited.\n"
 
 

@@ -17,8 +17,8 @@ from dragoman.fidelity import measure_conversion
 from dragoman.fidelity.reply_comparison import compare_replies
 from dragoman.message import ImageBlock, TextBlock, ThinkingBlock, ToolUseBlock
 from tests.dialects.test_further_shapes import check, stream_of
-from tests.strict import refusals
-from tests.strict.test_pairs import MODELS
+from tests.fake_providers import refusals
+from tests.fake_providers.test_pairs import MODELS
 
 CHAT = dialects.load("openai_chat")
 COUNTS = {"prompt_tokens": 3, "completion_tokens": 5, "total_tokens": 8}

@@ -7,8 +7,8 @@ from collections.abc import Callable
 
 import pytest
 
+from tests.fake_providers import call_part, text_part
 from tests.server.conftest import ServerFixture
-from tests.strict import call, say
 from tests.transcripts.conftest import Judge, judge
 
 __all__ = ["judge"]
@@ -19,15 +19,15 @@ async def test_the_sdk_runs_a_tool_and_continues_a_response(
     gateway_server: ServerFixture, judge: Callable[..., Judge], model: str
 ) -> None:
     fake = gateway_server.fakes[model]
-    fake.answer_with(call("read_note", {"path": "a"}))
-    fake.answer_with(say("Quinces."))
-    fake.answer_with(call("read_note", {"path": "b"}))
-    fake.answer_with(say("Still quinces."))
+    fake.answer_with(call_part("read_note", {"path": "a"}))
+    fake.answer_with(text_part("Quinces."))
+    fake.answer_with(call_part("read_note", {"path": "b"}))
+    fake.answer_with(text_part("Still quinces."))
     given = {"base_url": f"{gateway_server.base_url}/v1", "model": model}
     result = await asyncio.to_thread(judge("openai-agents").ask, "run_turns", given)
     assert (result["first"], result["second"]) == ("Quinces.", "Still quinces.")
     assert "raw_response_event" in result["events"]
-    assert fake.refused == []
+    assert fake.refusals == []
     last = str(fake.bodies[-1])
     assert last.count("is about quinces") == 2
     for text in ("Read note a.", "Quinces.", "And now?"):

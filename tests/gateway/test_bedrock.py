@@ -13,9 +13,9 @@ import botocore.exceptions
 import botocore.session
 import pytest
 
+from tests.fake_providers import call_part, text_part
 from tests.gateway.sdk_clients import CLIENTS
 from tests.server.conftest import ServerFixture, run_test_server
-from tests.strict import call, say
 
 BODY = {
     "anthropic_version": "bedrock-2023-05-31",
@@ -55,15 +55,15 @@ async def test_a_messages_request_in_an_envelope_reaches_every_provider(
 ) -> None:
     fake = gateway_server.fakes[model]
     with contextlib.closing(make_client(gateway_server)) as client:
-        fake.answer_with(say("Hello."), call("read_file", {"path": "a"}))
+        fake.answer_with(text_part("Hello."), call_part("read_file", {"path": "a"}))
         message = await asyncio.to_thread(invoke, client, model)
         assert (message["content"][0]["text"], message["stop_reason"]) == ("Hello.", "tool_use")
-        fake.answer_with(say("Hello."))
+        fake.answer_with(text_part("Hello."))
         events = await asyncio.to_thread(stream, client, model)
         assert (events[0]["type"], events[-1]["type"]) == ("message_start", "message_stop")
         texts = [event["delta"].get("text", "") for event in events if event["type"] == "content_block_delta"]
         assert "".join(texts) == "Hello."
-    assert fake.refused == []
+    assert fake.refusals == []
     if model == "anthropic":
         assert fake.received[0].headers["anthropic-beta"] == "some-beta-2026-01-01"
 
@@ -75,7 +75,7 @@ async def test_errors_have_the_shape_of_bedrock(gateway_server: ServerFixture, m
         fake.fail(429, "slow down")
         with pytest.raises(client.exceptions.ThrottlingException, match="slow down"):
             await asyncio.to_thread(invoke, client, model)
-        fake.cut(700, say("word " * 200))
+        fake.cut(700, text_part("word " * 200))
         with pytest.raises(botocore.exceptions.EventStreamError):
             await asyncio.to_thread(stream, client, model)
 
@@ -88,12 +88,12 @@ async def test_a_key_is_presented_by_signature_or_as_a_bearer_token(tmp_path: Pa
         question = {"messages": [{"role": "user", "content": [{"text": "hi"}]}]}
         fake = server.fakes["anthropic"]
         with contextlib.closing(make_client(server, key)) as client:
-            fake.answer_with(say("Hello."))
+            fake.answer_with(text_part("Hello."))
             answer = await asyncio.to_thread(client.converse, modelId="anthropic", **question)
             assert answer["output"]["message"]["content"][0]["text"] == "Hello."
-            fake.answer_with(say("Hello."))
+            fake.answer_with(text_part("Hello."))
             assert (await asyncio.to_thread(stream, client, "anthropic"))[-1]["type"] == "message_stop"
-        fake.answer_with(say("Hello."))
+        fake.answer_with(text_part("Hello."))
         async with server.client.post("/model/anthropic/converse", json=question, headers=headers) as response:
             assert (await response.json())["output"]["message"]["content"][0]["text"] == "Hello."
         with contextlib.closing(make_client(server, "AKIDEXAMPLE")) as client:

@@ -11,8 +11,8 @@ import pytest
 from dragoman.errors import SettingsError
 from dragoman.gateway.hooks import CallEnd, CallStart, Hooks, load_hook
 from dragoman.gateway.types import invalid_request_error
+from tests.fake_providers import call_part, text_part, thinking_part
 from tests.server.conftest import ServerFixture, run_test_server
-from tests.strict import call, say, think
 
 TOOL = {"type": "function", "function": {"name": "read_file", "parameters": {"type": "object"}}}
 QUESTION = {"role": "user", "content": "hi"}
@@ -45,7 +45,7 @@ async def test_hooks_run_before_and_after_a_call(gateway_server: ServerFixture, 
 
     gateway_server.state.gateway.hooks = Hooks(before, after)
     fake = gateway_server.fakes[model]
-    fake.answer_with(say("Yes."))
+    fake.answer_with(text_part("Yes."))
     assert (await chat(gateway_server, model, stream=stream))[0] == 200
     fake.fail(500, "broken")
     assert (await chat(gateway_server, model, stream=stream))[0] == 500
@@ -86,7 +86,7 @@ async def test_a_key_decides_what_is_recorded(tmp_path: Path) -> None:
         fake = server.fakes["anthropic"]
         for scope, count in (("record:off", 0), ("record:redacted", 1)):
             headers = await server.make_key(scopes=("chat", scope))
-            fake.answer_with(call("read_file", {"path": "secret.txt"}))
+            fake.answer_with(call_part("read_file", {"path": "secret.txt"}))
             assert (await chat(server, "anthropic", headers, tools=[TOOL]))[0] == 200
             sessions = await server.store.list_sessions()
             assert len(sessions) == count
@@ -105,7 +105,7 @@ async def test_a_key_decides_what_is_recorded(tmp_path: Path) -> None:
 
 
 async def test_a_response_names_its_session(gateway_server: ServerFixture) -> None:
-    gateway_server.fakes["anthropic"].answer_with(say("Yes."))
+    gateway_server.fakes["anthropic"].answer_with(text_part("Yes."))
     _, headers, _ = await chat(gateway_server, "anthropic")
     (session,) = await gateway_server.store.list_sessions()
     assert headers["x-dragoman-session"] == session.id
@@ -136,14 +136,14 @@ async def test_signatures_return_to_a_provider_although_the_caller_cannot_repeat
     gateway_server: ServerFixture, model: str
 ) -> None:
     fake = gateway_server.fakes[model]
-    fake.answer_with(think("I need the file."), call("read_file", {"path": "a"}))
+    fake.answer_with(thinking_part("I need the file."), call_part("read_file", {"path": "a"}))
     options = {"tools": [TOOL], "reasoning_effort": "high", "max_completion_tokens": 8000}
     _, _, body = await chat(gateway_server, model, **options)
     message = {name: body["choices"][0]["message"][name] for name in ("role", "content", "tool_calls")}
     result = {"role": "tool", "tool_call_id": message["tool_calls"][0]["id"], "content": "Quinces."}
-    fake.answer_with(say("It says quinces."))
+    fake.answer_with(text_part("It says quinces."))
     status, _, body = await chat(gateway_server, model, messages=[QUESTION, message, result], **options)
-    assert (status, fake.refused) == (200, []), body
+    assert (status, fake.refusals) == (200, []), body
     assert "I need the file." in str(fake.bodies[1])
     signature = next(iter(fake.issued.signatures))
     assert signature in str(fake.bodies[1])

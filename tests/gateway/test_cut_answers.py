@@ -8,9 +8,9 @@ import pytest
 
 from dragoman import tokens
 from dragoman.message import MessageStatus, TextBlock
+from tests.fake_providers import text_part
 from tests.gateway.sdk_clients import CLIENTS
 from tests.server.conftest import ServerFixture
-from tests.strict import say
 
 WORDS = "word " * 400
 
@@ -26,8 +26,8 @@ async def test_a_cut_answer_is_stored_and_priced_by_what_arrived(
     gateway_server: ServerFixture, model: str, path: str
 ) -> None:
     fake = gateway_server.fakes[model]
-    size = len(b"".join(fake.fake.streamed([say(WORDS)], "model", fake.issued)))
-    fake.cut(size // 2, say(WORDS))
+    size = len(b"".join(fake.fake.write_stream([text_part(WORDS)], "model", fake.issued)))
+    fake.cut(size // 2, text_part(WORDS))
     body = {"model": model, "stream": True, "max_tokens": 900, "messages": [{"role": "user", "content": "hi"}]}
     await read_stream(gateway_server, path, body)
     (session,) = await gateway_server.store.list_sessions()

@@ -11,11 +11,11 @@ from typing import Any
 import msgspec
 import pytest
 
+from tests.fake_providers import call_part, text_part, thinking_part
+from tests.fake_providers.server import StrictProvider
 from tests.gateway.open_responses import Client, StreamChecker
 from tests.gateway.sdk_clients import CLIENTS
 from tests.server.conftest import ServerFixture
-from tests.strict import call, say, think
-from tests.strict.server import StrictProvider
 
 SAME = "openai_responses"
 FOREIGN = [name for name in CLIENTS if name != SAME]
@@ -85,27 +85,27 @@ async def test_a_message_is_answered(make_client: MakeClient, model: str) -> Non
         ],
     ]
     for items in inputs:
-        fake.answer_with(say("Hello."))
+        fake.answer_with(text_part("Hello."))
         response = await client.create(input=items, stream=False)
         assert (response["status"], get_text(response)) == ("completed", "Hello.")
-    assert fake.refused == []
+    assert fake.refusals == []
 
 
 @pytest.mark.parametrize("model", CLIENTS)
 async def test_a_conversation_that_begins_with_the_assistant_is_answered(make_client: MakeClient, model: str) -> None:
     client, fake = make_client(model)
-    fake.answer_with(say("Four."))
+    fake.answer_with(text_part("Four."))
     await client.create(
         input=[message("assistant", "It is four.", phase="final_answer"), message("user", "Repeat it.")]
     )
-    assert fake.refused == []
+    assert fake.refusals == []
 
 
 @pytest.mark.parametrize("model", CLIENTS)
 async def test_a_tool_is_called_and_its_output_answered(make_client: MakeClient, model: str) -> None:
     client, fake = make_client(model)
-    fake.answer_with(call("get_weather", {"place": "Oslo"}))
-    fake.answer_with(say("Rain."))
+    fake.answer_with(call_part("get_weather", {"place": "Oslo"}))
+    fake.answer_with(text_part("Rain."))
     question = message("user", "The weather in Oslo?")
     forced = {"type": "function", "name": "get_weather"}
     response = await client.create(input=[question], tools=[TOOL], tool_choice=forced)
@@ -114,13 +114,13 @@ async def test_a_tool_is_called_and_its_output_answered(make_client: MakeClient,
     output = {"type": "function_call_output", "call_id": item["call_id"], "output": "rain"}
     response = await client.create(input=[question, *response["output"], output], tools=[TOOL])
     assert get_text(response) == "Rain."
-    assert fake.refused == []
+    assert fake.refusals == []
 
 
 @pytest.mark.parametrize("model", FOREIGN)
 async def test_a_response_repeats_the_settings_of_its_request(make_client: MakeClient, model: str) -> None:
     client, fake = make_client(model)
-    fake.answer_with(say('{"n": 1}'))
+    fake.answer_with(text_part('{"n": 1}'))
     text = {"format": {"type": "json_schema", "name": "count", "schema": SCHEMA}, "verbosity": None}
     settings: dict[str, Any] = {
         "instructions": "Be brief.",
@@ -145,8 +145,8 @@ async def test_a_response_repeats_the_settings_of_its_request(make_client: MakeC
 
 async def test_items_of_two_responses_have_different_ids(make_client: MakeClient) -> None:
     client, fake = make_client("anthropic")
-    fake.answer_with(say("One."))
-    fake.answer_with(say("Two."))
+    fake.answer_with(text_part("One."))
+    fake.answer_with(text_part("Two."))
     responses = [await client.create(input="hi") for _ in range(2)]
     assert responses[0]["output"][0]["id"] != responses[1]["output"][0]["id"]
 
@@ -154,14 +154,14 @@ async def test_items_of_two_responses_have_different_ids(make_client: MakeClient
 @pytest.mark.parametrize("model", CLIENTS)
 async def test_a_response_is_continued(make_client: MakeClient, model: str) -> None:
     client, fake = make_client(model)
-    fake.answer_with(call("get_weather", {"place": "Oslo"}))
-    fake.answer_with(say("Rain."))
+    fake.answer_with(call_part("get_weather", {"place": "Oslo"}))
+    fake.answer_with(text_part("Rain."))
     first = await client.create(input="The weather in Oslo?", tools=[TOOL])
     call_id = next(item["call_id"] for item in first["output"] if item["type"] == "function_call")
     output = {"type": "function_call_output", "call_id": call_id, "output": "rain"}
     second = await client.create(input=[output], previous_response_id=first["id"], tools=[TOOL])
     assert (second["previous_response_id"], get_text(second)) == (first["id"], "Rain.")
-    assert fake.refused == []
+    assert fake.refusals == []
 
 
 async def test_a_missing_previous_response_has_its_code(make_client: MakeClient) -> None:
@@ -172,7 +172,7 @@ async def test_a_missing_previous_response_has_its_code(make_client: MakeClient)
 
 async def test_the_output_of_a_missing_call_is_refused(make_client: MakeClient) -> None:
     client, fake = make_client("openai_chat")
-    fake.answer_with(say("One."))
+    fake.answer_with(text_part("One."))
     first = await client.create(input="1?")
     status, wire = await client.post(model="openai_chat", input=[LOST], previous_response_id=first["id"])
     assert (status, wire["error"]["type"]) == (400, "invalid_request_error")
@@ -186,7 +186,7 @@ async def test_the_output_of_a_missing_call_is_refused(make_client: MakeClient) 
 @pytest.mark.parametrize("model", FOREIGN)
 async def test_a_stream_has_every_event_in_order(make_client: MakeClient, model: str) -> None:
     client, fake = make_client(model)
-    fake.answer_with(think("Hm."), say("Hello."), call("get_weather", {"place": "Oslo"}))
+    fake.answer_with(thinking_part("Hm."), text_part("Hello."), call_part("get_weather", {"place": "Oslo"}))
     stream = await client.stream(input="hi", tools=[TOOL])
     assert stream.kinds[:2] == ["response.created", "response.in_progress"]
     assert stream.kinds[-1] == "response.completed"
@@ -197,7 +197,7 @@ async def test_a_stream_has_every_event_in_order(make_client: MakeClient, model:
 
 async def test_a_stream_of_the_same_dialect_has_every_event_in_order(make_client: MakeClient) -> None:
     client, fake = make_client(SAME)
-    fake.answer_with(say("Hello."), call("get_weather", {"place": "Oslo"}))
+    fake.answer_with(text_part("Hello."), call_part("get_weather", {"place": "Oslo"}))
     stream = await client.stream(input="hi", tools=[TOOL], has_end=False)
     assert stream.kinds[-1] == "response.completed"
     assert get_text(stream.response) == "Hello."
@@ -206,7 +206,7 @@ async def test_a_stream_of_the_same_dialect_has_every_event_in_order(make_client
 @pytest.mark.parametrize("model", ["anthropic", "openai_chat"])
 async def test_a_broken_stream_ends_with_a_failed_response(make_client: MakeClient, model: str) -> None:
     client, fake = make_client(model)
-    fake.cut(600, say("A long text. " * 50))
+    fake.cut(600, text_part("A long text. " * 50))
     stream = await client.stream(input="hi", has_end=False)
     assert stream.kinds[-1] == "response.failed"
     assert stream.response["error"]["message"]
@@ -218,8 +218,8 @@ async def test_a_broken_stream_ends_with_a_failed_response(make_client: MakeClie
 @pytest.mark.parametrize("model", SOME)
 async def test_requests_of_a_connection_are_answered_in_turn(make_client: MakeClient, model: str) -> None:
     client, fake = make_client(model)
-    fake.answer_with(say("One."))
-    fake.answer_with(say("Two."))
+    fake.answer_with(text_part("One."))
+    fake.answer_with(text_part("Two."))
     async with client.connect() as socket:
         for words in ("One.", "Two."):
             response = await socket.ask(input="hi")
@@ -230,7 +230,7 @@ async def test_requests_of_a_connection_are_answered_in_turn(make_client: MakeCl
 async def test_a_connection_continues_a_response_that_is_not_stored(make_client: MakeClient, model: str) -> None:
     client, fake = make_client(model)
     for words in ("One.", "Two.", "Three."):
-        fake.answer_with(say(words))
+        fake.answer_with(text_part(words))
     async with client.connect() as socket:
         first = await socket.ask(input="1?")
         second = await socket.ask(input="2?", previous_response_id=first["id"])
@@ -240,7 +240,7 @@ async def test_a_connection_continues_a_response_that_is_not_stored(make_client:
         lost = await socket.ask(input="3?", previous_response_id=second["id"])
         assert lost["error"]["code"] == "previous_response_not_found"
         assert get_text(await socket.ask(input=[message("user", "3?")])) == "Three."
-    assert fake.refused == []
+    assert fake.refusals == []
 
 
 async def test_an_unknown_response_is_not_continued(make_client: MakeClient) -> None:
@@ -253,7 +253,7 @@ async def test_an_unknown_response_is_not_continued(make_client: MakeClient) -> 
 @pytest.mark.parametrize("model", SOME)
 async def test_a_failed_continuation_removes_what_it_continues(make_client: MakeClient, model: str) -> None:
     client, fake = make_client(model)
-    fake.answer_with(say("One."))
+    fake.answer_with(text_part("One."))
     async with client.connect() as socket:
         first = await socket.ask(input="1?")
         failed = await socket.ask(input=[LOST], previous_response_id=first["id"])
@@ -277,19 +277,19 @@ async def test_a_failure_that_is_not_json_is_an_error_with_a_code(make_client: M
 @pytest.mark.parametrize("model", SOME)
 async def test_a_conversation_is_compacted_and_goes_on(make_client: MakeClient, model: str) -> None:
     client, fake = make_client(model)
-    fake.answer_with(say("The user likes quinces."))
+    fake.answer_with(text_part("The user likes quinces."))
     items = [message("user", "I like quinces."), message("assistant", "Noted.")]
     compacted = await client.compact(input=items, prompt_cache_key="k")
     (item,) = [item for item in compacted["output"] if item["type"] == "compaction"]
     assert "quinces" not in item["encrypted_content"]
     for words in ("Quinces.", "Still quinces."):
-        fake.answer_with(say(words))
+        fake.answer_with(text_part(words))
     response = await client.create(input=[*compacted["output"], message("user", "What?")])
     assert get_text(response) == "Quinces."
     async with client.connect() as socket:
         response = await socket.ask(input=[*compacted["output"], message("user", "What?")], tools=[])
     assert get_text(response) == "Still quinces."
-    assert fake.refused == (["Not found: /v1/responses/compact"] if model == SAME else [])
+    assert fake.refusals == (["Not found: /v1/responses/compact"] if model == SAME else [])
 
 
 @pytest.mark.parametrize("body", [{"input": "hi"}, {"model": "anthropic"}])
@@ -302,7 +302,7 @@ async def test_a_compaction_needs_a_model_and_input(make_client: MakeClient, bod
 @pytest.mark.parametrize("stream", [False, True])
 async def test_a_trigger_is_answered_with_a_compaction(make_client: MakeClient, stream: bool) -> None:
     client, fake = make_client("anthropic")
-    fake.answer_with(say("A summary."))
+    fake.answer_with(text_part("A summary."))
     items = [message("user", "hi"), {"type": "compaction_trigger"}]
     if stream:
         checker: StreamChecker = await client.stream(input=items, has_end=False)
@@ -312,4 +312,4 @@ async def test_a_trigger_is_answered_with_a_compaction(make_client: MakeClient, 
         response = await client.create(input=items)
     (item,) = response["output"]
     assert item["type"] == "compaction"
-    assert fake.refused == []
+    assert fake.refusals == []

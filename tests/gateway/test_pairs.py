@@ -11,9 +11,9 @@ import httpx
 import pytest
 
 from dragoman.gateway.endpoints import ENDPOINTS
+from tests.fake_providers import call_part, text_part, thinking_part
 from tests.gateway.sdk_clients import CLIENTS, KEY, SdkError, ask
 from tests.server.conftest import ServerFixture
-from tests.strict import call, say, think
 
 DIALECTS = tuple(CLIENTS)
 OTHERS = {"openai_responses": "gemini"}  # the provider to which reasoning must not go; by default openai_responses
@@ -29,17 +29,19 @@ async def test_all_pairs_accumulate_what_the_provider_sent(gateway_server: Serve
     for upstream in DIALECTS:
         fake = gateway_server.fakes[upstream]
         for stream in (False, True):
-            fake.answer_with(say(WORDS))
+            fake.answer_with(text_part(WORDS))
             answer = await asyncio.to_thread(ask, client, gateway_server.base_url, upstream, "hi", stream=stream)
             assert (answer.text, answer.calls) == (WORDS, []), (client, upstream, stream)
-            fake.answer_with(say("Two."), call("read_file", {"path": "a"}), call("read_file", {"path": "b é"}))
+            fake.answer_with(
+                text_part("Two."), call_part("read_file", {"path": "a"}), call_part("read_file", {"path": "b é"})
+            )
             answer = await asyncio.to_thread(
                 ask, client, gateway_server.base_url, upstream, "hi", tools=True, stream=stream
             )
             expected = [("read_file", {"path": "a"}), ("read_file", {"path": "b é"})]
             assert (answer.text, answer.calls) == ("Two.", expected), (client, upstream, stream)
             assert len(set(answer.ids)) == len(answer.ids)
-        assert fake.refused == [], (client, upstream)
+        assert fake.refusals == [], (client, upstream)
         for received in fake.received:
             assert KEY not in str(received), "the caller's key reached a provider"
 
@@ -56,7 +58,7 @@ async def test_an_error_has_the_shape_of_the_caller_s_api(gateway_server: Server
 @pytest.mark.parametrize("client", DIALECTS)
 async def test_a_stream_that_is_cut_is_an_error(gateway_server: ServerFixture, client: str) -> None:
     for upstream in DIALECTS:
-        gateway_server.fakes[upstream].cut(400, say("word " * 200))
+        gateway_server.fakes[upstream].cut(400, text_part("word " * 200))
         with pytest.raises(Exception, match=r".") as caught:
             await asyncio.to_thread(ask, client, gateway_server.base_url, upstream, "hi", stream=True)
         assert not isinstance(caught.value, AssertionError), (client, upstream)
@@ -68,7 +70,7 @@ async def test_reasoning_reaches_the_caller_and_returns_to_its_provider_only(
     gateway_server: ServerFixture, upstream: str, stream: bool
 ) -> None:
     fake = gateway_server.fakes[upstream]
-    fake.answer_with(think("Hm, well."), say("So."))
+    fake.answer_with(thinking_part("Hm, well."), text_part("So."))
     question: list[Any] = [{"role": "user", "content": "hi"}]
     tool = {"name": "read_file", "description": "Read.", "input_schema": {"type": "object"}}
     given = {"max_tokens": 5000, "tools": [tool], "thinking": {"type": "enabled", "budget_tokens": 1024}}
@@ -90,11 +92,11 @@ async def test_reasoning_reaches_the_caller_and_returns_to_its_provider_only(
 
     reasoning, answer = await asyncio.to_thread(ask_twice)
     assert (reasoning["type"], reasoning["thinking"], answer["text"]) == ("thinking", "Hm, well.", "So.")
-    assert fake.refused == []
+    assert fake.refusals == []
     if upstream != "openai_chat":  # which has no signatures
         assert "Hm, well." in str(fake.bodies[1])
     other = gateway_server.fakes[OTHERS.get(upstream, "openai_responses")]
-    assert other.refused == []
+    assert other.refusals == []
     assert "Hm, well." not in str(other.bodies)
 
 
@@ -103,7 +105,9 @@ async def test_a_caller_of_the_messages_api_sees_one_open_block_at_a_time(
     gateway_server: ServerFixture, upstream: str
 ) -> None:
     """Claude Code adds a block to the answer when it ends, so text must not start before reasoning has ended."""
-    gateway_server.fakes[upstream].answer_with(think("Hm, well."), say("So."), call("read_file", {"path": "a"}))
+    gateway_server.fakes[upstream].answer_with(
+        thinking_part("Hm, well."), text_part("So."), call_part("read_file", {"path": "a"})
+    )
     body = {
         "model": upstream,
         "max_tokens": 5000,
@@ -128,9 +132,9 @@ async def test_a_caller_of_the_messages_api_sees_one_open_block_at_a_time(
 async def test_a_conversation_with_foreign_reasoning_moves_to_the_caller_s_own_provider(
     gateway_server: ServerFixture, stream: bool
 ) -> None:
-    gateway_server.fakes["gemini"].answer_with(think("Hm, well."), say("So."))
+    gateway_server.fakes["gemini"].answer_with(thinking_part("Hm, well."), text_part("So."))
     fake = gateway_server.fakes["anthropic"]
-    fake.answer_with(say("Yes."))
+    fake.answer_with(text_part("Yes."))
     question: list[Any] = [{"role": "user", "content": "hi"}]
     body: dict[str, Any] = {"model": "gemini", "max_tokens": 5000, "messages": question}
     async with gateway_server.client.post("/v1/messages", json=body) as response:
@@ -140,15 +144,15 @@ async def test_a_conversation_with_foreign_reasoning_moves_to_the_caller_s_own_p
     async with gateway_server.client.post("/v1/messages", json=body) as response:
         assert response.status == 200, await response.text()
         assert "Yes." in await response.text()
-    assert fake.refused == []
+    assert fake.refusals == []
     assert "Hm, well." not in str(fake.bodies)
     assert fake.bodies[0]["top_k"] == 7
 
 
 @pytest.mark.parametrize("upstream", ["ollama", "anthropic"])
 async def test_the_older_api_of_ollama_is_served(gateway_server: ServerFixture, upstream: str) -> None:
-    gateway_server.fakes[upstream].say("Whole.")
-    gateway_server.fakes[upstream].say("In pieces.")
+    gateway_server.fakes[upstream].reply("Whole.")
+    gateway_server.fakes[upstream].reply("In pieces.")
 
     def generate() -> tuple[str, str]:
         import ollama
@@ -167,7 +171,7 @@ async def test_the_older_api_of_ollama_is_served(gateway_server: ServerFixture, 
 
 @pytest.mark.parametrize("upstream", ["openai_chat", "openai_responses", "anthropic"])
 async def test_a_responses_body_at_the_chat_path_gets_chat_chunks(gateway_server: ServerFixture, upstream: str) -> None:
-    gateway_server.fakes[upstream].answer_with(call("read_file", {"path": "a"}))
+    gateway_server.fakes[upstream].answer_with(call_part("read_file", {"path": "a"}))
     tool = {"type": "function", "name": "read_file", "parameters": {"type": "object"}}
     body = {"model": upstream, "stream": True, "input": [{"role": "user", "content": "hi"}], "tools": [tool]}
     async with gateway_server.client.post("/v1/chat/completions", json=body) as response:
@@ -176,7 +180,7 @@ async def test_a_responses_body_at_the_chat_path_gets_chat_chunks(gateway_server
     assert '"object":"chat.completion.chunk"' in text
     assert '"finish_reason":"tool_calls"' in text
     assert text.endswith("data: [DONE]\n\n")
-    assert gateway_server.fakes[upstream].refused == []
+    assert gateway_server.fakes[upstream].refusals == []
 
 
 @pytest.mark.parametrize("upstream", ["bedrock_converse", "cohere"])
@@ -187,7 +191,7 @@ async def test_a_reply_names_its_model_if_the_provider_does_not(
     question = [{"role": "user", "content": "hi"}]
     body = {"model": upstream, "max_tokens": 50, "input" if "responses" in path else "messages": question}
     for stream in (False, True):
-        gateway_server.fakes[upstream].answer_with(say("Hello."))
+        gateway_server.fakes[upstream].answer_with(text_part("Hello."))
         async with gateway_server.client.post(path, json={**body, "stream": stream}) as response:
             text = await response.text()
         assert response.status == 200, text

@@ -10,8 +10,8 @@ import msgspec
 
 from dragoman.message import TokenUsage
 from dragoman.pricing import prices_from_mapping, receipt
+from tests.fake_providers import text_part
 from tests.server.conftest import ServerFixture, run_test_server
-from tests.strict import say
 from tests.test_pricing import MAY, SONNET, SPECIFIED
 from tests.turn.fake_agent import make_agent
 
@@ -39,7 +39,7 @@ async def test_a_translated_prompt_is_marked(tmp_path: Path) -> None:
     async with run_test_server(tmp_path, "anthropic", "openai_chat", rows=CACHED) as server:
         fake = server.fakes["anthropic"]
         for _ in range(3):
-            fake.answer_with(say("Yes."))
+            fake.answer_with(text_part("Yes."))
         system = {"role": "system", "content": LONG}
         await chat(server, messages=[system, user("1?")], tools=[TOOL])
         more = [system, user("1?"), {"role": "assistant", "content": "Yes."}, user("2?")]
@@ -51,13 +51,13 @@ async def test_a_translated_prompt_is_marked(tmp_path: Path) -> None:
         assert "cache_control" in first["system"][-1]
         assert "cache_control" in second["messages"][0]["content"][-1]
         assert "cache_control" in second["messages"][-1]["content"][-1]
-        assert fake.refused == []
+        assert fake.refusals == []
 
 
 async def test_marks_of_the_caller_and_same_dialects_stay(tmp_path: Path) -> None:
     async with run_test_server(tmp_path, "anthropic", rows=CACHED) as server:
         fake = server.fakes["anthropic"]
-        fake.answer_with(say("Yes."))
+        fake.answer_with(text_part("Yes."))
         body = {"model": "cached", "max_tokens": 10, "system": LONG, "messages": [user("1?")]}
         async with server.client.post("/v1/messages", json=body) as response:
             assert response.status == 200
@@ -68,7 +68,7 @@ async def test_a_setting_turns_it_off(tmp_path: Path) -> None:
     rows = CACHED + "[gateway]\nprompt_caching = false\n"
     async with run_test_server(tmp_path, "anthropic", rows=rows) as server:
         fake = server.fakes["anthropic"]
-        fake.answer_with(say("Yes."))
+        fake.answer_with(text_part("Yes."))
         await chat(server, messages=[user(LONG)])
         assert count_marks(fake.bodies[0]) == 0
 
@@ -77,7 +77,7 @@ async def test_own_turns_are_marked_unless_the_agent_says_no(tmp_path: Path) -> 
     async with run_test_server(tmp_path, "anthropic", rows=CACHED) as server:
         fake = server.fakes["anthropic"]
         for caching in (True, False):
-            fake.answer_with(say("Yes."))
+            fake.answer_with(text_part("Yes."))
             session = await server.store.create_session()
             async with make_agent(server.store, server.agent.services.settings, prompt_caching=caching) as agent:
                 await agent.run(session.id, LONG, model="cached")

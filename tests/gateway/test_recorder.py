@@ -12,10 +12,10 @@ from dragoman.gateway.recorder import title_from
 from dragoman.message import MessageStatus, Role, ToolResultBlock, ToolUseBlock
 from dragoman.store import Session
 from dragoman.store.types import Owners
+from tests.fake_providers import call_part, text_part
 from tests.gateway.in_process import open_gateway
 from tests.server.conftest import ServerFixture, run_test_server
 from tests.servers.faulty_server import make_answer
-from tests.strict import call, say
 
 TOOL = {"type": "function", "function": {"name": "read_file", "parameters": {"type": "object"}}}
 
@@ -47,10 +47,10 @@ async def texts(server: ServerFixture, session: Session) -> list[tuple[str, str]
 async def test_a_transcript_that_grows_is_one_session(gateway_server: ServerFixture, model: str) -> None:
     fake = gateway_server.fakes[model]
     messages: list[Any] = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "One?"}]
-    fake.answer_with(say("First."))
+    fake.answer_with(text_part("First."))
     messages.append(await chat(gateway_server, model, messages))
     messages.append({"role": "user", "content": "Two?"})
-    fake.answer_with(say("Second."))
+    fake.answer_with(text_part("Second."))
     await chat(gateway_server, model, messages, stream=True)
     (session,) = await sessions(gateway_server)
     assert await texts(gateway_server, session) == [
@@ -73,10 +73,10 @@ async def test_a_transcript_that_grows_is_one_session(gateway_server: ServerFixt
 async def test_an_edit_and_another_answer_are_forks_with_their_parent(gateway_server: ServerFixture) -> None:
     fake = gateway_server.fakes["anthropic"]
     messages: list[Any] = [{"role": "user", "content": "One?"}]
-    fake.answer_with(say("First."))
+    fake.answer_with(text_part("First."))
     messages.append(await chat(gateway_server, "anthropic", messages))
     for question in ("Two?", "Two, edited?", "Two?"):
-        fake.answer_with(say(f"Answer to {question} number {len(fake.bodies)}"))
+        fake.answer_with(text_part(f"Answer to {question} number {len(fake.bodies)}"))
         await chat(gateway_server, "anthropic", [*messages, {"role": "user", "content": question}])
     first, edited, repeated = await sessions(gateway_server)
     assert (edited.parent_session_id, edited.parent_seq) == (first.id, 2)
@@ -101,13 +101,13 @@ async def test_calls_and_their_results_belong_together(gateway_server: ServerFix
     fake = gateway_server.fakes[model]
     messages: list[Any] = [{"role": "user", "content": "Compare."}]
     for number in range(2):
-        fake.answer_with(call("read_file", {"path": f"a{number}"}), call("read_file", {"path": "b"}))
+        fake.answer_with(call_part("read_file", {"path": f"a{number}"}), call_part("read_file", {"path": "b"}))
         answer = await chat(gateway_server, model, messages, tools=[TOOL])
         messages.append(answer)
         messages += [
             {"role": "tool", "tool_call_id": one["id"], "content": f"content {number}"} for one in answer["tool_calls"]
         ]
-    fake.answer_with(say("Same."))
+    fake.answer_with(text_part("Same."))
     await chat(gateway_server, model, messages, tools=[TOOL])
     (session,) = await sessions(gateway_server)
     blocks = [block for row in await gateway_server.store.read(session.id) for block in row.message.content]
@@ -116,7 +116,7 @@ async def test_calls_and_their_results_belong_together(gateway_server: ServerFix
     assert len(made) == 4
     assert made == answered
     assert {one.status for one in await gateway_server.store.tool_calls(session.id)} == {"succeeded"}
-    assert fake.refused == []
+    assert fake.refusals == []
 
 
 async def test_a_client_names_its_session_and_its_workers(gateway_server: ServerFixture) -> None:
@@ -140,7 +140,7 @@ async def test_a_stream_names_the_session_in_which_it_is_recorded(gateway_server
     edited = {"role": "user", "content": "Edited?"}
     names: list[str] = []
     for messages in ([question], [question, answer, question], [question, answer, edited]):
-        fake.answer_with(say("Yes."))
+        fake.answer_with(text_part("Yes."))
         body = {"model": model, "messages": messages, "stream": True}
         async with gateway_server.client.post("/v1/chat/completions", json=body) as response:
             names.append(response.headers["x-dragoman-session"])
@@ -151,7 +151,7 @@ async def test_a_stream_names_the_session_in_which_it_is_recorded(gateway_server
 
 
 async def test_a_broken_stream_is_stored_with_what_came_and_an_estimated_usage(gateway_server: ServerFixture) -> None:
-    gateway_server.fakes["openai_chat"].cut(700, say("word " * 300))
+    gateway_server.fakes["openai_chat"].cut(700, text_part("word " * 300))
     messages = [{"role": "user", "content": "Hi"}]
     got = await chat(gateway_server, "openai_chat", messages, stream=True)
     assert b'"error"' in got["raw"]
@@ -210,7 +210,7 @@ async def test_another_user_with_the_same_transcript_has_a_session_of_their_own(
 async def test_postgresql_records_the_same(tmp_path: Path, postgres_server: str) -> None:
     async with run_test_server(tmp_path, store=f"{postgres_server}&schema=gateway_calls") as server:
         messages: list[Any] = [{"role": "user", "content": "One?"}]
-        server.fake.answer_with(say("First."))
+        server.fake.answer_with(text_part("First."))
         messages.append(await chat(server, "anthropic", messages))
         for question in ("Two?", "Three?"):
             await chat(server, "anthropic", [*messages, {"role": "user", "content": question}])

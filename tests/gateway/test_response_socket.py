@@ -10,10 +10,10 @@ from typing import Any
 import aiohttp
 import pytest
 
+from tests.fake_providers import text_part
 from tests.gateway.test_passthrough import run_gateway
 from tests.server.conftest import ServerFixture, run_test_server
 from tests.servers.faulty_server import Answer, make_answer, make_stream
-from tests.strict import say
 
 CREATE = {"type": "response.create", "model": "anthropic", "store": False}
 
@@ -50,7 +50,7 @@ async def connect(server: ServerFixture, path: str = "/v1/responses", **options:
 @pytest.mark.parametrize("model", ["anthropic", "openai_responses"])
 async def test_a_response_has_the_events_of_a_stream(gateway_server: ServerFixture, model: str) -> None:
     fake = gateway_server.fakes[model]
-    fake.answer_with(say("One."))
+    fake.answer_with(text_part("One."))
     async with connect(gateway_server) as socket:
         events = await socket.ask_all("1?", model=model)
     kinds = [event["type"] for event in events]
@@ -59,14 +59,14 @@ async def test_a_response_has_the_events_of_a_stream(gateway_server: ServerFixtu
     assert [event["sequence_number"] for event in events] == list(range(len(events)))
     (item,) = events[-1]["response"]["output"]
     assert item["content"][0]["text"] == "One."
-    assert fake.refused == []
+    assert fake.refusals == []
 
 
 @pytest.mark.parametrize("path", ["/v1/responses", "/responses"])
 async def test_a_connection_continues_what_is_not_stored(gateway_server: ServerFixture, path: str) -> None:
     fake = gateway_server.fakes["anthropic"]
-    fake.answer_with(say("One."))
-    fake.answer_with(say("Two."))
+    fake.answer_with(text_part("One."))
+    fake.answer_with(text_part("Two."))
     async with connect(gateway_server, path) as socket:
         first = (await socket.ask("1?"))["response"]
         second = (await socket.ask("2?", previous_response_id=first["id"]))["response"]
@@ -76,14 +76,14 @@ async def test_a_connection_continues_what_is_not_stored(gateway_server: ServerF
         event = await socket.ask("3?", previous_response_id=second["id"])
         assert (event["type"], event["status"]) == ("error", 400)
         assert event["error"]["code"] == "previous_response_not_found"
-        fake.answer_with(say("Again."))
+        fake.answer_with(text_part("Again."))
         assert (await socket.ask("all of it"))["type"] == "response.completed"
 
 
 async def test_a_stored_response_is_continued_on_another_connection(gateway_server: ServerFixture) -> None:
     fake = gateway_server.fakes["anthropic"]
-    fake.answer_with(say("One."))
-    fake.answer_with(say("Two."))
+    fake.answer_with(text_part("One."))
+    fake.answer_with(text_part("Two."))
     async with connect(gateway_server) as socket:
         first = (await socket.ask("1?", store=True))["response"]
     async with connect(gateway_server) as socket:
@@ -94,7 +94,7 @@ async def test_a_stored_response_is_continued_on_another_connection(gateway_serv
 
 async def test_a_failed_continuation_removes_what_it_continues(gateway_server: ServerFixture) -> None:
     fake = gateway_server.fakes["anthropic"]
-    fake.answer_with(say("One."))
+    fake.answer_with(text_part("One."))
     fake.fail(500, "broken")
     async with connect(gateway_server) as socket:
         first = (await socket.ask("1?"))["response"]
@@ -106,7 +106,7 @@ async def test_a_failed_continuation_removes_what_it_continues(gateway_server: S
 
 async def test_a_prepared_response_calls_no_model_and_is_continued(gateway_server: ServerFixture) -> None:
     fake = gateway_server.fakes["anthropic"]
-    fake.answer_with(say("One."))
+    fake.answer_with(text_part("One."))
     async with connect(gateway_server) as socket:
         prepared = (await socket.ask("Context.", generate=False))["response"]
         assert (prepared["status"], prepared["output"], fake.bodies) == ("completed", [], [])
@@ -118,7 +118,7 @@ async def test_a_prepared_response_calls_no_model_and_is_continued(gateway_serve
 async def test_a_message_that_is_no_request_is_an_error_and_the_connection_goes_on(
     gateway_server: ServerFixture,
 ) -> None:
-    gateway_server.fakes["anthropic"].answer_with(say("One."))
+    gateway_server.fakes["anthropic"].answer_with(text_part("One."))
     async with connect(gateway_server) as socket:
         for text in ("{", "[]", '{"type":"other"}'):
             event = await socket.send(text)
@@ -135,7 +135,7 @@ async def test_a_handshake_needs_a_key_and_a_path(tmp_path: Path) -> None:
             with pytest.raises(aiohttp.WSServerHandshakeError) as caught:
                 await server.client.ws_connect(path, headers=headers)
             assert caught.value.status == status
-        server.fakes["anthropic"].answer_with(say("One."))
+        server.fakes["anthropic"].answer_with(text_part("One."))
         async with connect(server, headers=key) as socket:
             assert (await socket.ask("1?"))["type"] == "response.completed"
 

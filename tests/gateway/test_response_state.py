@@ -10,10 +10,10 @@ import pytest
 
 from dragoman.gateway.endpoints import ENDPOINTS
 from dragoman.gateway.gateway import Gateway
+from tests.fake_providers import call_part, text_part
 from tests.gateway.sdk_clients import KEY
 from tests.import_proxy import LazyModule
 from tests.server.conftest import ServerFixture, run_test_server
-from tests.strict import call, say
 
 openai: Any = LazyModule("openai")
 UPSTREAMS = ["anthropic", "gemini", "openai_responses"]
@@ -33,9 +33,9 @@ def test_every_operation_of_the_table_is_handled(gateway_server: ServerFixture) 
 @pytest.mark.parametrize("model", UPSTREAMS)
 async def test_a_response_is_continued_on_any_provider(gateway_server: ServerFixture, model: str) -> None:
     fake = gateway_server.fakes[model]
-    fake.answer_with(call("read_file", {"path": "README.md"}))
-    fake.answer_with(say("It is Foo."))
-    fake.answer_with(say("Yes, Foo."))
+    fake.answer_with(call_part("read_file", {"path": "README.md"}))
+    fake.answer_with(text_part("It is Foo."))
+    fake.answer_with(text_part("Yes, Foo."))
 
     def converse() -> list[Any]:
         with sdk(gateway_server) as client:
@@ -57,7 +57,7 @@ async def test_a_response_is_continued_on_any_provider(gateway_server: ServerFix
     assert retrieved.output_text == "Yes, Foo."
     assert retrieved.previous_response_id == second.id
     assert [item.content[0].text for item in items.data] == ["Sure?"]
-    assert fake.refused == []
+    assert fake.refusals == []
     sent = str(fake.bodies[-1])
     assert all(words in sent for words in ("What is it?", "README.md", "# Foo", "It is Foo.", "Sure?"))
     (session,) = await gateway_server.store.list_sessions()
@@ -67,8 +67,8 @@ async def test_a_response_is_continued_on_any_provider(gateway_server: ServerFix
 @pytest.mark.parametrize("model", ["anthropic", "openai_responses"])
 async def test_a_conversation_collects_its_items(gateway_server: ServerFixture, model: str) -> None:
     fake = gateway_server.fakes[model]
-    fake.answer_with(say("First."))
-    fake.answer_with(say("Second."))
+    fake.answer_with(text_part("First."))
+    fake.answer_with(text_part("Second."))
 
     def converse() -> list[str]:
         with sdk(gateway_server) as client:

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from dragoman.gateway.endpoints import ENDPOINTS, GatewayEndpoint
+from tests.fake_providers import text_part
 from tests.server.conftest import ServerFixture, run_test_server
-from tests.strict import say
 
 OBJECTS = [one for one in ENDPOINTS if "{id}" in one.path]  # found, so that a new endpoint is covered
 ITEMS = [{"type": "message", "role": "user", "content": "Mine."}]
@@ -31,7 +31,7 @@ async def make_callers(server: ServerFixture) -> tuple[dict[str, str], list[dict
 
 async def create_objects(server: ServerFixture, owner: dict[str, str]) -> dict[str, str]:
     """A response and a conversation of the owner: their ids, by the first part of their path."""
-    server.fakes["anthropic"].answer_with(say("Yes."))
+    server.fakes["anthropic"].answer_with(text_part("Yes."))
     _, response = await send(server, owner, "POST", "/v1/responses", {"model": "anthropic", "input": "Mine."})
     _, conversation = await send(server, owner, "POST", "/v1/conversations", {"items": ITEMS})
     return {"responses": response["id"], "conversations": conversation["id"]}

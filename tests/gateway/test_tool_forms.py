@@ -8,9 +8,9 @@ import msgspec
 import pytest
 
 from dragoman.gateway.tool_forms import join_name
+from tests.fake_providers import call_part, text_part
 from tests.gateway.sdk_clients import CLIENTS
 from tests.server.conftest import ServerFixture
-from tests.strict import call, say
 
 PATCH = '*** Begin Patch\n*** Add File: a\n+é "x"\n*** End Patch'
 MEMBER = {
@@ -53,20 +53,20 @@ async def test_namespaces_and_texts_reach_every_provider(
     gateway_server: ServerFixture, model: str, stream: bool
 ) -> None:
     fake = gateway_server.fakes[model]
-    fake.answer_with(call("workers__spawn", {"n": 2}), call("apply_patch", {"input": PATCH}))
+    fake.answer_with(call_part("workers__spawn", {"n": 2}), call_part("apply_patch", {"input": PATCH}))
     question = {"type": "message", "role": "user", "content": "hi"}
     spawn, patch = await respond(gateway_server, model, [question], stream=stream)
     assert (spawn["type"], spawn["namespace"], spawn["name"]) == ("function_call", "workers", "spawn")
     assert msgspec.json.decode(spawn["arguments"]) == {"n": 2}
     assert (patch["type"], patch["name"], patch["input"]) == ("custom_tool_call", "apply_patch", PATCH)
-    fake.answer_with(say("Done."))
+    fake.answer_with(text_part("Done."))
     results = [
         {"type": "function_call_output", "call_id": spawn["call_id"], "output": "ok"},
         {"type": "custom_tool_call_output", "call_id": patch["call_id"], "output": "patched"},
     ]
     (answer,) = await respond(gateway_server, model, [question, spawn, patch, *results], stream=stream)
     assert answer["content"][0]["text"] == "Done."
-    assert fake.refused == []
+    assert fake.refusals == []
     sent = str(fake.bodies[1])
     assert sent.count("workers__spawn") >= 2  # the definition and the call
     assert "patched" in sent

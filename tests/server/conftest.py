@@ -5,7 +5,7 @@
     async def test_…(postgres_chat_server)   as chat_server, on PostgreSQL
 
 Each has ``base_url``, ``store``, ``agent``, ``doors``, ``fakes`` (strict providers by the name of their dialect, the
-first of which answers by default: ``chat_server.fake.say("…")``) and ``client``, a session of aiohttp.
+first of which answers by default: ``chat_server.fake.reply("…")``) and ``client``, a session of aiohttp.
 ``serving(folder, …)`` is the same as a context manager, for tests that start and stop servers themselves.
 """
 
@@ -27,10 +27,10 @@ from dragoman.server.server import ChatServer, bind_socket, open_app_state, run_
 from dragoman.server.state import AppState
 from dragoman.store import Store
 from dragoman.turn import Agent, AgentConfig
+from tests.fake_providers import StrictProvider, strict_provider
 from tests.servers import uvicorn_sleep
 from tests.store.conftest import pytest_pyfunc_call, runner
 from tests.store.schema_pool import schema_pool
-from tests.strict import StrictProvider, strict_provider
 from tests.turn.fake_agent import settings_for
 
 __all__ = ["ServerFixture", "pytest_pyfunc_call", "run_test_server", "runner"]

@@ -21,10 +21,10 @@ from dragoman.server import MountableApp
 from dragoman.server.config import ServerConfig, base_path
 from dragoman.server.server import bind_socket
 from tests.attachments.samples import png
+from tests.fake_providers import strict_provider
 from tests.server.conftest import run_test_server
 from tests.server.runs.conftest import parse_events, run_input
 from tests.servers.fixtures import free_ports
-from tests.strict import strict_provider
 from tests.turn.fake_agent import settings_for
 
 AT = "/tools/dragoman"
@@ -61,7 +61,7 @@ def mount_in_fastapi(chat: MountableApp) -> Any:
 @contextlib.asynccontextmanager
 async def make_chat(folder: Path, **options: Any) -> AsyncIterator[MountableApp]:
     async with strict_provider("anthropic") as fake:
-        fake.say("Yes.")
+        fake.reply("Yes.")
         settings = settings_for(folder, {"anthropic": fake}, "anthropic")
         yield dragoman.server.app(folder / "chats.db", settings=settings, **options)
 
@@ -71,7 +71,7 @@ async def run_behind_proxy(folder: Path, prefix: str) -> AsyncIterator[str]:
     """A server that knows its path from its base URL; what a proxy passes on begins with the prefix."""
     (port,) = free_ports(1)
     async with run_test_server(folder, port=port, base_url=f"http://127.0.0.1:{port}{AT}") as server:
-        server.fake.say("Yes.")
+        server.fake.reply("Yes.")
         yield f"http://127.0.0.1:{port}{prefix}"
 
 

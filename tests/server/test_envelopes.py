@@ -34,7 +34,7 @@ async def converse(server: ServerFixture, messages: list[dict[str, Any]], **fiel
 async def test_a_conversation_in_either_shape_is_answered_with_envelopes(
     chat_server: ServerFixture, question: dict[str, Any]
 ) -> None:
-    chat_server.fake.say("It is.")
+    chat_server.fake.reply("It is.")
     found = await converse(chat_server, [question])
     assert [(one["type"], one["role"], one["content"]) for one in found["messages"]] == [
         ("text", "user", "Is it raining?"),
@@ -50,9 +50,9 @@ async def test_a_conversation_in_either_shape_is_answered_with_envelopes(
 
 
 async def test_a_conversation_goes_on_with_what_was_returned(chat_server: ServerFixture) -> None:
-    chat_server.fake.say("It is.")
+    chat_server.fake.reply("It is.")
     first = await converse(chat_server, [ROW], session_id="talk")
-    chat_server.fake.say("Tomorrow, too.")
+    chat_server.fake.reply("Tomorrow, too.")
     follow_up = {"role": "user", "content": "And tomorrow?"}
     second = await converse(chat_server, [*first["messages"], follow_up], session_id="talk")
     assert [one["content"] for one in second["messages"]] == [
@@ -81,11 +81,11 @@ async def test_tools_of_the_client_are_called_by_envelopes(chat_server: ServerFi
         "content": "Rain",
         "metadata": {"type": "tool_result", "tool_name": "weather", "success": True},
     }
-    chat_server.fake.say("It rains in Bern.")
+    chat_server.fake.reply("It rains in Bern.")
     second = await converse(chat_server, [*first["messages"], result], session_id="talk", tools=[WEATHER])
     assert (second["final_content"], second["completed"]) == ("It rains in Bern.", True)
     assert [one["type"] for one in second["messages"]] == ["text", "tool_call", "tool_result", "text"]
-    assert chat_server.fake.refused == []
+    assert chat_server.fake.refusals == []
 
 
 async def test_a_client_sets_no_identity_usage_or_time(chat_server: ServerFixture) -> None:
@@ -95,7 +95,7 @@ async def test_a_client_sets_no_identity_usage_or_time(chat_server: ServerFixtur
         "created_at": "1999-01-01 00:00:00",
         "metadata": {"dragoman": {"metadata": {"usage": usage, "user_id": "bob", "model": "m"}}, "user_id": "bob"},
     }
-    chat_server.fake.say("It is.")
+    chat_server.fake.reply("It is.")
     found = await converse(chat_server, [forged])
     question = (await chat_server.store.read(found["session_id"]))[0].message
     assert (question.metadata.user_id, question.metadata.usage, question.metadata.model) == ("local", None, None)
@@ -138,17 +138,17 @@ async def test_an_earlier_conversation_needs_the_scope_of_imports(keyed_server: 
     answer = keyed_server.client.post(URL, json={"messages": history}, headers=chat_key)
     assert await read_error_code(answer, 403) == "role_not_allowed"
     import_key = await keyed_server.make_key("ann", ("chat", "history:write"))
-    keyed_server.fake.say("Tomorrow, too.")
+    keyed_server.fake.reply("Tomorrow, too.")
     found = await converse(keyed_server, history, headers=import_key)
     assert [one["content"] for one in found["messages"]][1:3] == ["It is.", "And tomorrow?"]
 
 
 async def test_a_thread_of_another_user_is_not_there(keyed_server: ServerFixture) -> None:
     ann, bob = await keyed_server.make_key("ann", ("chat",)), await keyed_server.make_key("bob", ("chat",))
-    keyed_server.fake.say("It is.")
+    keyed_server.fake.reply("It is.")
     await converse(keyed_server, [ROW], session_id="talk", headers=ann)
     assert await read_error_code(keyed_server.client.get(f"{URL}/talk", headers=bob), 404) == "not_found"
-    keyed_server.fake.say("For Bob.")
+    keyed_server.fake.reply("For Bob.")
     found = await converse(keyed_server, [ROW], session_id="talk", headers=bob)  # a thread of his own
     assert len(found["messages"]) == 2
     anns = await read_json(keyed_server.client.get(f"{URL}/talk", headers=ann))

@@ -221,7 +221,7 @@ async def test_recent_summaries_of_agents_and_models(server: ServerFixture) -> N
 
 async def test_letter_linked_to_its_turn_becomes_a_routing_sample(server: ServerFixture) -> None:
     session = await server.store.create_session(user_id="ada", team_id="ops")
-    server.fake.say("done")
+    server.fake.reply("done")
     await server.agent.run(session.id, "Write the report")
     made = await read_json(post(server, result_of(session.id, 0.9)), 201)
     assert made["warnings"] == []
@@ -237,10 +237,10 @@ async def test_letter_scores_decide_the_model_of_similar_turns(tmp_path: Path) -
         for number in range(6):
             for name, score in (("anthropic", 0.95), ("openai_chat", 0.2)):
                 session = await server.store.create_session(user_id="local")
-                server.fakes[name].say("Voilà")
+                server.fakes[name].reply("Voilà")
                 await server.agent.run(session.id, f"@{name} translate letter {number} into French")
                 await read_json(post(server, result_of(session.id, score)), 201)
-        server.fakes["anthropic"].say("Voilà")
+        server.fakes["anthropic"].reply("Voilà")
         session = await server.store.create_session(user_id="local")
         async with Agent(
             server.store, settings=server.agent.services.settings
@@ -267,7 +267,7 @@ def result_of(session_id: str, score: float) -> bytes:
 
 async def test_letter_with_a_foreign_session_is_no_sample(server: ServerFixture) -> None:
     session = await server.store.create_session(user_id="grace", team_id="ops")
-    server.fake.say("done")
+    server.fake.reply("done")
     await server.agent.run(session.id, "Write the report")
     made = await read_json(post(server, result_of(session.id, 1)), 201)
     assert made["warnings"][0].endswith("[unknown_session]")
@@ -280,7 +280,7 @@ async def test_letter_with_a_foreign_session_is_no_sample(server: ServerFixture)
 
 async def test_evaluator_cannot_set_the_model_of_a_turn(server: ServerFixture) -> None:
     session = await server.store.create_session(user_id="ada", team_id="ops")
-    server.fake.say("done")
+    server.fake.reply("done")
     await server.agent.run(session.id, "Write the report")
     fields = {"task_id": "T-9", "score": 1, "session_id": session.id, "model": "another:model"}
     made = await read_json(post(server, fields), 201)

@@ -437,7 +437,7 @@ async def test_mail_requires_scope_and_key(server: ServerFixture) -> None:
 
 async def test_letter_response_contains_session_calls_spend_and_evaluations(server: ServerFixture, ops: Caller) -> None:
     session = await server.store.create_session(user_id="ada", team_id="ops", title="The report")
-    server.fake.say("The report is written.")
+    server.fake.reply("The report is written.")
     await server.agent.run(session.id, "Write the report")
     letter = result(score=0.9, session_id=session.id, message_id="m1")
     await read_json(ops.post("", letter), 201)

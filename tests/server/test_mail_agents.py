@@ -53,7 +53,7 @@ def store_url(request: pytest.FixtureRequest) -> str | None:
 async def test_a_letter_starts_a_run_and_its_answer_is_a_letter(tmp_path: Path, store_url: str | None) -> None:
     async with mail_server(tmp_path, store=store_url) as server:
         mail = server.state.mail
-        server.fake.say("Deploy it on Friday.")
+        server.fake.reply("Deploy it on Friday.")
         await mail.send(result("TASK-7", message_id="L1", trace_id="trace-1", output="When do we deploy?"))
         delivery = await next_delivery(mail, "CA")
         answer, stored = delivery.letter, delivery.leased.letter
@@ -79,7 +79,7 @@ async def test_letters_of_a_task_share_a_thread(tmp_path: Path) -> None:
     async with mail_server(tmp_path) as server:
         mail = server.state.mail
         for number in range(3):
-            server.fake.say(f"Answer {number}")
+            server.fake.reply(f"Answer {number}")
             await mail.send(result("TASK-7", message_id=f"L{number}", output=f"Question {number}"))
             letter = await next_letter(mail, "CA")
             assert isinstance(letter, TaskResultLetter)
@@ -94,7 +94,7 @@ async def test_a_question_of_the_model_is_a_request_for_input_and_its_answer_res
         mail = server.state.mail
         inputs = [{"id": "day", "prompt": "Which day?", "type": "choice", "choices": ["Monday", "Friday"]}]
         server.fake.call("ask_user", {"question": "When?", "inputs": inputs})
-        server.fake.say("Friday it is.")
+        server.fake.reply("Friday it is.")
         await mail.send(result("TASK-7", message_id="L1", output="Plan the deployment."))
         async with mail.mailbox("CA") as mailbox:
             delivery = await anext(aiter(mailbox))
@@ -120,7 +120,7 @@ async def test_a_call_that_needs_approval_asks_a_person(tmp_path: Path, approved
     async with mail_server(tmp_path, **options) as server:
         mail = server.state.mail
         server.fake.call("write_file", {"path": "note.txt", "content": "Hello"})
-        server.fake.say("Done.")
+        server.fake.reply("Done.")
         await mail.send(result("TASK-7", message_id="L1", output="Write a note."))
         async with mail.mailbox(HUMAN) as mailbox:
             delivery = await anext(aiter(mailbox))
@@ -136,7 +136,7 @@ async def test_a_call_that_needs_approval_asks_a_person(tmp_path: Path, approved
 
 async def test_without_the_option_a_letter_uses_no_tools(tmp_path: Path) -> None:
     async with mail_server(tmp_path, tool=("ask_user",), workspace=str(tmp_path)) as server:
-        server.fake.say("No tools here.")
+        server.fake.reply("No tools here.")
         await server.state.mail.send(result("TASK-7", output="Hello"))
         await next_letter(server.state.mail, "CA")
         assert "tools" not in server.fake.bodies[-1]
@@ -147,7 +147,7 @@ async def test_a_model_sends_a_letter_and_its_answer_continues_the_thread(tmp_pa
     async with mail_server(tmp_path, **options) as server:
         mail = server.state.mail
         server.fake.call("send_letter", {"recipient_id": "QA", "task_id": "TASK-7", "text": "Is it tested?"})
-        server.fake.say("I asked QA.")
+        server.fake.reply("I asked QA.")
         await mail.send(result("TASK-7", message_id="L1", output="Is it ready?"))
         approval = await next_delivery(mail, HUMAN)
         await mail.answer(approval, {"approved": True})
@@ -155,7 +155,7 @@ async def test_a_model_sends_a_letter_and_its_answer_continues_the_thread(tmp_pa
         assert isinstance(question.letter, TaskResultLetter)
         assert (question.letter.sender_id, question.letter.payload.result.output) == ("ARCH", "Is it tested?")
         assert isinstance(await next_letter(mail, "CA"), TaskResultLetter)
-        server.fake.say("It is ready.")
+        server.fake.reply("It is ready.")
         reply = result("TASK-7", sender_id="QA", output="Yes.", context={"in_reply_to": question.letter_id})
         await mail.send(reply)
         (session,) = await server.store.list_sessions()
@@ -176,12 +176,12 @@ async def test_a_request_for_input_is_answered_with_its_inputs(tmp_path: Path) -
         request = needs_input_letter(
             sender_id="CA", recipient_id="ARCH", task_id="TASK-7", timestamp=WHEN, requested_inputs=wanted
         )
-        server.fake.say('Here: {"region": "eu", "count": 3}')
+        server.fake.reply('Here: {"region": "eu", "count": 3}')
         await mail.send(request)
         answer = await next_letter(mail, "CA")
         assert isinstance(answer, TaskResultLetter)
         assert answer.payload.result.inputs == {"region": "eu", "count": 3}
-        server.fake.say("I do not know.")
+        server.fake.reply("I do not know.")
         await mail.send(request.replace(task_id="TASK-8"))
         refusal = await next_letter(mail, "CA")
         assert isinstance(refusal, ErrorLetter)
@@ -199,7 +199,7 @@ async def test_a_failed_run_is_an_error_letter(tmp_path: Path) -> None:
 async def test_agents_that_answer_each_other_stop(tmp_path: Path) -> None:
     async with mail_server(tmp_path, mail_agent=("ARCH", "CA")) as server:
         mail = server.state.mail
-        server.fake.say("Hello")
+        server.fake.reply("Hello")
         await mail.send(result("TASK-7", message_id="L1", output="Hello"))
         while {status.state for status in await mail.letters()} != {"done"} or len(await mail.letters()) < 2:
             await asyncio.sleep(0.01)
@@ -215,7 +215,7 @@ async def test_a_letter_is_answered_once_although_it_is_delivered_again(tmp_path
     async with mail_server(tmp_path, mail_agent=()) as server:
         mail = server.state.mail
         await mail.send(result("TASK-7", message_id="L1", output="Hello"))
-        server.fake.say("Once.")
+        server.fake.reply("Once.")
         worker = AgentWorker(server.state, MailAgent("ARCH"))
         send, failures = Exchange._send, itertools.count()
 
@@ -244,7 +244,7 @@ async def test_the_mail_of_another_team_is_not_answered(tmp_path: Path) -> None:
         red = server.state.mail.for_team(team_id="red", user_id="ann")
         blue = server.state.mail.for_team(team_id="blue", user_id="bob")
         await red.send(result("TASK-7", output="Hello"))
-        server.fake.say("Blue.")
+        server.fake.reply("Blue.")
         await blue.send(result("TASK-7", output="Hello"))
         assert isinstance(await next_letter(blue, "CA"), TaskResultLetter)
         (session,) = await server.store.list_sessions()

@@ -204,7 +204,7 @@ async def test_a_thread_tells_what_it_cost_by_model_and_by_answer(tmp_path: Path
 
 
 async def test_a_receipt_has_a_line_for_each_bucket_where_the_prices_are_known(chat_server: ServerFixture) -> None:
-    chat_server.fake.say("hello")
+    chat_server.fake.reply("hello")
     await post_run(chat_server, run_input("hi", threadId="t", runId="r"))
     found = await read_json(chat_server.client.get(f"{API}/threads/t/cost"))
     (one,) = found["receipts"]
@@ -214,7 +214,7 @@ async def test_a_receipt_has_a_line_for_each_bucket_where_the_prices_are_known(c
     prices = {"input_per_mtok_usd": "3", "output_per_mtok_usd": "15"}
     table = {"pricing_version": "by-hand", "models": {"fake-anthropic:model": prices}}
     chat_server.agent.services.price_table = prices_from_mapping(table)
-    chat_server.fake.say("hello again")
+    chat_server.fake.reply("hello again")
     await post_run(chat_server, run_input("hi again", threadId="t", runId="r2"))
     found = await read_json(chat_server.client.get(f"{API}/threads/t/cost"))
     one = found["receipts"][1]
@@ -223,7 +223,7 @@ async def test_a_receipt_has_a_line_for_each_bucket_where_the_prices_are_known(c
 
 
 async def test_an_unpriced_answer_is_told_as_one_wherever_its_cost_is(chat_server: ServerFixture) -> None:
-    chat_server.fake.say("hello")
+    chat_server.fake.reply("hello")
     events = await post_run(chat_server, run_input("hi", threadId="t", runId="r"))
     ended = next(event for event in events if event["type"] == "RUN_FINISHED")
     summary = str(ended)

@@ -62,7 +62,7 @@ def test_a_worker_that_is_begun_again_goes_on_where_the_last_one_was() -> None:
 
 
 async def test_runs_and_requests_are_counted(chat_server: ServerFixture) -> None:
-    chat_server.fake.say("Yes.")
+    chat_server.fake.reply("Yes.")
     await post_run(chat_server, run_input("Hello"))
     chat_server.fake.fail(500)
     await post_run(chat_server, run_input("Hello"))

@@ -15,10 +15,10 @@ import pytest
 from dragoman.errors import SettingsError
 from dragoman.settings import load, private_paths
 from dragoman.settings.provider_file import provider_file, read_provider_file
+from tests.fake_providers import StrictProvider, strict_provider
 from tests.server.conftest import ServerFixture
 from tests.server.runs.conftest import post_run, run_input, user
 from tests.server.test_threads import API, read_json
-from tests.strict import StrictProvider, strict_provider
 
 ADMIN = "/api/v1/admin/providers"
 KEY = "sk-a-key-that-works-1234"
@@ -61,7 +61,7 @@ async def test_a_provider_is_tested_and_answers_without_a_restart(chat_server: S
         (model,) = (model for model in models if model["provider"] == "my-llm")
         assert (model["id"], model["isConfigured"], model["contextTokens"]) == ("my-llm:llama", True, 131072)
 
-        fake.say("I am new here.")
+        fake.reply("I am new here.")
         given = run_input(user("Hello", "m1"), forwardedProps={"model": "my-llm:llama"})
         assert "I am new here." in str(await post_run(chat_server, given))
         assert fake.received[-1].headers["authorization"] == f"Bearer {KEY}"

@@ -142,7 +142,7 @@ async def test_the_examples_of_a_message_with_a_picture_as_they_are(tmp_path: Pa
         assert signed["url"].startswith(ours)
 
         given = json.loads(json.dumps(REQUEST).replace(f"{THEIR_URL}xxx", signed["url"]))
-        server.fake.say("Ein Bild.")
+        server.fake.reply("Ein Bild.")
         await post_events(server, given, u)
         assert base64.b64encode(jpeg()).decode() in json.dumps(server.fake.bodies[0])
 
@@ -229,7 +229,7 @@ async def test_the_flow_from_an_upload_to_a_picture_in_a_page(opening: Opening) 
         given = run_input(
             user([{"type": "text", "text": WORDS}, part], "msg-1"), threadId="thread-123", runId="run-456"
         )
-        server.fake.say("A cat.")
+        server.fake.reply("A cat.")
         events = await post_run(server, given)
         assert event_types(events)[0] == "RUN_STARTED"
         assert event_types(events)[-1] == "RUN_FINISHED"
@@ -270,11 +270,11 @@ async def test_several_files_of_one_message_reach_the_model(tmp_path: Path, dial
             await upload_file(server, TEXT, "text/plain", "notes.txt"),
         ]
         parts = [{"type": "binary", "mimeType": one["mime_type"], "url": one["url"]} for one in files]
-        server.fake.say("Two pictures and a text.")
+        server.fake.reply("Two pictures and a text.")
         given = run_input(user([{"type": "text", "text": "Compare"}, *parts]), threadId="thread-123", runId="run-456")
         await post_run(server, given)
         sent = json.dumps(server.fake.bodies[0], ensure_ascii=False)
-        assert server.fake.refused == []
+        assert server.fake.refusals == []
         for data in (png(), jpeg()):
             assert base64.b64encode(data).decode() in sent
         assert "帮我看看这张图\\nand a second line" in sent
@@ -310,7 +310,7 @@ async def test_a_run_with_a_tool_tells_its_stages(tmp_path: Path) -> None:
 
     async with run_test_server(tmp_path, agent_options={"tools": [calendar_create_event]}) as server:
         server.fake.call("calendar_create_event", {"title": "tea"})
-        server.fake.say("It is in the calendar.")
+        server.fake.reply("It is in the calendar.")
         await post_run(server, run_input("Tea at five", threadId="t", runId="run_1"))
         rows = (await read_json(server.client.get(f"{API}/history?threadId=t")))["messages"]
         assert [row["role"] for row in rows] == ["user", "assistant", "tool", "assistant"]

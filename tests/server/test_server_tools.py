@@ -47,12 +47,12 @@ async def test_read_tools_never_show_the_servers_own_files(tmp_path: Path) -> No
         assert {"chats.db", "chats.db-lock", "my-keys.json"} <= set(private)
         for path in private:
             server.fake.call("read_file", {"path": path})
-            server.fake.say("No.")
+            server.fake.reply("No.")
             told = await post_run(server, run_input("Read it."))
             (came,) = [event for event in told if event["type"] == "TOOL_CALL_RESULT"]
             assert "private file of Dragoman" in json.dumps(came["content"]), path
         server.fake.call("list_files", {"recursive": True})
-        server.fake.say("There.")
+        server.fake.reply("There.")
         told = await post_run(server, run_input("List them."))
         (came,) = [event for event in told if event["type"] == "TOOL_CALL_RESULT"]
         assert came["content"] == "notes.txt"
@@ -111,18 +111,18 @@ def test_a_command_cannot_read_the_environment_of_the_server_in_proc(hide: str, 
 async def test_a_key_without_the_scope_runs_no_tool_of_the_server(keyed_server: ServerFixture) -> None:
     keyed_server.agent.tools = ToolRegistry([drop])
     plain, able = await keyed_server.make_key("ann"), await keyed_server.make_key("ann", scopes=("chat", "tools"))
-    keyed_server.fake.say("Hello.")
+    keyed_server.fake.reply("Hello.")
     await post_run(keyed_server, run_input("Hi"), **plain)
     assert offered_tools(keyed_server) == []
     keyed_server.fake.call("drop", {"name": "production"})  # it was not offered, and is asked for all the same
-    keyed_server.fake.say("Well.")
+    keyed_server.fake.reply("Well.")
     told = await post_run(keyed_server, run_input("Drop it."), **plain)
     assert "is gone" not in json.dumps(told)
     keyed_server.fake.call("weather", {})
     told = await post_run(keyed_server, run_input("How warm?", tools=[CLIENT_TOOL]), **plain)
     assert offered_tools(keyed_server) == ["weather"]
     assert told[-1]["outcome"]["pendingToolCallIds"]
-    keyed_server.fake.say("Hello.")
+    keyed_server.fake.reply("Hello.")
     await post_run(keyed_server, run_input("Hi"), **able)
     assert offered_tools(keyed_server) == ["drop"]
 
@@ -136,7 +136,7 @@ async def test_a_key_without_the_scope_cannot_approve_a_call(keyed_server: Serve
     decided = {"interruptId": interrupt["id"], "status": "resolved", "payload": {"approved": True}}
     resumed = run_input(threadId="t", resume=[decided])
     assert await post_error(keyed_server, resumed, **plain) == (403, "missing_scope")
-    keyed_server.fake.say("Done.")
+    keyed_server.fake.reply("Done.")
     told = await post_run(keyed_server, resumed, **able)
     assert "production is gone" in json.dumps(told)
 

@@ -26,7 +26,7 @@ async def test_settings_apply_to_every_turn_of_a_thread(tmp_path: Any) -> None:
     async with run_test_server(tmp_path, agent_options={"tools": [look, shout], "system_prompt": "Be kind."}) as server:
         settings = {"systemPrompt": "Answer in French.", "temperature": 0.25, "disabledTools": ["shout"]}
         first = run_input(user("Hello", "m1"), threadId="t", forwardedProps={"settings": settings})
-        server.fake.say("Bonjour.")
+        server.fake.reply("Bonjour.")
         await post_run(server, first)
         body = server.fake.bodies[-1]
         assert "Be kind.\n\nAnswer in French." in str(body["system"]).replace("\\n", "\n")
@@ -40,7 +40,7 @@ async def test_settings_apply_to_every_turn_of_a_thread(tmp_path: Any) -> None:
         changed = {"settings": {"effort": "low"}, "images": "placeholder"}
         after = await read_json(server.client.put(f"{API}/threads/t/settings", json=changed))
         assert (after["settings"], after["images"]) == ({"effort": "low"}, "placeholder")
-        server.fake.say("Hello.")
+        server.fake.reply("Hello.")
         await post_run(server, run_input(user("Again", "m2"), threadId="t", runId="r2"))
         body = server.fake.bodies[-1]
         assert "French" not in str(body)
@@ -52,7 +52,7 @@ async def test_settings_apply_to_every_turn_of_a_thread(tmp_path: Any) -> None:
 
 
 async def test_a_thread_has_its_own_routing_policy(chat_server: ServerFixture) -> None:
-    chat_server.fake.say("Hello.")
+    chat_server.fake.reply("Hello.")
     await post_run(chat_server, run_input(user("Hello", "m1"), threadId="t"))
     where = f"{API}/threads/t/settings"
     policy = "schema_version: 1\nglobal_default: anthropic:claude-sonnet-5-5\n"
@@ -72,7 +72,7 @@ async def test_a_person_has_defaults_that_nobody_else_sees(keyed_server: ServerF
         "settings"
     ]
     assert (await read_json(keyed_server.client.get(f"{API}/settings", headers=bob)))["settings"] == {}
-    keyed_server.fake.say("Brief.")
+    keyed_server.fake.reply("Brief.")
     await post_run(keyed_server, run_input(user("Hi", "m1"), forwardedProps={"settings": "default"}), **ann)
     assert "Be brief." in str(keyed_server.fake.bodies[-1]["system"])
     await keyed_server.store.erase_user("ann")
@@ -88,13 +88,13 @@ async def test_values_that_are_none_are_rejected(chat_server: ServerFixture) -> 
 
 
 async def test_the_context_names_what_will_be_left_out(chat_server: ServerFixture) -> None:
-    chat_server.fake.say("Hello.")
+    chat_server.fake.reply("Hello.")
     await post_run(chat_server, run_input(user("Hello", "m1"), threadId="t"))
     whole = await read_json(chat_server.client.get(f"{API}/threads/t/context"))
     assert (whole["omittedMessages"], whole["firstSeq"], whole["toolTokens"]) == (0, None, 0)
     assert 0 < whole["messageTokens"] < 50
     for number in range(2, 8):
-        chat_server.fake.say("word " * 300)
+        chat_server.fake.reply("word " * 300)
         asked = run_input(user("word " * 300, f"m{number}"), threadId="t", runId=f"r{number}")
         await post_run(chat_server, asked)
     small = await read_json(chat_server.client.get(f"{API}/threads/t/context?model=my:tiny"), 422)
@@ -110,13 +110,13 @@ async def test_a_thread_longer_than_the_window_is_continued_and_the_run_says_wha
     rows = '[models."fake-anthropic:small"]\naliases = ["small"]\nmax_context_tokens = 2000\n'
     async with run_test_server(tmp_path, rows=rows) as server:
         for number in range(6):
-            server.fake.say("word " * 300)
+            server.fake.reply("word " * 300)
             await post_run(server, run_input(user("word " * 300, f"m{number}"), threadId="t", runId=f"r{number}"))
         preview = await read_json(server.client.get(f"{API}/threads/t/preflight?model=small"))
         assert (preview["is_possible"], preview["fits"], preview["omitted_messages"]) == (True, False, 10)
         used = await read_json(server.client.get(f"{API}/threads/t/context?model=small"))
         assert used["omittedMessages"] == 10
-        server.fake.say("Short.")
+        server.fake.reply("Short.")
         asked = run_input(user("And?", "m7"), threadId="t", runId="r7", forwardedProps={"model": "small"})
         events = await post_run(server, asked)
         (step,) = [event for event in events if event["type"] == "STEP_STARTED"]

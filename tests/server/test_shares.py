@@ -196,7 +196,7 @@ async def test_an_export_of_one_message_a_line_is_named_so(chat_server: ServerFi
 
 async def test_a_model_writes_the_title(chat_server: ServerFixture) -> None:
     thread = await make_conversation(chat_server)
-    chat_server.fake.say('"Colour of the sky."\n\nI hope this helps!')
+    chat_server.fake.reply('"Colour of the sky."\n\nI hope this helps!')
     titled = await read_json(chat_server.client.post(f"{API}/threads/{thread}/title"))
     assert titled["title"] == "Colour of the sky"
 
@@ -206,7 +206,7 @@ async def test_the_call_for_a_title_is_counted_like_any_other(chat_server: Serve
     before = await read_json(chat_server.client.get(f"{API}/cost"))
     seen: list[Event] = []
     chat_server.agent.bus.subscribe("test", seen.append, event_types=["llm.call_started", "llm.call_completed"])
-    chat_server.fake.say("A title")
+    chat_server.fake.reply("A title")
     await read_json(chat_server.client.post(f"{API}/threads/{thread}/title"))
     await chat_server.agent.bus.drain()
     after = await read_json(chat_server.client.get(f"{API}/cost"))

@@ -46,7 +46,7 @@ async def run_blocking_server(folder: Path, grace_s: float) -> AsyncIterator[tup
     waiting = BlockingTool()
     async with run_test_server(folder, grace_s=grace_s, agent_options={"tools": [waiting.tool]}) as server:
         server.fake.call("wait")
-        server.fake.say("I have waited.")
+        server.fake.reply("I have waited.")
         yield server, waiting
 
 

@@ -261,7 +261,7 @@ async def _create_data(server: ServerFixture, headers: dict[str, str], name: str
     file = await read_json(server.client.post(f"{API}/attachments", data=form, headers=headers))
     part = {"type": "binary", "mimeType": "image/png", "url": file["url"]}
     said = user([{"type": "text", "text": f"{words} is mine"}, part], f"{name}-message")
-    server.fake.say(f"{words}, indeed")
+    server.fake.reply(f"{words}, indeed")
     given = run_input(said, threadId=f"{name}-thread", runId=f"{name}-run")
     await post_run(server, given, **headers)
     where = f"{API}/threads/{name}-thread"

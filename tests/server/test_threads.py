@@ -168,14 +168,14 @@ async def test_a_picture_is_described_for_a_model_that_cannot_see_it(chat_server
     picture = ImageBlock(ImageSource("base64", base64.b64encode(png()).decode()), "image/png")
     seen = Message("", "", Role.USER, (TextBlock("look"), picture), MessageMetadata(), from_micros(SOME_DAY))
     name = await make_thread(chat_server, seen)
-    chat_server.fake.say("a red square")
+    chat_server.fake.reply("a red square")
     asked = {"model": "blind-anthropic", "policy": "describe"}
     changed = await read_json(chat_server.client.patch(f"{API}/threads/{name}", json=asked))
     assert changed["model"] == "fake-anthropic:blind"
-    chat_server.fake.say("Red.")
+    chat_server.fake.reply("Red.")
     await chat_server.agent.run(name, "Which colour?")
     assert "a red square" in str(chat_server.fake.bodies[-1])
-    assert chat_server.fake.refused == []
+    assert chat_server.fake.refusals == []
 
 
 async def test_a_fork_shares_what_came_before(server: ServerFixture) -> None:

@@ -20,7 +20,7 @@ async def ask(server: ServerFixture, text: str, thread: str = "t1", run: str = "
 
 
 async def test_an_answer_has_its_route_its_receipt_and_the_events_of_its_turn(chat_server: ServerFixture) -> None:
-    chat_server.fake.say("Hello.")
+    chat_server.fake.reply("Hello.")
     answer = await ask(chat_server, "hi")
     await chat_server.agent.bus.drain()
     why = await read_json(chat_server.client.get(f"{API}/threads/t1/messages/{answer}/why"))
@@ -34,9 +34,9 @@ async def test_an_answer_has_its_route_its_receipt_and_the_events_of_its_turn(ch
 
 
 async def test_the_rebuilt_request_is_the_one_that_the_provider_received(chat_server: ServerFixture) -> None:
-    chat_server.fake.say("One.")
+    chat_server.fake.reply("One.")
     await ask(chat_server, "first")
-    chat_server.fake.say("Two.")
+    chat_server.fake.reply("Two.")
     answer = await ask(chat_server, "second", run="r2")
     wire = await read_json(chat_server.client.get(f"{API}/threads/t1/messages/{answer}/wire"))
     assert wire["provider"]["dialect"] == "anthropic"
@@ -47,7 +47,7 @@ async def test_the_rebuilt_request_is_the_one_that_the_provider_received(chat_se
 
 
 async def test_secrets_in_a_wire_are_redacted_and_media_shortened(chat_server: ServerFixture) -> None:
-    chat_server.fake.say("Noted.")
+    chat_server.fake.reply("Noted.")
     answer = await ask(chat_server, f"my key is {SECRET} and " + "x" * 30_000)
     text = json.dumps(await read_json(chat_server.client.get(f"{API}/threads/t1/messages/{answer}/wire")))
     assert SECRET not in text
@@ -55,7 +55,7 @@ async def test_secrets_in_a_wire_are_redacted_and_media_shortened(chat_server: S
 
 
 async def test_a_question_has_no_call(chat_server: ServerFixture) -> None:
-    chat_server.fake.say("Hello.")
+    chat_server.fake.reply("Hello.")
     await ask(chat_server, "hi")
     page = await read_json(chat_server.client.get(f"{API}/threads/t1/messages?limit=2"))
     question = page["messages"][0]["message"]["id"]
@@ -66,7 +66,7 @@ async def test_a_question_has_no_call(chat_server: ServerFixture) -> None:
 
 async def test_an_answer_of_the_gateway_shows_both_sides_of_its_translation(tmp_path: Path) -> None:
     async with run_test_server(tmp_path) as server:
-        server.fake.say("Through the gateway.")
+        server.fake.reply("Through the gateway.")
         body = {"model": "fake-anthropic:model", "messages": [{"role": "user", "content": "hi"}], "n": 1}
         async with server.client.post("/v1/chat/completions", json=body) as answered:
             assert answered.status == 200, await answered.text()
@@ -87,7 +87,7 @@ async def test_a_long_call_of_the_gateway_is_shown_whole(tmp_path: Path) -> None
     roles = ("user", "assistant", "user")
     messages = [{"role": role, "content": "1 2 3 4 " * 38_000} for role in roles]
     async with run_test_server(tmp_path) as server:
-        server.fake.say("Read.")
+        server.fake.reply("Read.")
         async with server.client.post(
             "/v1/messages", json={"model": "fake-anthropic:model", "max_tokens": 9, "messages": messages}
         ) as answered:
@@ -106,7 +106,7 @@ async def test_the_system_prompt_of_the_server_is_hidden_from_its_users(tmp_path
     options = {"system_prompt": "The word is xyzzy."}
     async with run_test_server(tmp_path, require_keys=True, agent_options=options) as server:
         headers = await server.make_key("ann")
-        server.fake.say("Hello.")
+        server.fake.reply("Hello.")
         await post_run(server, run_input(user("hi"), threadId="t1", runId="r1"), **headers)
         page = await read_json(server.client.get(f"{API}/threads/t1/messages", headers=headers))
         place = f"{API}/threads/t1/messages/{page['messages'][-1]['message']['id']}/wire"

@@ -27,7 +27,7 @@ from dragoman.message import (
     ToolResultBlock,
     ToolUseBlock,
 )
-from tests.strict import say, think
+from tests.fake_providers import text_part, thinking_part
 from tests.transcript_defects.valid_transcripts import PICTURE, PNG, Numbers, calls_in, said, spoken
 
 WORDS: Final = base64.b64encode(b"no picture at all").decode()
@@ -414,7 +414,7 @@ def signature_of_another_provider(scene: list[Message], numbers: Numbers) -> Bro
     index = at(calling, ThinkingBlock)
     own = calling.metadata.provider
     other = next(name for name in ("anthropic", "gemini") if name != own)
-    borrowed = spoken(numbers, other, think("Borrowed."), say("x")).content[0]
+    borrowed = spoken(numbers, other, thinking_part("Borrowed."), text_part("x")).content[0]
     lost = frozenset({calling.content[index].text})
     return Broken([asked, with_block(calling, index, borrowed), *rest], (), lost)
 

@@ -17,7 +17,7 @@ from dragoman.ids import ToolIds
 from dragoman.message import ImageBlock, Message, Role, TextBlock, ToolResultBlock, ToolUseBlock
 from dragoman.repair import RepairResult, repair
 from dragoman.rules import RULES
-from tests.strict import fakes
+from tests.fake_providers import fakes
 from tests.transcript_defects import defects
 from tests.transcript_defects.defects import DEFECTS, NAMES, Found
 from tests.transcript_defects.valid_transcripts import (

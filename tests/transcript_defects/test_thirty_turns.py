@@ -23,8 +23,8 @@ from dragoman.exchange import Options
 from dragoman.handoff import plan_swap
 from dragoman.ids import ToolIds
 from dragoman.message import Message, Role, RoutingDecisionRecord, RoutingMode, TextBlock, ToolUseBlock, Usage
-from tests.strict import Part, StrictProvider, call, say, strict_provider, think
-from tests.strict.test_fakes import ask
+from tests.fake_providers import Part, StrictProvider, call_part, strict_provider, text_part, thinking_part
+from tests.fake_providers.test_fakes import ask
 from tests.transcript_defects.valid_transcripts import (
     PICTURE,
     SESSION,
@@ -60,14 +60,14 @@ class Talk:
             for block in calls_in(self.history[-1]):
                 more = (PICTURE,) if self.chance.random() < 0.2 else ()
                 self.history.append(answered(self.numbers, block, f"result {self.numbers.count}", *more))
-        await self.round(dialect, *self.thinking(), say(f"Answer {count}."))
+        await self.round(dialect, *self.thinking(), text_part(f"Answer {count}."))
 
     def thinking(self) -> list[Part]:
-        return [think(f"Thought {self.numbers.count}.")] if self.chance.random() < 0.7 else []
+        return [thinking_part(f"Thought {self.numbers.count}.")] if self.chance.random() < 0.7 else []
 
     def calling(self) -> list[Part]:
-        calls = [call("read_file", {"path": f"{self.numbers.count}"}), call("list_files", {"deep": True})]
-        words = [say("I look.")] if self.chance.random() < 0.5 else []
+        calls = [call_part("read_file", {"path": f"{self.numbers.count}"}), call_part("list_files", {"deep": True})]
+        words = [text_part("I look.")] if self.chance.random() < 0.5 else []
         return [*self.thinking(), *words, *calls[: self.chance.choice((1, 2))]]
 
     async def round(self, dialect: str, *parts: Part) -> None:
@@ -150,7 +150,7 @@ async def conversation(stack: AsyncExitStack, seed: int) -> Talk:
 async def test_thirty_turns_with_changing_providers_are_refused_by_none(seed: int) -> None:
     async with AsyncExitStack() as stack:
         talk = await conversation(stack, seed)
-        assert [fake.refused for fake in talk.fakes.values()] == [[]] * len(talk.fakes)
+        assert [fake.refusals for fake in talk.fakes.values()] == [[]] * len(talk.fakes)
         assert check(talk.history) == ()
         assert {block.type for message in talk.history for block in message.content} >= {
             "text", "image", "thinking", "tool_use", "tool_result",
@@ -160,7 +160,7 @@ async def test_thirty_turns_with_changing_providers_are_refused_by_none(seed: in
         talk.history.append(said(talk.numbers, Role.USER, TextBlock("And now?")))
         for name, fake in talk.fakes.items():
             status, data = await ask(fake, talk.wire(name))
-            assert (status, fake.refused) == (200, []), data
+            assert (status, fake.refusals) == (200, []), data
 
 
 @pytest.mark.parametrize("dialect", dialects.callable_names())
@@ -171,10 +171,16 @@ async def test_whoever_speaks_again_gets_back_what_it_said_byte_for_byte(dialect
         fakes = {name: await stack.enter_async_context(strict_provider(name)) for name in dialects.callable_names()}
         talk = Talk(fakes, random.Random(dialect))
         talk.history.append(said(talk.numbers, Role.USER, TextBlock("Look."), PICTURE))
-        await talk.round(dialect, think("Hm."), say("I look."), call("read_file", {"path": "a"}), call("list_files"))
+        await talk.round(
+            dialect,
+            thinking_part("Hm."),
+            text_part("I look."),
+            call_part("read_file", {"path": "a"}),
+            call_part("list_files"),
+        )
         for block in calls_in(talk.history[-1]):
             talk.history.append(answered(talk.numbers, block, "found"))
-        await talk.round(dialect, think("So."), say("It is Foo."))
+        await talk.round(dialect, thinking_part("So."), text_part("It is Foo."))
         talk.history.append(said(talk.numbers, Role.USER, TextBlock("Go on.")))
         at_home = talk.wire(dialect)
         given = marks(at_home)

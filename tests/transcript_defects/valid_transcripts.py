@@ -33,7 +33,7 @@ from dragoman.message import (
     Usage,
 )
 from dragoman.toolschema import ToolSchemas
-from tests.strict import Issued, Part, call, fakes, say, think
+from tests.fake_providers import IssuedSignatures, Part, call_part, fakes, text_part, thinking_part
 
 SESSION: Final = "sess_01KE0000000000000000000000"
 NOON: Final = datetime(2026, 1, 1, 12, tzinfo=UTC)
@@ -58,7 +58,7 @@ TOOLS: Final = (
 PROBLEMS: Final = ToolSchemas(TOOLS).problems
 PNG: Final = base64.b64encode(b"\x89PNG\r\n\x1a\n" + bytes(range(32))).decode()
 PICTURE: Final = ImageBlock(ImageSource("base64", PNG), "image/png")
-ISSUED: Final = {name: Issued(name) for name in SPEAKERS}  # what each fake gave away while these were made
+ISSUED: Final = {name: IssuedSignatures(name) for name in SPEAKERS}  # what each fake gave away while these were made
 
 
 def adapter(dialect: str, ids: ToolIds | None = None) -> Adapter:
@@ -102,8 +102,10 @@ def spoken(numbers: Numbers, speaker: str, *parts: Part) -> Message:
         routing=RoutingDecisionRecord(RoutingMode.MANUAL, speaking.model.id, "it was asked for"),
         usage=Usage(input_tokens=11, output_tokens=7, cost_usd=Decimal(0), pricing_version="v", latency_ms=1),
     )
-    ISSUED[speaker].answers = numbers.count  # its ids depend on the place in the session, not on what was made before
-    answer = fakes()[speaker].whole(list(parts), speaking.model.name, ISSUED[speaker])
+    ISSUED[
+        speaker
+    ].reply_count = numbers.count  # its ids depend on the place in the session, not on what was made before
+    answer = fakes()[speaker].write_reply(list(parts), speaking.model.name, ISSUED[speaker])
     return speaking.from_wire_response(answer, context)
 
 
@@ -114,10 +116,10 @@ def scene(numbers: Numbers, speaker: str) -> list[Message]:
     calling = spoken(
         numbers,
         speaker,
-        think(f"I have to look for {about}."),
-        say(f"I look for {about}."),
-        call("read_file", {"path": about}),
-        call("list_files", {"deep": True}),
+        thinking_part(f"I have to look for {about}."),
+        text_part(f"I look for {about}."),
+        call_part("read_file", {"path": about}),
+        call_part("list_files", {"deep": True}),
     )
     first, second = calls_in(calling)
     return [
@@ -125,7 +127,7 @@ def scene(numbers: Numbers, speaker: str) -> list[Message]:
         calling,
         answered(numbers, first, f"text of {about}"),
         answered(numbers, second, f"files of {about}", PICTURE),
-        spoken(numbers, speaker, say(f"It is {about}.")),
+        spoken(numbers, speaker, text_part(f"It is {about}.")),
     ]
 
 

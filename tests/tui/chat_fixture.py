@@ -1,7 +1,7 @@
 """A driver of the terminal chat: the app without a terminal, its agent, and strict fakes of providers.
 
 async with open_chat(tmp_path, "anthropic") as chat:
-    chat.fakes["anthropic"].say("Yes.")
+    chat.fakes["anthropic"].reply("Yes.")
     await chat.submit("Is it?")
     await chat.wait_for_text("Yes.")
 """
@@ -21,7 +21,7 @@ from dragoman.message import Message
 from dragoman.store import Session, Store
 from dragoman.tui import ChatApp
 from dragoman.tui.input_line import InputLine
-from tests.strict import StrictProvider
+from tests.fake_providers import StrictProvider
 from tests.turn.fake_agent import FakeAgent, open_fake_agent
 
 PATIENCE_S = 60.0

@@ -16,13 +16,13 @@ from dragoman.tui import ChatApp
 from dragoman.tui.app import BUSY, MAX_MESSAGES
 from dragoman.tui.input_line import image_paths
 from dragoman.tui.widgets import MessageView, text_of
-from tests.strict import call, say, think
+from tests.fake_providers import call_part, text_part, thinking_part
 from tests.tui.chat_fixture import PIXEL, open_chat
 
 
 async def test_message_is_answered_shown_and_stored(tmp_path: Path) -> None:
     async with open_chat(tmp_path, "anthropic") as chat:
-        chat.fakes["anthropic"].say("It is **three**.\n\n```python\n1 + 2\n```")
+        chat.fakes["anthropic"].reply("It is **three**.\n\n```python\n1 + 2\n```")
         await chat.submit("What is 1 + 2?")
         await chat.wait_for_text("You", "What is 1 + 2?", "fake-anthropic:model", "It is three.", "1 + 2", "tokens")
         await chat.wait_until_idle()
@@ -35,7 +35,7 @@ async def test_message_is_answered_shown_and_stored(tmp_path: Path) -> None:
 @pytest.mark.parametrize("size", [(80, 24), (40, 12), (200, 60)])
 async def test_layout_fits_terminals_of_any_size(size: tuple[int, int], tmp_path: Path) -> None:
     async with open_chat(tmp_path, "anthropic", size=size) as chat:
-        chat.fakes["anthropic"].say("first\n\n" + "word " * 3000 + "\n\nthe end")
+        chat.fakes["anthropic"].reply("first\n\n" + "word " * 3000 + "\n\nthe end")
         await chat.submit("Tell me a lot")
         await chat.wait_until_idle()
         await chat.wait_for_text("the end", "tokens · unpriced")
@@ -52,7 +52,7 @@ async def test_layout_fits_terminals_of_any_size(size: tuple[int, int], tmp_path
 
 async def test_thinking_is_collapsed_and_expands_with_keyboard(tmp_path: Path) -> None:
     async with open_chat(tmp_path, "anthropic") as chat:
-        chat.fakes["anthropic"].answer_with(think("They want a sum."), say("Three."))
+        chat.fakes["anthropic"].answer_with(thinking_part("They want a sum."), text_part("Three."))
         await chat.submit("What is 1 + 2?")
         await chat.wait_until_idle()
         await chat.wait_for_text("thinking", "Three.")
@@ -72,7 +72,9 @@ async def test_user_message_is_shown_without_markup_rendering(tmp_path: Path) ->
 
 async def test_control_characters_of_model_are_escaped(tmp_path: Path) -> None:
     async with open_chat(tmp_path, "anthropic") as chat:
-        chat.fakes["anthropic"].answer_with(think("\x1b]0;gotcha\x07"), say("\x1b[2Jgone \u202eevil [red]x[/red]"))
+        chat.fakes["anthropic"].answer_with(
+            thinking_part("\x1b]0;gotcha\x07"), text_part("\x1b[2Jgone \u202eevil [red]x[/red]")
+        )
         await chat.submit("Hello")
         await chat.wait_until_idle()
         chat.app.query_one(Collapsible).collapsed = False
@@ -103,7 +105,7 @@ async def test_arrow_keys_recall_earlier_messages(tmp_path: Path) -> None:
 
 async def test_resumed_session_shows_its_messages_and_continues(tmp_path: Path) -> None:
     async with open_chat(tmp_path, "anthropic") as chat:
-        chat.fakes["anthropic"].say("The **first** answer.")
+        chat.fakes["anthropic"].reply("The **first** answer.")
         await chat.submit("The first question")
         await chat.wait_until_idle()
         resumed = ChatApp(chat.app.agent, chat.app.session)
@@ -144,7 +146,7 @@ async def test_escape_stops_answer_and_keeps_received_text(tmp_path: Path) -> No
         return "never"
 
     async with open_chat(tmp_path, "anthropic", tools=[wait]) as chat:
-        chat.fakes["anthropic"].answer_with(say("So far."), call("wait", {}))
+        chat.fakes["anthropic"].answer_with(text_part("So far."), call_part("wait", {}))
         await chat.submit("Wait for it")
         await started.wait()
         await chat.wait_for_text("So far.", "answering; Escape stops")
@@ -159,7 +161,7 @@ async def test_escape_stops_answer_and_keeps_received_text(tmp_path: Path) -> No
         await chat.submit("And now?")
         await chat.wait_until_idle()
         assert (await chat.read_messages())[-1].metadata.status is MessageStatus.COMPLETE
-        assert chat.fakes["anthropic"].refused == []
+        assert chat.fakes["anthropic"].refusals == []
 
 
 async def test_text_being_rendered_at_end_of_answer_is_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -194,7 +196,7 @@ async def test_quit_during_answer_keeps_received_text(tmp_path: Path) -> None:
         return "never"
 
     async with open_chat(tmp_path, "anthropic", tools=[wait]) as chat:
-        chat.fakes["anthropic"].answer_with(say("So far."), call("wait", {}))
+        chat.fakes["anthropic"].answer_with(text_part("So far."), call_part("wait", {}))
         await chat.submit("Wait for it")
         await started.wait()
         await chat.press("ctrl+q")
@@ -238,14 +240,14 @@ async def test_provider_error_is_shown_and_chat_continues(tmp_path: Path) -> Non
         await chat.submit("Hello?")
         await chat.wait_for_text("that key is not known here", "[unauthorized]")
         await chat.wait_until_idle()
-        chat.fakes["anthropic"].say("Hello again.")
+        chat.fakes["anthropic"].reply("Hello again.")
         await chat.submit("Hello!")
         await chat.wait_for_text("Hello again.")
 
 
 async def test_broken_stream_is_shown_as_error(tmp_path: Path) -> None:
     async with open_chat(tmp_path, "anthropic") as chat:
-        chat.fakes["anthropic"].cut(900, say("These words will never be finished. " * 20))
+        chat.fakes["anthropic"].cut(900, text_part("These words will never be finished. " * 20))
         await chat.submit("Hello?")
         await chat.wait_until_idle()
         await chat.wait_for_text("These words", "[stream_broken]", "· error")
@@ -282,7 +284,7 @@ async def test_image_is_sent_with_next_message(tmp_path: Path) -> None:
         question, _ = await chat.read_messages()
         assert [type(block) for block in question.content][1:] == [ImageBlock]
         assert chat.app.images == []
-        assert chat.fakes["anthropic"].refused == []
+        assert chat.fakes["anthropic"].refusals == []
 
 
 async def test_image_path_pasted_into_terminal_is_attached(tmp_path: Path) -> None:
@@ -330,7 +332,7 @@ async def test_unsupported_image_is_rejected_and_stays_attached(tmp_path: Path) 
 
 async def test_answer_is_rendered_as_markdown(tmp_path: Path) -> None:
     async with open_chat(tmp_path, "anthropic") as chat:
-        chat.fakes["anthropic"].say("# Title\n\n- one\n- two\n\n| a | b |\n|---|---|\n| 1 | 2 |\n")
+        chat.fakes["anthropic"].reply("# Title\n\n- one\n- two\n\n| a | b |\n|---|---|\n| 1 | 2 |\n")
         await chat.submit("Show me")
         await chat.wait_until_idle()
         (view,) = chat.app.query(Markdown)

@@ -48,7 +48,7 @@ async def read_results(chat: ChatDriver) -> list[ToolResultBlock]:
 async def test_write_tool_requires_approval(size: tuple[int, int], tmp_path: Path) -> None:
     async with open_chat(tmp_path, "anthropic", tools=[burn], size=size) as chat:
         chat.fakes["anthropic"].call("burn", {"what": "[bold]letters[/bold]"})
-        chat.fakes["anthropic"].say("Done.")
+        chat.fakes["anthropic"].reply("Done.")
         await chat.submit("Burn the letters")
         await chat.wait_for_dialog()
         await chat.wait_for_text(
@@ -79,7 +79,7 @@ async def test_enter_denies_by_default_to_prevent_accidental_approval(tmp_path: 
 async def test_escape_denies_and_turn_continues(tmp_path: Path) -> None:
     async with open_chat(tmp_path, "anthropic", tools=[burn]) as chat:
         chat.fakes["anthropic"].call("burn", {"what": "letters"})
-        chat.fakes["anthropic"].say("Then not.")
+        chat.fakes["anthropic"].reply("Then not.")
         await chat.submit("Burn the letters")
         await chat.wait_for_dialog()
         await chat.press("escape")
@@ -92,7 +92,7 @@ async def test_approval_applies_once_or_to_the_session(tmp_path: Path) -> None:
     async with open_chat(tmp_path, "anthropic", tools=[burn]) as chat:
         for keys in (("right", "enter"), ("right", "right", "enter"), ()):
             chat.fakes["anthropic"].call("burn", {"what": "letters"})
-            chat.fakes["anthropic"].say("Done.")
+            chat.fakes["anthropic"].reply("Done.")
             await chat.submit("Burn the letters")
             if keys:
                 await chat.wait_for_dialog()
@@ -102,10 +102,12 @@ async def test_approval_applies_once_or_to_the_session(tmp_path: Path) -> None:
 
 
 async def test_two_approvals_are_requested_in_sequence(tmp_path: Path) -> None:
-    from tests.strict import call
+    from tests.fake_providers import call_part
 
     async with open_chat(tmp_path, "anthropic", tools=[burn]) as chat:
-        chat.fakes["anthropic"].answer_with(call("burn", {"what": "letters"}), call("burn", {"what": "books"}))
+        chat.fakes["anthropic"].answer_with(
+            call_part("burn", {"what": "letters"}), call_part("burn", {"what": "books"})
+        )
         await chat.submit("Burn everything")
         await chat.wait_for_dialog()
         await chat.wait_for_text("letters")
@@ -124,7 +126,7 @@ async def test_approval_dialog_closes_after_timeout(tmp_path: Path) -> None:
         tool_session = chat.app.agent.services.tool_session(chat.app.agent.config, chat.app.session.id, None)
         tool_session.confirm_timeout_s = 1.0
         chat.fakes["anthropic"].call("burn", {"what": "letters"})
-        chat.fakes["anthropic"].say("Nobody was there.")
+        chat.fakes["anthropic"].reply("Nobody was there.")
         await chat.submit("Burn the letters")
         await chat.wait_for_text("Nobody was there.")
         await chat.wait_until_idle()
@@ -150,7 +152,7 @@ async def test_swap_is_confirmed_after_preflight(tmp_path: Path) -> None:
         await chat.submit("And you?")
         await chat.wait_until_idle()
         assert (await chat.read_messages())[-1].metadata.model == "fake-gemini:model"
-        assert chat.fakes["gemini"].refused == []
+        assert chat.fakes["gemini"].refusals == []
         await chat.submit("/model show")
         await chat.wait_for_text(
             "Chosen with /model: fake-gemini:model", "Last answer: fake-gemini:model", "Why: manual, session"
@@ -360,7 +362,7 @@ async def test_sessions_are_listed_with_titles_and_resumed(tmp_path: Path) -> No
 async def test_session_is_exported_to_file(kind: str, expected: str, tmp_path: Path) -> None:
     file = tmp_path / "a talk"
     async with open_chat(tmp_path, "anthropic") as chat:
-        chat.fakes["anthropic"].say("The answer.")
+        chat.fakes["anthropic"].reply("The answer.")
         await chat.submit("The question")
         await chat.wait_until_idle()
         await chat.submit(f"/export {kind} '{file}'")
@@ -374,7 +376,7 @@ async def test_failed_export_is_an_error_and_chat_continues(line: str, tmp_path:
     async with open_chat(tmp_path, "anthropic") as chat:
         await chat.submit(line)
         await chat.wait_until(lambda: "]" in chat.screen, "an error with its code")
-        chat.fakes["anthropic"].say("Still here.")
+        chat.fakes["anthropic"].reply("Still here.")
         await chat.submit("Hello?")
         await chat.wait_for_text("Still here.")
 
@@ -383,7 +385,7 @@ async def test_copy_puts_last_answer_on_clipboard(tmp_path: Path) -> None:
     async with open_chat(tmp_path, "anthropic") as chat:
         await chat.submit("/copy")
         await chat.wait_for_text("no answer to copy")
-        chat.fakes["anthropic"].say("Take *this*.")
+        chat.fakes["anthropic"].reply("Take *this*.")
         await chat.submit("Hello")
         await chat.wait_until_idle()
         await chat.submit("/copy")

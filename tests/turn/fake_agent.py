@@ -1,7 +1,7 @@
 """FakeAgent for turns: strict fake providers, settings that name them, and an agent that talks to them.
 
     async with open_fake_agent("anthropic", "gemini") as it:
-        it.fakes["anthropic"].say("…")
+        it.fakes["anthropic"].reply("…")
         it.agent(tools=[…]).run(it.session, "…", model="anthropic")
 
 A fake goes by the name of its dialect, as a provider and as the alias of its one model; ``blind-…`` is the same model
@@ -21,7 +21,7 @@ from dragoman.client import Retries
 from dragoman.settings import Settings
 from dragoman.store import Store, open_store
 from dragoman.turn import Agent, AgentConfig
-from tests.strict import StrictProvider, strict_provider
+from tests.fake_providers import StrictProvider, strict_provider
 
 DIALECTS = dialects.callable_names()
 _MODEL = """

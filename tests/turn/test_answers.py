@@ -26,7 +26,7 @@ from dragoman.settings import Settings
 from dragoman.turn import AgentConfig, TurnRequest
 from dragoman.turn.types import TurnFields
 from tests.conftest import WEIGHTS_VARIABLE
-from tests.strict import call, say
+from tests.fake_providers import call_part, text_part
 from tests.turn.fake_agent import DIALECTS, FakeAgent, open_fake_agent
 
 every_dialect = pytest.mark.parametrize("dialect", DIALECTS)
@@ -82,7 +82,7 @@ def weather(city: str) -> str:
 async def test_an_answer_has_its_text_its_usage_and_all_messages_of_its_turn(dialect: str, tmp_path: Path) -> None:
     async with open_fake_agent(tmp_path, dialect) as it:
         it.fakes[dialect].call("weather", {"city": "Bern"})
-        it.fakes[dialect].say("It rains.")
+        it.fakes[dialect].reply("It rains.")
         agent = await it.agent(tools=[weather])
         answer = await agent.ask("Does it rain in Bern?")
         assert (answer.text, str(answer), answer.parsed, answer.pending) == ("It rains.", "It rains.", None, ())
@@ -206,8 +206,8 @@ async def test_an_agent_opens_the_store_that_it_is_named(tmp_path: Path) -> None
 @every_dialect
 async def test_a_stream_yields_text_and_events_and_ends_with_the_answer(dialect: str, tmp_path: Path) -> None:
     async with open_fake_agent(tmp_path, dialect) as it:
-        it.fakes[dialect].say("It rains in Bern.")
-        it.fakes[dialect].say("It rains in Bern.")
+        it.fakes[dialect].reply("It rains in Bern.")
+        it.fakes[dialect].reply("It rains in Bern.")
         agent = await it.agent()
         stream = agent.stream("Does it rain?")
         assert "".join([text async for text in stream]) == "It rains in Bern."
@@ -219,7 +219,7 @@ async def test_a_stream_yields_text_and_events_and_ends_with_the_answer(dialect:
 
 async def test_a_stream_that_breaks_off_raises_after_its_text(tmp_path: Path) -> None:
     async with open_fake_agent(tmp_path, "anthropic") as it:
-        it.fakes["anthropic"].cut(900, say("It rains in Bern, and it rains in Basel, and everywhere else. " * 20))
+        it.fakes["anthropic"].cut(900, text_part("It rains in Bern, and it rains in Basel, and everywhere else. " * 20))
         texts: list[str] = []
         agent = await it.agent()
 
@@ -245,10 +245,10 @@ def test_the_keywords_of_a_turn_are_the_fields_of_its_request() -> None:
 async def test_an_answer_is_parsed(dialect: str, kind: str, tmp_path: Path) -> None:
     output, expected = OUTPUTS[kind]
     async with open_fake_agent(tmp_path, dialect) as it:
-        it.fakes[dialect].say(BERN)
+        it.fakes[dialect].reply(BERN)
         answer = await (await it.agent()).ask("A city?", output=output)
         assert (answer.parsed, answer.text) == (expected, BERN)
-        assert it.fakes[dialect].refused == []
+        assert it.fakes[dialect].refusals == []
         assert "population" in str(it.fakes[dialect].bodies[0])
 
 
@@ -260,24 +260,24 @@ async def test_a_model_without_structured_output_answers_with_a_tool(
     async with open_fake_agent(tmp_path, dialect) as it:
         fake = it.fakes[dialect]
         fake.call("weather", {"city": "Bern"})
-        fake.answer_with(say("Here it is:"), call("final_answer", {"name": "Bern", "population": 146000}))
+        fake.answer_with(text_part("Here it is:"), call_part("final_answer", {"name": "Bern", "population": 146000}))
         agent = await it.agent(tools=[weather], stream=streamed)
         answer = await agent.ask("A city?", output=City, model=f"blind-{dialect}")
         assert answer.parsed == City("Bern", 146000)
         assert [message.role for message in answer.messages] == ["assistant", "tool", "assistant"]
         assert (answer.message.tool_calls, answer.stop_reason) == ((), "end_turn")
-        assert fake.refused == []
-        fake.say("Thank you.")
+        assert fake.refusals == []
+        fake.reply("Thank you.")
         assert (await agent.ask("Thanks", session=answer.session_id)).text == "Thank you."
-        assert fake.refused == []
+        assert fake.refusals == []
 
 
 @pytest.mark.parametrize("model", ["openai_chat", "blind-openai_chat"])
 async def test_an_answer_that_does_not_fit_is_repaired_once(model: str, tmp_path: Path) -> None:
     async with open_fake_agent(tmp_path, "openai_chat") as it:
         fake = it.fakes["openai_chat"]
-        fake.say('{"name": "Bern"}')
-        fake.say(BERN)
+        fake.reply('{"name": "Bern"}')
+        fake.reply(BERN)
         answer = await (await it.agent()).ask("A city?", output=City, model=model)
         assert answer.parsed == City("Bern", 146000)
         assert answer.usage.output_tokens == sum(
@@ -293,7 +293,7 @@ async def test_an_answer_that_does_not_fit_is_repaired_once(model: str, tmp_path
 async def test_an_answer_that_never_fits_is_a_fault_that_keeps_the_text(tmp_path: Path) -> None:
     async with open_fake_agent(tmp_path, "openai_chat") as it:
         for text in ("Bern.", "Basel.", "Zug."):
-            it.fakes["openai_chat"].say(text)
+            it.fakes["openai_chat"].reply(text)
         agent = await it.agent()
         with pytest.raises(AnswerError, match="the answer is not JSON") as caught:
             await agent.ask("A city?", output=City)
@@ -307,8 +307,8 @@ async def test_an_answer_that_never_fits_is_a_fault_that_keeps_the_text(tmp_path
 
 async def test_a_validator_of_pydantic_counts_like_the_schema(tmp_path: Path) -> None:
     async with open_fake_agent(tmp_path, "openai_chat") as it:
-        it.fakes["openai_chat"].say('{"name": "bern", "population": 1}')
-        it.fakes["openai_chat"].say('{"name": "Bern", "population": 1}')
+        it.fakes["openai_chat"].reply('{"name": "bern", "population": 1}')
+        it.fakes["openai_chat"].reply('{"name": "Bern", "population": 1}')
         answer = await (await it.agent()).ask("A city?", output=CityModel)
         assert answer.parsed == CityModel(name="Bern", population=1)
         assert "capital letter" in str(it.fakes["openai_chat"].bodies[1]["messages"][-1])
@@ -326,7 +326,7 @@ async def test_a_validator_of_pydantic_counts_like_the_schema(tmp_path: Path) ->
 )
 async def test_an_output_may_be_any_type(output: Any, text: str, expected: Any, tmp_path: Path) -> None:
     async with open_fake_agent(tmp_path, "openai_chat") as it:
-        it.fakes["openai_chat"].say(text)
+        it.fakes["openai_chat"].reply(text)
         assert (await (await it.agent()).ask("?", output=output)).parsed == expected
 
 
@@ -348,7 +348,7 @@ async def test_an_agent_works_without_an_event_loop(tmp_path: Path) -> None:
     async with open_fake_agent(tmp_path, "anthropic") as it:
         it.fakes["anthropic"].call("weather", {"city": "Bern"})
         for text in ("It rains.", "It snows.", BERN):
-            it.fakes["anthropic"].say(text)
+            it.fakes["anthropic"].reply(text)
 
         def script() -> None:
             with blocking(it) as agent:
@@ -377,7 +377,7 @@ async def test_a_blocking_agent_works_where_a_loop_is_running(tmp_path: Path) ->
 
 async def test_leaving_a_blocking_stream_cancels_the_turn(tmp_path: Path) -> None:
     async with open_fake_agent(tmp_path, "anthropic") as it:
-        it.fakes["anthropic"].say("It rains in Bern. " * 200)
+        it.fakes["anthropic"].reply("It rains in Bern. " * 200)
 
         def script() -> None:
             with blocking(it) as agent:
@@ -399,7 +399,7 @@ async def test_a_blocking_call_from_the_loop_of_the_portal_is_refused(tmp_path: 
                 return inner.ask(f"The weather in {city}?").text
 
         it.fakes["anthropic"].call("nested", {"city": "Bern"})
-        it.fakes["anthropic"].say("Sorry.")
+        it.fakes["anthropic"].reply("Sorry.")
 
         def script() -> None:
             with Agent(settings=it.settings, tools=[nested]) as agent:
@@ -461,8 +461,8 @@ def _run(script: str) -> subprocess.CompletedProcess[str]:
 
 async def test_one_question_needs_no_agent_and_stores_nothing(tmp_path: Path) -> None:
     async with open_fake_agent(tmp_path, "anthropic") as it:
-        it.fakes["anthropic"].say("It rains.")
-        it.fakes["anthropic"].say(BERN)
+        it.fakes["anthropic"].reply("It rains.")
+        it.fakes["anthropic"].reply(BERN)
         assert (await dragoman.ask_async("Does it rain?", settings=it.settings)).text == "It rains."
         answer = await asyncio.to_thread(ask_for_a_city, it.settings)
         assert answer == City("Bern", 146000)
@@ -471,8 +471,8 @@ async def test_one_question_needs_no_agent_and_stores_nothing(tmp_path: Path) ->
 
 async def test_one_question_can_be_streamed(tmp_path: Path) -> None:
     async with open_fake_agent(tmp_path, "anthropic") as it:
-        it.fakes["anthropic"].say("It rains.")
-        it.fakes["anthropic"].say("It snows.")
+        it.fakes["anthropic"].reply("It rains.")
+        it.fakes["anthropic"].reply("It snows.")
         texts = [text async for text in dragoman.stream_async("Does it rain?", settings=it.settings)]
         assert "".join(texts) == "It rains."
         texts = await asyncio.to_thread(lambda: list(dragoman.stream("And now?", settings=it.settings)))

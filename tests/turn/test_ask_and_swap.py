@@ -20,8 +20,8 @@ from dragoman.store import open_store
 from dragoman.tui.widgets import text_of
 from tests import cli_runner
 from tests.conftest import WEIGHTS_VARIABLE
+from tests.fake_providers import StrictProvider, strict_provider
 from tests.servers.faulty_server import SILENCE, FaultyServer, encode_chunk, make_head
-from tests.strict import StrictProvider, strict_provider
 from tests.tui.chat_fixture import PIXEL
 from tests.turn.fake_agent import settings_for
 
@@ -108,7 +108,7 @@ async def home(folder: Path, *names: str) -> AsyncIterator[Home]:
 
 async def test_the_answer_and_nothing_else_is_printed(tmp_path: Path) -> None:
     async with home(tmp_path, "anthropic") as it:
-        it.fakes["anthropic"].say("Three, **of course**.")
+        it.fakes["anthropic"].reply("Three, **of course**.")
         done = await it.run("ask", "What is 1 + 2?")
         assert done == Done(0, "Three, **of course**.\n", "")
         ((question, answer),) = await it.kept()
@@ -137,7 +137,7 @@ async def test_without_a_question_nothing_is_asked_and_nothing_is_stored(tmp_pat
 
 async def test_continue_goes_on_with_the_last_conversation(tmp_path: Path) -> None:
     async with home(tmp_path, "anthropic") as it:
-        it.fakes["anthropic"].say("An interpreter.")
+        it.fakes["anthropic"].reply("An interpreter.")
         await it.run("ask", "What is a dragoman?")
         done = await it.run("ask", "--continue", "And in one word?", "--verbose")
         assert done.code == 0
@@ -160,7 +160,7 @@ async def test_a_session_can_be_named(tmp_path: Path) -> None:
 
 async def test_json_is_one_document_with_everything_that_was_said(tmp_path: Path) -> None:
     async with home(tmp_path, "anthropic") as it:
-        it.fakes["anthropic"].say("Three.", thinking="A sum.")
+        it.fakes["anthropic"].reply("Three.", thinking="A sum.")
         document = (await it.run("ask", "--json", "What is 1 + 2?")).document
         assert document["text"] == "Three."
         assert (document["model"], document["stop_reason"]) == ("fake-anthropic:model", "end_turn")
@@ -199,7 +199,7 @@ async def test_a_schema_goes_to_the_model(tmp_path: Path) -> None:
     (tmp_path / "schema.json").write_text(json.dumps({**schema, "additionalProperties": False}))
     (tmp_path / "broken.json").write_bytes(b'{"type": "\xff"}')
     async with home(tmp_path, "openai_chat") as it:
-        it.fakes["openai_chat"].say('{"sum": 3}')
+        it.fakes["openai_chat"].reply('{"sum": 3}')
         done = await it.run("ask", "--schema", "schema.json", "What is 1 + 2?", "--system", "Be brief.")
         assert (done.code, json.loads(done.out)) == (0, {"sum": 3})
         body = it.fakes["openai_chat"].bodies[0]
@@ -220,8 +220,8 @@ async def test_an_answer_that_does_not_fit_the_schema_is_kept_and_is_exit_code_1
     schema = {"type": "object", "properties": {"sum": {"type": "integer"}}, "required": ["sum"]}
     (tmp_path / "schema.json").write_text(json.dumps(schema))
     async with home(tmp_path, "openai_chat") as it:
-        it.fakes["openai_chat"].say(answer)
-        it.fakes["openai_chat"].say(answer)  # the model may correct it once
+        it.fakes["openai_chat"].reply(answer)
+        it.fakes["openai_chat"].reply(answer)  # the model may correct it once
         done = await it.run("ask", "--schema", "schema.json", "What is 1 + 2?", "--json")
         assert done.code == 1
         assert done.document["fault"]["code"] == "output_invalid"
@@ -236,8 +236,8 @@ async def test_an_answer_that_is_corrected_is_printed_once(tmp_path: Path) -> No
     schema = {"type": "object", "properties": {"sum": {"type": "integer"}}, "required": ["sum"]}
     (tmp_path / "schema.json").write_text(json.dumps(schema))
     async with home(tmp_path, "openai_chat") as it:
-        it.fakes["openai_chat"].say("Three.")
-        it.fakes["openai_chat"].say('{"sum": 3}')
+        it.fakes["openai_chat"].reply("Three.")
+        it.fakes["openai_chat"].reply('{"sum": 3}')
         done = await it.run("ask", "--schema", "schema.json", "What is 1 + 2?")
         assert (done.code, done.out) == (0, '{"sum": 3}\n')
 
@@ -247,8 +247,8 @@ async def test_a_model_may_delegate_to_the_tiers_of_a_policy(tmp_path: Path) -> 
     (tmp_path / "policy.yaml").write_text(json.dumps({"schema_version": 1, "tiers": tiers}))
     async with home(tmp_path, "anthropic", "openai_chat") as it:
         it.fakes["anthropic"].call("delegate", {"tier": "fast", "task": "Add 1 and 2."})
-        it.fakes["openai_chat"].say("3")
-        it.fakes["anthropic"].say("It is 3.")
+        it.fakes["openai_chat"].reply("3")
+        it.fakes["anthropic"].reply("It is 3.")
         done = await it.run("ask", "--delegate", "--summarize", "--policy", "policy.yaml", "What is 1 + 2?")
         assert (done.code, done.out) == (0, "It is 3.\n")
         assert "Add 1 and 2." in str(it.fakes["openai_chat"].bodies)
@@ -333,7 +333,7 @@ async def test_a_tool_that_changes_nothing_runs_and_others_need_a_yes(tmp_path: 
         fake = it.fakes["anthropic"]
         fake.call("read_file", {"path": "notes.txt"})
         fake.call("write_file", write)
-        fake.say("I could not.")
+        fake.reply("I could not.")
         tools = ("--tool", "read_file", "--tool", "write_file")
         done = await it.run("ask", "Copy it", *tools)
         assert (done.code, done.out) == (0, "I could not.\n")
@@ -342,12 +342,12 @@ async def test_a_tool_that_changes_nothing_runs_and_others_need_a_yes(tmp_path: 
         assert not (tmp_path / "new.txt").exists()
         assert "aubergine" in json.dumps(fake.bodies[1])
         fake.call("write_file", write)
-        fake.say("Done.")
+        fake.reply("Done.")
         done = await it.run("ask", "Copy it", "--yes", *tools)
         assert (done.code, done.out) == (0, "Done.\n")
         assert "write_file" in done.err
         assert (tmp_path / "new.txt").read_text() == "hello"
-        assert fake.refused == []
+        assert fake.refusals == []
 
 
 async def test_a_provider_that_fails_is_exit_code_1_and_its_words_are_told(tmp_path: Path) -> None:
@@ -403,7 +403,7 @@ async def test_the_local_model_answers_without_a_key(tmp_path: Path) -> None:
 
 async def test_a_swap_can_be_looked_at_made_and_taken_back(tmp_path: Path) -> None:
     async with home(tmp_path, "anthropic", "gemini") as it:
-        it.fakes["anthropic"].say("An interpreter.", thinking="Hm.")
+        it.fakes["anthropic"].reply("An interpreter.", thinking="Hm.")
         await it.run("ask", "What is a dragoman?")
         looked = await it.run("swap", "last", "gemini", "--dry-run")
         assert looked.code == 0
@@ -414,12 +414,12 @@ async def test_a_swap_can_be_looked_at_made_and_taken_back(tmp_path: Path) -> No
         assert (document["is_possible"], document["is_done"], document["model"]) == (True, True, "fake-gemini:model")
         await it.run("ask", "-c", "Who are you?")
         assert len(it.fakes["gemini"].received) == 1
-        assert it.fakes["gemini"].refused == []
+        assert it.fakes["gemini"].refusals == []
         back = await it.run("swap", "last", "-")
         assert "the routing chooses the model" in back.out
         await it.run("ask", "-c", "And now?")
         assert len(it.fakes["anthropic"].received) == 2
-        assert it.fakes["anthropic"].refused == []
+        assert it.fakes["anthropic"].refusals == []
 
 
 async def test_a_swap_to_a_model_that_cannot_see_is_refused_with_the_reasons(tmp_path: Path) -> None:
@@ -443,8 +443,8 @@ async def test_a_swap_to_a_model_that_cannot_see_is_refused_with_the_reasons(tmp
 async def test_a_model_that_cannot_see_goes_on_with_words_for_a_picture(policy: str, told: str, tmp_path: Path) -> None:
     (tmp_path / "picture.png").write_bytes(PIXEL)
     async with home(tmp_path, "anthropic", "gemini") as it:
-        it.fakes["anthropic"].say("A pixel.")
-        it.fakes["anthropic"].say("a red pixel")
+        it.fakes["anthropic"].reply("A pixel.")
+        it.fakes["anthropic"].reply("a red pixel")
         await it.run("ask", "What is this?", "--image", "picture.png")
         looked = await it.run("swap", "last", "blind-gemini", "--policy", policy, "--dry-run")
         assert (looked.code, len(it.fakes["anthropic"].received)) == (0, 1)
@@ -459,7 +459,7 @@ async def test_a_model_that_cannot_see_goes_on_with_words_for_a_picture(policy: 
         await it.run("swap", "last", "anthropic")
         await it.run("ask", "-c", "Look again")
         assert told not in str(it.fakes["anthropic"].bodies[-1])
-        assert it.fakes["gemini"].refused == it.fakes["anthropic"].refused == []
+        assert it.fakes["gemini"].refusals == it.fakes["anthropic"].refusals == []
 
 
 @pytest.mark.parametrize(

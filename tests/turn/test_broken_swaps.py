@@ -20,7 +20,7 @@ from dragoman.message import ImageBlock, ImageSource, MessageStatus, TextBlock
 from dragoman.store import open_store
 from dragoman.tools import tool
 from dragoman.turn import Agent
-from tests.strict import StrictProvider, call, say, strict_provider, think
+from tests.fake_providers import StrictProvider, call_part, strict_provider, text_part, thinking_part
 from tests.turn.fake_agent import DIALECTS, make_agent, open_fake_agent, settings_for
 from tests.turn.test_swaps import PICTURE, PIXEL
 
@@ -87,12 +87,16 @@ async def ask_in_vain(agent: Agent, fake: StrictProvider, session: str, name: st
         case 0:
             fake.fail(500, "overloaded")
         case 1:
-            fake.cut(700, think(f"broken thought {number}"), say("This is not said to its end. " * 40))
+            fake.cut(700, thinking_part(f"broken thought {number}"), text_part("This is not said to its end. " * 40))
         case _:
-            fake.cut(900, think(f"broken thought {number}"), call("look_up", {"word": "w" * 400, "more": "m" * 400}))
+            fake.cut(
+                900,
+                thinking_part(f"broken thought {number}"),
+                call_part("look_up", {"word": "w" * 400, "more": "m" * 400}),
+            )
     ended = await agent.run(session, f"broken question {number}", model=name)
     assert ended.fault is not None
-    fake.forget()
+    fake.clear_script()
 
 
 async def test_thirty_turns_with_broken_answers_in_between_are_refused_by_none(tmp_path: Path) -> None:
@@ -108,18 +112,18 @@ async def test_thirty_turns_with_broken_answers_in_between_are_refused_by_none(t
             fake = fakes[name]
             if number % 2:
                 await ask_in_vain(agent, fake, session, name, number)
-            fake.answer_with(think(f"thought {number}"), call("look_up", {"word": f"a{number}"}))
-            fake.answer_with(think(f"again {number}"), say(f"answer {number}"))
+            fake.answer_with(thinking_part(f"thought {number}"), call_part("look_up", {"word": f"a{number}"}))
+            fake.answer_with(thinking_part(f"again {number}"), text_part(f"answer {number}"))
             content = [TextBlock(f"question {number}"), *([PICTURE] if number % 3 == 0 else [])]
             ended = await agent.run(session, content, model=name)
-            assert ended.fault is None, (number, name, ended.fault, fake.refused)
-        assert {name: fake.refused for name, fake in fakes.items()} == {name: [] for name in fakes}
+            assert ended.fault is None, (number, name, ended.fault, fake.refusals)
+        assert {name: fake.refusals for name, fake in fakes.items()} == {name: [] for name in fakes}
         failed = [row async for row in store.history(session) if row.message.metadata.status is MessageStatus.ERROR]
         assert len(failed) == TURNS // 2
         for name, fake in fakes.items():  # the whole history once more, to each of them
-            fake.say("I have read it all.")
+            fake.reply("I have read it all.")
             ended = await agent.run(session, "Have you read it all?", model=name)
-            assert ended.fault is None, (name, fake.refused)
+            assert ended.fault is None, (name, fake.refusals)
             sent = json.dumps(fake.bodies[-1])
             assert all(f"question {number}" in sent and f"answer {number}" in sent for number in range(TURNS))
             assert sum(signature in sent for signature in fake.issued.signatures) >= (3 if '"signature"' in sent else 0)
@@ -144,11 +148,11 @@ async def test_items_that_the_provider_forgot_are_left_out_instead_of_a_refused_
         session = (await store.create_session()).id
         config = settings_for(tmp_path, {"openai_responses": fake}, "openai_responses")
         agent = await stack.enter_async_context(make_agent(store, config, tools=[look_up], stream=stream))
-        fake.answer_with(think("Hm."), call("look_up", {"word": "a"}))
-        fake.answer_with(think("So."), say("Foo."))
+        fake.answer_with(thinking_part("Hm."), call_part("look_up", {"word": "a"}))
+        fake.answer_with(thinking_part("So."), text_part("Foo."))
         assert (await agent.run(session, "Go.")).fault is None
-        forgotten.extend(fake.issued.beside.values())
-        fake.say("Bar.")
+        forgotten.extend(fake.issued.reasoning_ids.values())
+        fake.reply("Bar.")
         ended = await agent.run(session, "And now?")
         assert ended.fault is None
         assert len(forgotten) == 2
@@ -164,13 +168,13 @@ async def test_a_broken_call_is_reported_as_invalid_and_never_replayed_raw(tmp_p
         agent = await it.agent(tools=[look_up])
         emitted: list[Any] = []
         agent.bus.subscribe("test", emitted.append)
-        it.fakes["openai_chat"].cut(3000, call("look_up", {"word": "known", "rest": "r" * 2000}))
+        it.fakes["openai_chat"].cut(3000, call_part("look_up", {"word": "known", "rest": "r" * 2000}))
         ended = await agent.run(it.session, "Look it up.", model="openai_chat")
         assert ended.fault is not None
         for name, fake in it.fakes.items():
-            fake.say("I see.")
+            fake.reply("I see.")
             ended = await agent.run(it.session, "What happened?", model=name)
-            assert ended.fault is None, fake.refused
+            assert ended.fault is None, fake.refusals
             sent = json.dumps(fake.bodies[-1])
             assert "invalid: the input of this call cannot be used" in sent
             assert "cancelled" not in sent
@@ -185,8 +189,8 @@ async def test_an_image_of_the_workspace_reaches_every_model_with_vision_and_no_
         agent = await it.agent(workspace=tmp_path, capability_policy="placeholder")
         for name, fake in it.fakes.items():
             ended = await agent.run(it.session, [TextBlock("What is this?"), picture], model=name)
-            assert ended.fault is None, (name, fake.refused)
+            assert ended.fault is None, (name, fake.refusals)
             assert PIXEL in json.dumps(fake.bodies[-1])
             ended = await agent.run(it.session, "And now?", model=f"blind-{name}")
-            assert ended.fault is None, (name, fake.refused)
+            assert ended.fault is None, (name, fake.refusals)
             assert PIXEL not in json.dumps(fake.bodies[-1])

@@ -17,7 +17,7 @@ from dragoman.bus.otel import SpanExporter
 from dragoman.exchange import SideEffects
 from dragoman.tools import tool
 from tests import cli_runner
-from tests.strict import call, say, think
+from tests.fake_providers import call_part, text_part, thinking_part
 from tests.turn.fake_agent import FakeAgent, open_fake_agent
 
 SECRET = "sk-ant-api03-" + "a1B2" * 20
@@ -30,8 +30,10 @@ def add(a: int, b: int) -> str:
 
 
 def script(it: FakeAgent) -> None:
-    it.fakes["anthropic"].answer_with(think("Hm."), say("Let me add."), call("add", {"a": 1, "b": 2}))
-    it.fakes["anthropic"].say("It is three.")
+    it.fakes["anthropic"].answer_with(
+        thinking_part("Hm."), text_part("Let me add."), call_part("add", {"a": 1, "b": 2})
+    )
+    it.fakes["anthropic"].reply("It is three.")
 
 
 async def test_the_trace_of_a_turn_is_in_the_store_when_the_agent_is_closed(tmp_path: Path) -> None:
@@ -117,7 +119,7 @@ def _is_in(inner: ReadableSpan, outer: ReadableSpan) -> bool:
 async def test_after_a_question_at_the_command_line_its_trace_can_be_read(tmp_path: Path) -> None:
     store = f"sqlite:///{tmp_path / 'store.db'}"
     async with open_fake_agent(tmp_path, "anthropic") as it:
-        it.fakes["anthropic"].say("It is three.")
+        it.fakes["anthropic"].reply("It is three.")
         environment = {"DRAGOMAN_CONFIG": str(it.settings.file), "FAKE_KEY": "x", "HOME": str(tmp_path)}
         answer = await run(environment, "ask", "What is 1 + 2?", "--store", store)
         assert answer == "It is three.\n"

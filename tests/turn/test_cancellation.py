@@ -18,7 +18,7 @@ from dragoman.message import Message, MessageStatus, ToolResultBlock, ToolUseBlo
 from dragoman.rules import check
 from dragoman.tools import Confirmation, ConfirmationRequest, tool
 from dragoman.turn import Agent
-from tests.strict import call, say, think
+from tests.fake_providers import call_part, text_part, thinking_part
 from tests.turn.fake_agent import FakeAgent, open_fake_agent
 
 ENDS = ("turn.completed", "turn.failed", "turn.cancelled")
@@ -95,9 +95,14 @@ class Watched:
         self.session = (await self.it.store.create_session()).id
         self.said.clear()
         fake = self.it.fakes["anthropic"]
-        fake.forget()
-        fake.answer_with(think("Hm."), say("one two"), call("add", {"a": 1, "b": 2}), call("note", {"word": "x"}))
-        fake.say("three")
+        fake.clear_script()
+        fake.answer_with(
+            thinking_part("Hm."),
+            text_part("one two"),
+            call_part("add", {"a": 1, "b": 2}),
+            call_part("note", {"word": "x"}),
+        )
+        fake.reply("three")
 
     async def turn(self) -> None:
         async for _ in self.agent.turn(self.session, "What is 1 + 2?"):
@@ -122,9 +127,9 @@ class Watched:
         assert set(owed) <= set(results) <= set(calls)
         assert len(results) == len(set(results))
         fake = self.it.fakes["anthropic"]
-        fake.forget()
+        fake.clear_script()
         assert (await self.agent.run(self.session, "And now?")).fault is None
-        assert fake.refused == []
+        assert fake.refusals == []
 
 
 @contextlib.asynccontextmanager

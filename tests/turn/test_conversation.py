@@ -11,7 +11,7 @@ import pytest
 
 from dragoman.envelope import ConversationCall, run_conversation
 from dragoman.tools import tool
-from tests.strict import strict_provider
+from tests.fake_providers import strict_provider
 from tests.turn.fake_agent import settings_for
 
 ASKED = [{"role": "user", "content": "Write it."}]
@@ -34,7 +34,7 @@ async def test_a_call_alone_asks_the_model_and_runs_the_tools(environment: Path)
     async with strict_provider("anthropic") as fake:
         settings_for(environment, {"anthropic": fake})
         fake.call("wiki_upsert", {"title": "Example"})
-        fake.say("Done.")
+        fake.reply("Done.")
         call = ConversationCall(messages=ASKED, tools=[wiki_upsert], provider="fake-anthropic", model="model")
         result = await run_conversation(call)
         assert (result["completed"], result["final_content"], result["turn_count"]) == (True, "Done.", 2)
@@ -43,7 +43,7 @@ async def test_a_call_alone_asks_the_model_and_runs_the_tools(environment: Path)
         (ran,) = result["tool_execution_results"]
         assert (ran["tool_name"], ran["parameters"]) == ("wiki_upsert", {"title": "Example"})
         assert result["usage"]["total_tokens"] > 0
-        assert fake.refused == []
+        assert fake.refusals == []
 
 
 @pytest.mark.parametrize("described", [True, False])
@@ -57,7 +57,7 @@ async def test_tools_that_a_host_describes_are_offered_and_run_if_they_can_be(
     async with strict_provider("anthropic") as fake:
         settings_for(environment, {"anthropic": fake}, "anthropic")
         fake.call("wiki_upsert", {"title": "Example"})
-        fake.say("Done.")
+        fake.reply("Done.")
         result = await run_conversation(ConversationCall(messages=ASKED, tools={"wiki_upsert": given}))
         payload = result["messages"][2]["payload"]
         assert payload["success"] is described

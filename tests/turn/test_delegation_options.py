@@ -21,8 +21,8 @@ def prepare(it: Home) -> None:
     tiers = dict.fromkeys(("fast", "balanced", "deep"), "openai_chat")
     (it.folder / "policy.yaml").write_text(json.dumps({"schema_version": 1, "tiers": tiers}))
     it.fakes["anthropic"].call("delegate", {"tier": "fast", "task": "Add 1 and 2."})
-    it.fakes["openai_chat"].say("3")
-    it.fakes["anthropic"].say("It is 3.")
+    it.fakes["openai_chat"].reply("3")
+    it.fakes["anthropic"].reply("It is 3.")
 
 
 async def test_serve_lets_a_model_delegate(tmp_path: Path) -> None:

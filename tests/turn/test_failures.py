@@ -25,9 +25,9 @@ from dragoman.rules import check
 from dragoman.tools import Confirmation, ConfirmationRequest, ToolContext, tool
 from dragoman.turn import Agent, AnswerEnd, AnswerStart, TurnEnd, TurnEvent
 from dragoman.turn.model_call import MAX_CALLS
+from tests.fake_providers import call_part, text_part
 from tests.store.conftest import pass_time
 from tests.store.faults.test_disk_full import small_disk  # noqa: F401  a fixture
-from tests.strict import call, say
 from tests.turn.fake_agent import FakeAgent, open_fake_agent
 
 ENDS = ("turn.completed", "turn.failed", "turn.cancelled")
@@ -103,7 +103,7 @@ async def test_a_disk_that_fills_up_in_the_middle_is_said_and_once_there_is_room
     async with open_fake_agent(tmp_path, "anthropic", url=f"sqlite:///{small_disk / 'store.db'}") as it:
         agent = await it.agent(record_trace=False)
         said = await told_to(agent)
-        it.fakes["anthropic"].say("word " * 200_000)  # more than the disk has room for
+        it.fakes["anthropic"].reply("word " * 200_000)  # more than the disk has room for
         with pytest.raises(StorageError) as caught:
             await agent.run(it.session, "Tell me everything")
         assert caught.value.code == "disk_full"
@@ -111,13 +111,13 @@ async def test_a_disk_that_fills_up_in_the_middle_is_said_and_once_there_is_room
         assert [name for name in types if name in ENDS] == ["turn.failed"]
         assert types.count("llm.call_started") == types.count("llm.call_completed") + types.count("llm.call_failed")
         room.unlink()
-        it.fakes["anthropic"].say("briefly")
+        it.fakes["anthropic"].reply("briefly")
         assert (await agent.run(it.session, "Shorter, please")).fault is None
         kept = await messages(it)
         assert [one.role for one in kept] == [Role.USER, Role.ASSISTANT, Role.USER, Role.ASSISTANT]
         assert kept[1].metadata.status is MessageStatus.ERROR
         assert kept[3].content == (TextBlock("briefly"),)
-        assert it.fakes["anthropic"].refused == []
+        assert it.fakes["anthropic"].refusals == []
 
 
 async def test_a_session_may_be_deleted_as_soon_as_its_last_answer_is_told(tmp_path: Path) -> None:
@@ -140,7 +140,7 @@ async def test_the_last_answer_its_entries_and_the_end_of_the_lease_are_one_step
                 assert (await other.run(it.session, "Me too")).fault is None
         kept = await messages(it)
         assert [one.role for one in kept] == [Role.USER, Role.ASSISTANT] * 2
-        assert it.fakes["anthropic"].refused == []
+        assert it.fakes["anthropic"].refusals == []
 
 
 @pytest.mark.parametrize("when", [AnswerStart, TextDelta])
@@ -148,7 +148,7 @@ async def test_a_session_may_be_deleted_while_a_turn_runs_in_it(when: type, tmp_
     async with open_fake_agent(tmp_path, "anthropic") as it:
         agent = await it.agent()
         said = await told_to(agent)
-        it.fakes["anthropic"].say("Hello there.")
+        it.fakes["anthropic"].reply("Hello there.")
         turn = agent.turn(it.session, "Hello?")
         with pytest.raises(UnknownSessionError):
             await interrupted(turn, when, lambda: it.store.delete_session(it.session))
@@ -162,13 +162,13 @@ async def test_a_turn_that_lost_its_lease_to_another_ends_and_the_other_goes_on(
     async with open_fake_agent(tmp_path, "anthropic") as it:
         agent, other = await it.agent(), await it.agent()
         said = await told_to(agent)
-        it.fakes["anthropic"].say("This was said before the machine fell asleep.")
+        it.fakes["anthropic"].reply("This was said before the machine fell asleep.")
         turn = agent.turn(it.session, "Hello?")
         async for event in turn:
             if isinstance(event, TextDelta):
                 break
         await pass_time(it.store, minutes=5)
-        it.fakes["anthropic"].say("Good morning.")
+        it.fakes["anthropic"].reply("Good morning.")
         assert (await other.run(it.session, "Anybody there?")).fault is None
         with pytest.raises(ConflictError):
             async for _ in turn:
@@ -263,7 +263,7 @@ async def test_what_a_tool_gives_too_late_is_no_second_answer(tmp_path: Path) ->
     async with open_fake_agent(tmp_path, "anthropic") as it:
         agent = await it.agent(tools=[dawdle])
         it.fakes["anthropic"].call("dawdle")
-        it.fakes["anthropic"].say("It took too long.")
+        it.fakes["anthropic"].reply("It took too long.")
         assert (await agent.run(it.session, "Dawdle")).fault is None
         await is_late.wait()
         (result,) = results_in(await messages(it))
@@ -307,7 +307,7 @@ async def test_tools_know_who_asks_in_each_turn(tmp_path: Path) -> None:
         agent = await it.agent(tools=[whoami])
         for user in ("ada", "grace"):
             it.fakes["anthropic"].call("whoami")
-            it.fakes["anthropic"].say("I see.")
+            it.fakes["anthropic"].reply("I see.")
             await agent.run(it.session, "Who am I?", user_id=user)
         assert seen == ["ada", "grace"]
 
@@ -336,7 +336,7 @@ async def test_workers_at_work_are_cancelled_with_the_turn_that_sent_them(tmp_pa
         agent = await it.agent(workspace=tmp_path, allow_delegation=True, tools=[wait])
         said = await told_to(agent)
         task = {"tier": "fast", "task": "Wait", "allowed_tools": ["wait"]}
-        it.fakes["anthropic"].answer_with(call("delegate", task), call("delegate", task))
+        it.fakes["anthropic"].answer_with(call_part("delegate", task), call_part("delegate", task))
         it.fakes["gemini"].call("wait")
         it.fakes["gemini"].call("wait")
         turn = agent.begin(it.session, "Have two wait")
@@ -362,8 +362,8 @@ async def test_a_task_that_begins_with_an_at_sign_names_no_model(tmp_path: Path)
         agent = await it.agent(workspace=tmp_path, allow_delegation=True)
         for task in ("@anthropic do it yourself", "@nobody do it"):
             it.fakes["anthropic"].call("delegate", {"tier": "fast", "task": task})
-            it.fakes["anthropic"].say("Thank you.")
-            it.fakes["gemini"].say("done")
+            it.fakes["anthropic"].reply("Thank you.")
+            it.fakes["gemini"].reply("done")
             assert (await agent.run(it.session, "Delegate it")).fault is None
         assert [result.content for result in results_in(await messages(it))] == [(TextBlock("done"),)] * 2
         assert "@nobody do it" in str(it.fakes["gemini"].bodies[-1])
@@ -412,11 +412,11 @@ async def test_a_summary_that_cannot_be_had_stops_no_turn(tmp_path: Path) -> Non
         agent = await it.agent(summarize_above_tokens=300)
         fake = it.fakes["openai_chat"]
         for number in range(7):
-            fake.say(f"answer {number} " + "word " * 60)
+            fake.reply(f"answer {number} " + "word " * 60)
             await agent.run(it.session, f"question {number}")
         agent.config = msgspec.structs.replace(agent.config, summarize=True)
         fake.fail(500, "no summary today")
-        fake.say("indeed")
+        fake.reply("indeed")
         ended = await agent.run(it.session, "And?")
         assert (ended.fault, ended.stop_reason) == (None, StopReason.END_TURN)
         assert "question 0" in str(fake.bodies[-1])
@@ -434,7 +434,7 @@ async def test_a_second_turn_that_is_refused_does_not_hide_the_first(tmp_path: P
 
     async with open_fake_agent(tmp_path, "anthropic") as it:
         agent = await it.agent(tools=[wait])
-        it.fakes["anthropic"].answer_with(call("wait", {}))
+        it.fakes["anthropic"].answer_with(call_part("wait", {}))
         first = agent.begin(it.session, "Hello?")
         await anext(aiter(first))
         second = agent.begin(it.session, "Me too")
@@ -455,7 +455,7 @@ async def test_calls_beyond_the_last_step_are_answered_and_not_run(tmp_path: Pat
 
     async with open_fake_agent(tmp_path, "anthropic") as it:
         agent = await it.agent(tools=[add], max_steps=1)
-        it.fakes["anthropic"].answer_with(say("So."), call("add", {"a": 1, "b": 2}))
+        it.fakes["anthropic"].answer_with(text_part("So."), call_part("add", {"a": 1, "b": 2}))
         ended = await agent.run(it.session, "What is 1 + 2?")
         assert ended.fault is not None
         (result,) = results_in(await messages(it))
@@ -479,7 +479,7 @@ async def test_an_answer_with_too_many_calls_ends_as_an_error_and_runs_none(tmp_
 
     async with open_fake_agent(tmp_path, "anthropic") as it:
         agent = await it.agent(tools=[note], stream=streamed)
-        it.fakes["anthropic"].answer_with(*(call("note", {"number": at}) for at in range(MAX_CALLS + 1)))
+        it.fakes["anthropic"].answer_with(*(call_part("note", {"number": at}) for at in range(MAX_CALLS + 1)))
         ended = await agent.run(it.session, "Note everything")
         assert ended.fault is not None
         assert ended.fault.code == "too_many_tool_calls"
@@ -487,7 +487,7 @@ async def test_an_answer_with_too_many_calls_ends_as_an_error_and_runs_none(tmp_
         _, answer = await messages(it)
         assert answer.metadata.status is MessageStatus.ERROR
         assert len(answer.content) >= MAX_CALLS  # what had arrived is kept
-        it.fakes["anthropic"].say("Fewer, then.")
+        it.fakes["anthropic"].reply("Fewer, then.")
         assert (await agent.run(it.session, "Go on")).fault is None
 
 
@@ -502,6 +502,6 @@ async def test_an_answer_with_as_many_calls_as_allowed_runs_all(tmp_path: Path) 
 
     async with open_fake_agent(tmp_path, "anthropic") as it:
         agent = await it.agent(tools=[note])
-        it.fakes["anthropic"].answer_with(*(call("note", {"number": at}) for at in range(MAX_CALLS)))
+        it.fakes["anthropic"].answer_with(*(call_part("note", {"number": at}) for at in range(MAX_CALLS)))
         assert (await agent.run(it.session, "Note everything")).fault is None
         assert sorted(ran) == list(range(MAX_CALLS))

@@ -22,4 +22,4 @@ async def test_a_question_in_a_fork_is_asked_behind_what_the_fork_shares(dialect
             assert f"The {text} question" in str(fake.bodies[-1])
             assert "The first question" in str(fake.bodies[-1])
             assert "The second question" not in str(fake.bodies[-1])
-        assert fake.refused == []
+        assert fake.refusals == []

@@ -37,7 +37,7 @@ async def test_a_late_result_is_told_to_the_next_turn_and_to_those_after(dialect
         agent.bus.subscribe("test", seen.append, event_types=["tool.called", "tool.completed_late"])
         fake = it.fakes[dialect]
         fake.call("report", {})
-        fake.say("It took too long.")
+        fake.reply("It took too long.")
         ended = await agent.run(it.session, "Write a report")
         assert ended.fault is None
         assert "the report is written" not in str(fake.bodies)
@@ -45,7 +45,7 @@ async def test_a_late_result_is_told_to_the_next_turn_and_to_those_after(dialect
         await agent.run(it.session, "Good")
         assert "the report is written" in str(fake.bodies[2])
         assert "the report is written" in str(fake.bodies[3])
-        assert fake.refused == []
+        assert fake.refusals == []
         kept = await messages(it.store, it.session)
         (note,) = [one for one in kept if is_late_note(one)]
         assert kept.index(note) == [text_of(one) for one in kept].index("And?") - 1
@@ -69,7 +69,7 @@ async def test_a_late_result_is_stored_when_the_agent_ends_before_the_next_turn(
         assert "the report is written" in text_of(last)
         other = await it.agent()
         assert (await other.run(it.session, "And?")).fault is None
-        assert it.fakes["anthropic"].refused == []
+        assert it.fakes["anthropic"].refusals == []
 
 
 async def test_of_a_tool_that_fails_late_the_bus_alone_hears(tmp_path: Path) -> None:

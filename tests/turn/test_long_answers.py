@@ -46,7 +46,7 @@ async def test_an_answer_that_ends_just_when_it_is_flushed_ends(steps: int, tmp_
 async def test_an_answer_of_many_pieces_is_answered_whole(tmp_path: Path) -> None:
     async with open_fake_agent(tmp_path, "anthropic") as it:
         agent = await it.agent()
-        it.fakes["anthropic"].say("word " * 6000)
+        it.fakes["anthropic"].reply("word " * 6000)
         async with asyncio.timeout(60):
             assert (await agent.run(it.session, "Tell me a lot")).fault is None
         (row,) = await it.store.tail(it.session, 1)

@@ -25,7 +25,7 @@ from dragoman.rules import check
 from dragoman.store import Store, open_store
 from dragoman.tools import Confirmation, builtin_tools, tool
 from dragoman.turn import Agent, AgentConfig, Approval, PendingCall, ToolResultEvent, TurnEnd, TurnStart
-from tests.strict import call, say
+from tests.fake_providers import call_part, text_part
 from tests.turn.fake_agent import DIALECTS, open_fake_agent
 from tests.turn.test_turn import PIXEL, add, messages, text_of
 
@@ -73,7 +73,7 @@ async def test_a_tool_of_the_caller_is_offered_called_and_answered_in_the_next_t
     async with open_fake_agent(tmp_path, dialect) as it:
         agent = await it.agent(tools=[add], stream=streamed)
         fake = it.fakes[dialect]
-        fake.answer_with(call("add", {"a": 1, "b": 2}), call("get_place", {"exact": True}))
+        fake.answer_with(call_part("add", {"a": 1, "b": 2}), call_part("get_place", {"exact": True}))
         ended = await agent.run(it.session, "Where am I, and what is 1 + 2?", tools=(PLACE,))
         (pending,) = ended.pending
         assert (pending.name, pending.input, pending.reason) == ("get_place", {"exact": True}, "caller")
@@ -81,7 +81,7 @@ async def test_a_tool_of_the_caller_is_offered_called_and_answered_in_the_next_t
         assert "get_place" in str(fake.bodies[0])
         assert await agent.pending_calls(it.session) == ended.pending
 
-        fake.say("In Bern, and three.")
+        fake.reply("In Bern, and three.")
         told = [event async for event in agent.turn(it.session, tools=(PLACE,), answers=(given(pending, "Bern"),))]
         began, over = told[0], told[-1]
         assert isinstance(began, TurnStart)
@@ -94,7 +94,7 @@ async def test_a_tool_of_the_caller_is_offered_called_and_answered_in_the_next_t
         assert [one.role.value for one in kept] == ["user", "assistant", "tool", "tool", "assistant"]
         assert check(kept) == ()
         assert "Bern" in str(fake.bodies[1])
-        assert fake.refused == []
+        assert fake.refusals == []
         assert await agent.pending_calls(it.session) == ()
         assert [one.status for one in await it.store.tool_calls(it.session)] == ["succeeded", "succeeded"]
 
@@ -104,7 +104,7 @@ async def test_what_waits_is_known_to_another_process(tmp_path: Path) -> None:
     async with open_fake_agent(tmp_path, "anthropic", url=url) as it:
         _, note = notes()
         agent = await it.agent(tools=[note], pause_for_approval=True)
-        it.fakes["anthropic"].answer_with(call("get_place", {}), call("note", {"word": "here"}))
+        it.fakes["anthropic"].answer_with(call_part("get_place", {}), call_part("note", {"word": "here"}))
         ended = await agent.run(it.session, "Note where I am", tools=(PLACE,))
         ran, again = notes()
         async with (
@@ -120,13 +120,13 @@ async def test_what_waits_is_known_to_another_process(tmp_path: Path) -> None:
             assert over.fault is None
             assert over.pending == ()
             assert ran == ["here"]
-        assert it.fakes["anthropic"].refused == []
+        assert it.fakes["anthropic"].refusals == []
 
 
 async def test_a_turn_goes_on_when_the_last_pending_call_is_answered(tmp_path: Path) -> None:
     async with open_fake_agent(tmp_path, "anthropic") as it:
         agent = await it.agent()
-        it.fakes["anthropic"].answer_with(call("get_place", {}), call("get_place", {"exact": True}))
+        it.fakes["anthropic"].answer_with(call_part("get_place", {}), call_part("get_place", {"exact": True}))
         first, second = (await agent.run(it.session, "Where am I?", tools=(PLACE,))).pending
         ended = await agent.run(it.session, answers=(given(first, "Bern"),))
         assert ended.pending == (second,)
@@ -136,14 +136,14 @@ async def test_a_turn_goes_on_when_the_last_pending_call_is_answered(tmp_path: P
         assert (ended.llm_calls, ended.pending) == (1, ())
         assert (await results(it.store, it.session))[second.call_id].is_error
         assert PIXEL in str(it.fakes["anthropic"].bodies[1])
-        assert it.fakes["anthropic"].refused == []
+        assert it.fakes["anthropic"].refusals == []
 
 
 async def test_an_answer_and_a_question_may_come_together(tmp_path: Path) -> None:
     async with open_fake_agent(tmp_path, "openai_chat") as it:
         agent = await it.agent()
         fake = it.fakes["openai_chat"]
-        fake.answer_with(call("get_place", {}), call("get_place", {"exact": True}))
+        fake.answer_with(call_part("get_place", {}), call_part("get_place", {"exact": True}))
         first, second = (await agent.run(it.session, "Where am I?", tools=(PLACE,))).pending
         ended = await agent.run(it.session, "And be brief", answers=(given(first, "Bern"),))
         assert (ended.fault, ended.pending) == (None, ())
@@ -151,7 +151,7 @@ async def test_an_answer_and_a_question_may_come_together(tmp_path: Path) -> Non
         assert [one.role.value for one in kept] == ["user", "assistant", "tool", "user", "assistant"]
         statuses = {one.id: one.status for one in await it.store.tool_calls(it.session)}
         assert statuses == {first.call_id: "succeeded", second.call_id: "cancelled"}
-        assert fake.refused == []
+        assert fake.refusals == []
 
 
 async def test_the_model_that_began_an_answer_goes_on_with_it(tmp_path: Path) -> None:
@@ -162,7 +162,7 @@ async def test_the_model_that_began_an_answer_goes_on_with_it(tmp_path: Path) ->
         ended = await agent.run(it.session, answers=(given(pending, "Bern"),), tools=(PLACE,))
         assert ended.model == "fake-gemini:model"
         assert it.fakes["anthropic"].bodies == []
-        assert it.fakes["gemini"].refused == []
+        assert it.fakes["gemini"].refusals == []
         assert (await agent.run(it.session, "Thank you")).model == "fake-anthropic:model"
 
 
@@ -205,7 +205,7 @@ async def test_an_answer_for_nobody_is_refused_and_changes_nothing(tmp_path: Pat
     async with open_fake_agent(tmp_path, "anthropic") as it:
         _, note = notes()
         agent = await it.agent(tools=[note], pause_for_approval=True)
-        it.fakes["anthropic"].answer_with(call("get_place", {}), call("note", {"word": "x"}))
+        it.fakes["anthropic"].answer_with(call_part("get_place", {}), call_part("note", {"word": "x"}))
         place, consent = (await agent.run(it.session, "Where am I?", tools=(PLACE,))).pending
         before = await messages(it.store, it.session)
         wrong: list[dict[str, Any]] = [
@@ -249,13 +249,13 @@ async def test_only_a_call_that_nobody_can_run_here_counts_as_pending_when_steps
         agent = await it.agent(tools=[add], max_steps=1)
         it.fakes["anthropic"].call("get_place", {})
         assert (await agent.run(it.session, "Where am I?", tools=(PLACE,))).fault is None
-        it.fakes["anthropic"].answer_with(call("add", {"a": 1, "b": 2}), call("get_place", {}))
+        it.fakes["anthropic"].answer_with(call_part("add", {"a": 1, "b": 2}), call_part("get_place", {}))
         ended = await agent.run(it.session, "And now?", tools=(PLACE,))
         assert ended.fault is not None
         assert (ended.fault.code, ended.pending) == ("too_many_steps", ())
         assert await agent.pending_calls(it.session) == ()
         assert (await agent.run(it.session, "And now?")).fault is None
-        assert it.fakes["anthropic"].refused == []
+        assert it.fakes["anthropic"].refusals == []
 
 
 # --- a new question meanwhile ----------------------------------------------------------------------------------------
@@ -270,15 +270,18 @@ async def test_a_question_gives_up_what_is_pending_and_every_provider_takes_the_
         agent = await it.agent(tools=[add, note], pause_for_approval=True)
         fake = it.fakes[dialect]
         fake.answer_with(
-            say("Let me see."), call("get_place", {}), call("add", {"a": 1, "b": 2}), call("note", {"word": "x"})
+            text_part("Let me see."),
+            call_part("get_place", {}),
+            call_part("add", {"a": 1, "b": 2}),
+            call_part("note", {"word": "x"}),
         )
         pending = (await agent.run(it.session, "Where am I?", tools=(PLACE,))).pending
         assert [one.reason for one in pending] == ["caller", "approval"]
-        fake.say("As you like.")
+        fake.reply("As you like.")
         ended = await agent.run(it.session, "Never mind. What is new?")
         assert (ended.fault, ended.pending) == (None, ())
         assert (await agent.run(it.session, "Really?")).fault is None
-        assert fake.refused == []
+        assert fake.refusals == []
         assert ran == []
         statuses = [one.status for one in await it.store.tool_calls(it.session)]
         assert statuses == ["cancelled", "succeeded", "cancelled"]
@@ -297,7 +300,7 @@ async def test_another_provider_takes_over_while_a_call_is_pending(target: str, 
         it.fakes[origin].call("get_place", {})
         await agent.run(it.session, "And now?", tools=(PLACE,), model=origin)
         assert (await agent.run(it.session, "Never mind", model=target)).fault is None
-        assert it.fakes[origin].refused == it.fakes[target].refused == []
+        assert it.fakes[origin].refusals == it.fakes[target].refusals == []
 
 
 # --- consent ---------------------------------------------------------------------------------------------------------
@@ -310,7 +313,7 @@ async def test_what_somebody_decides_later_is_run_or_declined(dialect: str, tmp_
         agent = await it.agent(tools=[add, note], pause_for_approval=True)
         fake = it.fakes[dialect]
         words = ("yes", "perhaps", "no")
-        fake.answer_with(call("add", {"a": 1, "b": 2}), *(call("note", {"word": word}) for word in words))
+        fake.answer_with(call_part("add", {"a": 1, "b": 2}), *(call_part("note", {"word": word}) for word in words))
         ended = await agent.run(it.session, "Note some words")
         assert [(one.name, one.input["word"], one.reason) for one in ended.pending] == [
             ("note", word, "approval") for word in words
@@ -339,7 +342,7 @@ async def test_what_somebody_decides_later_is_run_or_declined(dialect: str, tmp_
             block.input["word"] for block in asking.content if isinstance(block, ToolUseBlock) and block.name == "note"
         ] == list(words)
         assert check(kept) == ()
-        assert fake.refused == []
+        assert fake.refusals == []
         assert isinstance(told[-1], TurnEnd)
         assert told[-1].pending == ()
 
@@ -348,7 +351,7 @@ async def test_what_nobody_has_decided_goes_on_waiting(tmp_path: Path) -> None:
     async with open_fake_agent(tmp_path, "anthropic") as it:
         ran, note = notes()
         agent = await it.agent(tools=[note], pause_for_approval=True)
-        it.fakes["anthropic"].answer_with(call("note", {"word": "a"}), call("note", {"word": "b"}))
+        it.fakes["anthropic"].answer_with(call_part("note", {"word": "a"}), call_part("note", {"word": "b"}))
         first, second = (await agent.run(it.session, "Note")).pending
         ended = await agent.run(it.session, approvals=(Approval(first.call_id, approved=True),))
         assert (ran, ended.pending, ended.llm_calls) == (["a"], (second,), 0)
@@ -358,7 +361,7 @@ async def test_what_nobody_has_decided_goes_on_waiting(tmp_path: Path) -> None:
         assert caught.value.code == "already_answered"
         ended = await agent.run(it.session, "Stop", approvals=(Approval(second.call_id, approved=True),))
         assert (ran, ended.pending, ended.fault) == (["a", "b"], (), None)
-        assert it.fakes["anthropic"].refused == []
+        assert it.fakes["anthropic"].refusals == []
 
 
 async def test_an_agent_that_does_not_park_asks_and_waits(tmp_path: Path) -> None:
@@ -407,7 +410,7 @@ async def test_a_worker_waits_for_nobody(tmp_path: Path) -> None:
         agent = await it.agent(workspace=tmp_path, allow_delegation=True, tools=[note], pause_for_approval=True)
         it.fakes["anthropic"].call("delegate", {"tier": "fast", "task": "Note x", "allowed_tools": ["note"]})
         it.fakes["gemini"].call("note", {"word": "x"})
-        it.fakes["gemini"].say("I may not.")
+        it.fakes["gemini"].reply("I may not.")
         ended = await agent.run(it.session, "Have somebody note x")
         assert (ended.pending, ended.fault, ran) == ((), None, [])
         assert "I may not." in str((await results(it.store, it.session)).values())
@@ -450,7 +453,7 @@ async def test_a_call_that_a_crash_has_interrupted_is_not_run_again(tmp_path: Pa
         found = await results(it.store, it.session)
         assert found[own.id].is_error
         assert "interrupted" in str(found[own.id].content)
-        assert it.fakes["anthropic"].refused == []
+        assert it.fakes["anthropic"].refusals == []
 
 
 async def test_a_turn_that_a_crash_has_ended_goes_on_without_a_new_question(tmp_path: Path) -> None:
@@ -460,7 +463,7 @@ async def test_a_turn_that_a_crash_has_ended_goes_on_without_a_new_question(tmp_
         told = [event async for event in agent.turn(it.session)]
         assert isinstance(told[-1], TurnEnd)
         assert (told[-1].fault, told[-1].llm_calls) == (None, 1)
-        assert it.fakes["anthropic"].refused == []
+        assert it.fakes["anthropic"].refusals == []
         it.fakes["anthropic"].fail(500)
         assert (await agent.run(it.session, "Again")).fault is not None
         assert (await agent.run(it.session)).fault is None
@@ -510,7 +513,7 @@ async def test_a_turn_that_goes_on_may_be_cancelled_at_any_event(dialect: str, a
         _, note = notes()
         agent = await it.agent(tools=[note], pause_for_approval=True)
         fake = it.fakes[dialect]
-        fake.answer_with(call("get_place", {}), call("note", {"word": "a"}), call("note", {"word": "b"}))
+        fake.answer_with(call_part("get_place", {}), call_part("note", {"word": "a"}), call_part("note", {"word": "b"}))
         place, first, _ = (await agent.run(it.session, "Note where I am", tools=(PLACE,))).pending
         turn = agent.begin(
             it.session, answers=(given(place, "Bern"),), approvals=(Approval(first.call_id, approved=True),)
@@ -524,11 +527,11 @@ async def test_a_turn_that_goes_on_may_be_cancelled_at_any_event(dialect: str, a
         assert not [one for one in kept if one.metadata.status is MessageStatus.PARTIAL]
         left = await agent.pending_calls(it.session)
         assert [one.reason for one in left] in ([], ["approval"])
-        fake.forget()
+        fake.clear_script()
         decided = tuple(Approval(one.call_id, approved=False) for one in left)
         ended = await agent.run(it.session, "And now?", approvals=decided)
         assert (ended.fault, ended.pending) == (None, ())
-        assert fake.refused == []
+        assert fake.refusals == []
 
 
 # --- what a person is asked ------------------------------------------------------------------------------------------
@@ -542,7 +545,7 @@ async def test_a_question_to_the_user_waits_and_is_answered_after_a_restart(tmp_
         fake = it.fakes["anthropic"]
         _, note = notes()
         agent = await it.agent(tools=[note, *builtin_tools(["ask_user"])], pause_for_approval=True)
-        fake.answer_with(call("ask_user", QUESTION), call("note", {"word": "here"}))
+        fake.answer_with(call_part("ask_user", QUESTION), call_part("note", {"word": "here"}))
         ended = await agent.run(it.session, "Order some")
         question, consent = ended.pending
         assert (question.reason, question.input, consent.reason) == ("input", QUESTION, "approval")
@@ -562,7 +565,7 @@ async def test_a_question_to_the_user_waits_and_is_answered_after_a_restart(tmp_
                 await other.run(it.session, answers=(given(consent, "yes"),))
             over = await other.run(it.session, answers=(given(question, '{"count":3}'),))
             assert over.pending == (consent,)
-            fake.say("Done.")
+            fake.reply("Done.")
             over = await other.run(it.session, approvals=(Approval(consent.call_id, approved=True),))
             assert (over.fault, over.pending, ran) == (None, (), ["here"])
             kept = await messages(store, it.session)
@@ -570,7 +573,7 @@ async def test_a_question_to_the_user_waits_and_is_answered_after_a_restart(tmp_
         assert [one.metadata.stage for one in kept[1:]] == ["intent", "input", "tool_execution", "answer"]
         assert check(kept) == ()
         assert "count" in str(fake.bodies[-1])
-        assert fake.refused == []
+        assert fake.refusals == []
 
 
 @pytest.mark.parametrize(
@@ -588,7 +591,7 @@ async def test_a_question_that_cannot_be_asked_is_an_error_to_the_model(
     async with open_fake_agent(tmp_path, "anthropic") as it:
         agent = await it.agent(tools=builtin_tools(["ask_user"]), pause_for_approval=parks)
         it.fakes["anthropic"].call("ask_user", question)
-        it.fakes["anthropic"].say("Then not.")
+        it.fakes["anthropic"].reply("Then not.")
         ended = await agent.run(it.session, "Order some")
         assert (ended.pending, ended.llm_calls) == ((), 2)
         (result,) = (await results(it.store, it.session)).values()
@@ -604,4 +607,4 @@ async def test_a_new_question_gives_up_the_one_of_the_model(tmp_path: Path) -> N
         assert (await agent.run(it.session, "Never mind")).pending == ()
         with pytest.raises(ConflictError, match="cancelled by a later message"):
             await agent.run(it.session, answers=(given(question, "3"),))
-        assert it.fakes["anthropic"].refused == []
+        assert it.fakes["anthropic"].refusals == []

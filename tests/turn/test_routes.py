@@ -23,7 +23,7 @@ TWO = ("openai_chat", "anthropic")
 async def answered_by(it: FakeAgent, session_id: str, text: str, **given: object) -> Message:
     """The answer to a question, from an agent of its own."""
     for fake in it.fakes.values():
-        fake.say("Yes.")
+        fake.reply("Yes.")
     agent = await it.agent(**given)
     await agent.run(session_id, text)
     (row,) = await it.store.tail(session_id, 1)

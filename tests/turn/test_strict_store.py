@@ -9,7 +9,7 @@ from dragoman.message import Message
 from dragoman.rules import check
 from dragoman.store import Store
 from dragoman.tools import builtin_tools, tool
-from tests.strict import call, say, think
+from tests.fake_providers import call_part, text_part, thinking_part
 from tests.turn.fake_agent import open_fake_agent
 
 
@@ -28,14 +28,19 @@ async def test_turns_with_tools_faults_and_questions_that_are_given_up_pass_a_st
         it.store.strict = True
         fake = it.fakes["anthropic"]
         agent = await it.agent(tools=[add, *builtin_tools(["ask_user"])], pause_for_approval=True)
-        fake.answer_with(think("Hm."), say("Let me add."), call("add", {"a": 1, "b": 2}), call("add", {"a": "x"}))
-        fake.say("Three.")
+        fake.answer_with(
+            thinking_part("Hm."),
+            text_part("Let me add."),
+            call_part("add", {"a": 1, "b": 2}),
+            call_part("add", {"a": "x"}),
+        )
+        fake.reply("Three.")
         assert (await agent.run(it.session, "Add")).fault is None
         fake.fail(500)
         assert (await agent.run(it.session, "Again")).fault is not None
         fake.call("ask_user", {"question": "How many?", "fields": [{"name": "count", "type": "number"}]})
         await agent.run(it.session, "Order some")
-        fake.say("Forget it.")
+        fake.reply("Forget it.")
         assert (await agent.run(it.session, "Never mind")).fault is None
         rules = {breach.rule for breach in check(await stored(it.store, it.session))}
         assert rules <= {"call-is-answered"}, "a question that was given up has no answer, and a model is told so"

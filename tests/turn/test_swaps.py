@@ -13,7 +13,7 @@ from dragoman.message import ImageBlock, ImageSource, MessageStatus, Role, TextB
 from dragoman.rules import check
 from dragoman.store import open_store
 from dragoman.tools import tool
-from tests.strict import call, say, think
+from tests.fake_providers import call_part, text_part, thinking_part
 from tests.turn.fake_agent import DIALECTS, FakeAgent, open_fake_agent
 
 PIXEL = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNkYPhfDwAChwGA60e6kgAAAABJRU5ErkJggg=="
@@ -35,18 +35,20 @@ async def talk(it: FakeAgent, turns: range) -> None:
         fake = it.fakes[name]
         match number % 4:
             case 0:
-                fake.answer_with(think(f"thought {number}"), call("look_up", {"word": f"a{number}"}))
+                fake.answer_with(thinking_part(f"thought {number}"), call_part("look_up", {"word": f"a{number}"}))
             case 1:
-                fake.answer_with(call("look_up", {"word": f"a{number}"}), call("look_up", {"word": f"b{number}"}))
+                fake.answer_with(
+                    call_part("look_up", {"word": f"a{number}"}), call_part("look_up", {"word": f"b{number}"})
+                )
             case 2:
-                fake.answer_with(think(f"thought {number}"), say(f"nothing to look up {number}"))
+                fake.answer_with(thinking_part(f"thought {number}"), text_part(f"nothing to look up {number}"))
             case _:
-                fake.answer_with(say(f"let me see {number}"), call("look_up", {"word": "c"}))
+                fake.answer_with(text_part(f"let me see {number}"), call_part("look_up", {"word": "c"}))
         if number % 4 != 2:
-            fake.say(f"answer {number}")
+            fake.reply(f"answer {number}")
         content = [TextBlock(f"question {number}"), *([PICTURE] if number % 3 == 0 else [])]
         ended = await agent.run(it.session, content, model=name)
-        assert ended.fault is None, (number, name, ended.fault, fake.refused)
+        assert ended.fault is None, (number, name, ended.fault, fake.refusals)
 
 
 def texts_in(value: Any) -> str:
@@ -58,15 +60,15 @@ async def test_thirty_turns_with_another_provider_each_are_refused_by_none(url: 
     place = url if url == "memory:" else f"sqlite:///{tmp_path / 'talk.db'}"
     async with open_fake_agent(tmp_path, *DIALECTS, url=place) as it:
         await talk(it, range(TURNS))
-        assert {name: fake.refused for name, fake in it.fakes.items()} == {name: [] for name in DIALECTS}
+        assert {name: fake.refusals for name, fake in it.fakes.items()} == {name: [] for name in DIALECTS}
         kept = [row.message async for row in it.store.history(it.session)]
         assert check(kept) == ()
         assert all(message.metadata.status is MessageStatus.COMPLETE for message in kept)
         assert sum(message.role is Role.USER for message in kept) == TURNS
         for name, fake in it.fakes.items():  # the whole history once more, to everybody
-            fake.say("I have read it all.")
+            fake.reply("I have read it all.")
             ended = await (await it.agent(tools=[look_up])).run(it.session, "Have you read it all?", model=name)
-            assert ended.fault is None, (name, fake.refused)
+            assert ended.fault is None, (name, fake.refusals)
             sent = texts_in(fake.bodies[-1])
             assert all(f"question {number}" in sent and f"answer {number}" in sent for number in (0, 1, 15, 29))
 
@@ -79,7 +81,7 @@ async def test_a_provider_that_is_swapped_back_to_gets_its_own_signatures_and_id
         heard = [body for body in first.bodies if "answer 28" in texts_in(body) or body is first.bodies[-1]][-1]
         issued_ids = {block["id"] for body in first.bodies for block in _blocks(body, "tool_use")}
         signatures = {block["signature"] for body in first.bodies for block in _blocks(body, "thinking")}
-        first.say("back again")
+        first.reply("back again")
         await (await it.agent(tools=[look_up])).run(it.session, "Do you remember?", model=DIALECTS[0])
         again = first.bodies[-1]
         assert {block["id"] for block in _blocks(again, "tool_use")} >= issued_ids
@@ -112,4 +114,4 @@ async def test_a_conversation_goes_on_after_its_store_was_closed(tmp_path: Path)
             other = FakeAgent(again, it.settings, it.fakes, session)
             await talk(other, range(8, 15))
             await other.close()
-        assert {name: fake.refused for name, fake in it.fakes.items()} == {name: [] for name in DIALECTS}
+        assert {name: fake.refusals for name, fake in it.fakes.items()} == {name: [] for name in DIALECTS}

@@ -30,7 +30,7 @@ from dragoman.rules import check
 from dragoman.store import Store
 from dragoman.tools import tool
 from dragoman.turn import AnswerEnd, AnswerStart, ToolResultEvent, TurnEnd, TurnStart
-from tests.strict import call, say, think
+from tests.fake_providers import call_part, text_part, thinking_part
 from tests.turn.fake_agent import DIALECTS, make_agent, open_fake_agent, settings_for
 
 PIXEL = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNkYPhfDwAChwGA60e6kgAAAABJRU5ErkJggg=="
@@ -61,7 +61,7 @@ async def test_a_question_is_answered_and_every_step_is_stored(dialect: str, *, 
     async with open_fake_agent(tmp_path, dialect) as it:
         agent = await it.agent(tools=[add], stream=streamed)
         it.fakes[dialect].call("add", {"a": 1, "b": 2})
-        it.fakes[dialect].say("It is three.")
+        it.fakes[dialect].reply("It is three.")
         told = [event async for event in agent.turn(it.session, "What is 1 + 2?")]
         kept = await messages(it.store, it.session)
         assert [message.role for message in kept] == [Role.USER, Role.ASSISTANT, Role.TOOL, Role.ASSISTANT]
@@ -77,14 +77,14 @@ async def test_a_question_is_answered_and_every_step_is_stored(dialect: str, *, 
         assert isinstance(ended, TurnEnd)
         assert (ended.stop_reason, ended.llm_calls, ended.tool_calls) == (StopReason.END_TURN, 2, 1)
         assert "".join(event.text for event in told if isinstance(event, TextDelta)) == "It is three."
-        assert it.fakes[dialect].refused == []
+        assert it.fakes[dialect].refusals == []
 
 
 async def test_a_model_is_told_the_whole_history_and_the_agent_s_prompt(tmp_path: Path) -> None:
     async with open_fake_agent(tmp_path, "openai_chat") as it:
         agent = await it.agent(system_prompt="Be brief.")
         for number in range(3):
-            it.fakes["openai_chat"].say(f"answer {number}")
+            it.fakes["openai_chat"].reply(f"answer {number}")
             await agent.run(it.session, f"question {number}")
         sent = it.fakes["openai_chat"].bodies[-1]["messages"]
         assert [message["content"] for message in sent] == [
@@ -124,7 +124,7 @@ async def test_the_turn_writes_entries_for_its_agent(tmp_path: Path) -> None:
     async with open_fake_agent(tmp_path, "anthropic") as it:
         agent = await it.agent(tools=[add], agent_key="clerk")
         it.fakes["anthropic"].call("add", {"a": 1, "b": 2})
-        it.fakes["anthropic"].say("three")
+        it.fakes["anthropic"].reply("three")
         await agent.run(it.session, "What is 1 + 2?")
         entries = await it.store.entries.agent(it.session, "clerk")
         assert [entry["type"] for entry in entries] == ["task", "action", "observation", "final"]
@@ -187,7 +187,7 @@ async def test_an_answer_that_breaks_off_is_stored_as_far_as_it_came_and_runs_no
 
     async with open_fake_agent(tmp_path, "anthropic") as it:
         agent = await it.agent(tools=[note])
-        it.fakes["anthropic"].cut(900, say("Let me see. " * 20), call("note", {"word": "never"}))
+        it.fakes["anthropic"].cut(900, text_part("Let me see. " * 20), call_part("note", {"word": "never"}))
         ended = await agent.run(it.session, "Go on")
         assert ended.stop_reason is StopReason.ERROR
         assert ended.fault is not None
@@ -195,9 +195,9 @@ async def test_an_answer_that_breaks_off_is_stored_as_far_as_it_came_and_runs_no
         assert answer.metadata.status is MessageStatus.ERROR
         assert text_of(answer).startswith("Let me see.")
         assert ran == []
-        it.fakes["anthropic"].say("Where were we?")
+        it.fakes["anthropic"].reply("Where were we?")
         assert (await agent.run(it.session, "And now?")).fault is None
-        assert it.fakes["anthropic"].refused == []
+        assert it.fakes["anthropic"].refusals == []
 
 
 async def test_a_provider_that_refuses_leaves_a_fault_and_an_ended_answer(tmp_path: Path) -> None:
@@ -209,15 +209,15 @@ async def test_a_provider_that_refuses_leaves_a_fault_and_an_ended_answer(tmp_pa
         assert (ended.fault.code, ended.fault.retry_after_s) == ("rate_limited", 7)
         assert (await messages(it.store, it.session))[-1].metadata.status is MessageStatus.ERROR
         assert (await agent.run(it.session, "Hello again?")).fault is None
-        assert it.fakes["openai_chat"].refused == []
+        assert it.fakes["openai_chat"].refusals == []
 
 
 @pytest.mark.parametrize("after", range(14))
 async def test_a_turn_may_be_cancelled_at_any_event(after: int, tmp_path: Path) -> None:
     async with open_fake_agent(tmp_path, "anthropic") as it:
         agent = await it.agent(tools=[add])
-        it.fakes["anthropic"].answer_with(think("hm"), say("one two"), call("add", {"a": 1, "b": 2}))
-        it.fakes["anthropic"].say("three")
+        it.fakes["anthropic"].answer_with(thinking_part("hm"), text_part("one two"), call_part("add", {"a": 1, "b": 2}))
+        it.fakes["anthropic"].reply("three")
         turn = agent.begin(it.session, "What is 1 + 2?")
         count = 0
         async for _ in turn:
@@ -230,9 +230,9 @@ async def test_a_turn_may_be_cancelled_at_any_event(after: int, tmp_path: Path) 
         assert not [one for one in kept if one.metadata.status is MessageStatus.PARTIAL]
         if last.stop_reason is StopReason.CANCELLED and kept[-1].role is Role.ASSISTANT:
             assert kept[-1].metadata.status in (MessageStatus.CANCELLED, MessageStatus.COMPLETE)
-        it.fakes["anthropic"].forget()
+        it.fakes["anthropic"].clear_script()
         assert (await agent.run(it.session, "And now?")).fault is None
-        assert it.fakes["anthropic"].refused == []
+        assert it.fakes["anthropic"].refusals == []
 
 
 async def test_cancelling_stops_tools_and_answers_every_call(tmp_path: Path) -> None:
@@ -247,7 +247,7 @@ async def test_cancelling_stops_tools_and_answers_every_call(tmp_path: Path) -> 
 
     async with open_fake_agent(tmp_path, "anthropic") as it:
         agent = await it.agent(tools=[wait])
-        it.fakes["anthropic"].answer_with(call("wait", {}), call("wait", {}))
+        it.fakes["anthropic"].answer_with(call_part("wait", {}), call_part("wait", {}))
         turn = agent.begin(it.session, "Wait")
         await begun.wait()
         await turn.cancel_and_wait()
@@ -295,9 +295,9 @@ async def test_a_task_is_delegated_to_a_session_of_its_own(tmp_path: Path) -> No
         it.fakes["anthropic"].call(
             "delegate", {"tier": "fast", "task": "Add 1 and 2", "context": ["1 + 2"], "allowed_tools": ["add"]}
         )
-        it.fakes["anthropic"].say("The worker says three.")
+        it.fakes["anthropic"].reply("The worker says three.")
         it.fakes["gemini"].call("add", {"a": 1, "b": 2})
-        it.fakes["gemini"].say("three")
+        it.fakes["gemini"].reply("three")
         ended = await agent.run(it.session, "Have somebody add 1 and 2")
         assert ended.fault is None
         results = [b for one in await messages(it.store, it.session) for b in one.content]
@@ -319,8 +319,8 @@ async def test_a_delegation_is_traced_behind_its_task_with_a_time_and_its_observ
         session = await it.store.create_session(routing_policy=tiers)
         given = {"tier": "fast", "task": "Add 1 and 2", "context": ["1 + 2"]}
         it.fakes["anthropic"].call("delegate", given)
-        it.fakes["anthropic"].say("Three.")
-        it.fakes["gemini"].say("three")
+        it.fakes["anthropic"].reply("Three.")
+        it.fakes["gemini"].reply("three")
         ended = await agent.run(session.id, "Have somebody add 1 and 2")
         assert ended.fault is None, "the tiers of the session hold"
         stages = [message.metadata.stage for message in await messages(it.store, session.id)]
@@ -391,7 +391,7 @@ async def test_a_conversation_longer_than_the_window_is_answered_without_its_old
             agent.bus.subscribe("test", seen.append, event_types=["llm.call_started"])
             for number in range(12):
                 fake.call("add", {"a": number, "b": 1})
-                fake.say(f"answer {number} " + "word " * 200)
+                fake.reply(f"answer {number} " + "word " * 200)
                 ended = await agent.run(it.session, f"question {number}")
                 assert ended.fault is None
             told = [event async for event in agent.turn(it.session, "And?")]
@@ -408,7 +408,7 @@ async def test_a_conversation_longer_than_the_window_is_answered_without_its_old
         assert "question 0" not in str(sent)
         assert "question 11" in str(sent)
         assert len(kept) == 12 * 4 + 2
-        assert fake.refused == []
+        assert fake.refusals == []
 
 
 @pytest.mark.parametrize("streamed", [True, False], ids=["streamed", "whole"])
@@ -420,10 +420,10 @@ async def test_a_history_that_overflows_at_the_provider_is_sent_again_without_it
         seen: list[Event] = []
         agent.bus.subscribe("test", seen.append, event_types=["llm.call_completed", "llm.call_failed"])
         for number in range(8):
-            fake.say(f"answer {number} " + "word " * 100)
+            fake.reply(f"answer {number} " + "word " * 100)
             await agent.run(it.session, f"question {number}")
         fake.fail(413, "too long")
-        fake.say("Short enough.")
+        fake.reply("Short enough.")
         ended = await agent.run(it.session, "And now?")
         assert ended.fault is None
         sent = str(fake.bodies[-1]["messages"])
@@ -465,10 +465,10 @@ async def test_a_long_history_is_summarised_once_and_stays_in_the_store(tmp_path
         agent = await it.agent(summarize=True, summarize_above_tokens=300)
         fake = it.fakes["openai_chat"]
         for number in range(7):
-            fake.say(f"answer {number} " + "word " * 60)
+            fake.reply(f"answer {number} " + "word " * 60)
             await agent.run(it.session, f"question {number}")
-        fake.say("They talked about words.")
-        fake.say("indeed")
+        fake.reply("They talked about words.")
+        fake.reply("indeed")
         await agent.run(it.session, "And?")
         sent = str(fake.bodies[-1])
         assert "They talked about words." in sent
@@ -486,10 +486,10 @@ async def test_what_a_summary_costs_is_told_and_counted(tmp_path: Path) -> None:
         agent.bus.subscribe("test", seen.append, event_types=["llm.call_started", "llm.call_completed"])
         fake, calls = it.fakes["openai_chat"], 0
         for number in range(7):
-            fake.say(f"answer {number} " + "word " * 60)
+            fake.reply(f"answer {number} " + "word " * 60)
             calls += (await agent.run(it.session, f"question {number}")).llm_calls
         (before,) = await it.store.costs.totals("session", session=it.session)
-        fake.say("They talked about words.")
+        fake.reply("They talked about words.")
         ended = await agent.run(it.session, "And?")
         (after,) = await it.store.costs.totals("session", session=it.session)
         await agent.bus.drain()
@@ -510,7 +510,7 @@ async def test_a_summary_that_cannot_be_had_is_told_as_a_failed_call(tmp_path: P
         agent.bus.subscribe("test", lambda event: seen.append(event.type))
         fake = it.fakes["openai_chat"]
         for number in range(7):
-            fake.say(f"answer {number} " + "word " * 60)
+            fake.reply(f"answer {number} " + "word " * 60)
             await agent.run(it.session, f"question {number}")
         fake.fail(500)
         ended = await agent.run(it.session, "And?")

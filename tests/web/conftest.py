@@ -175,7 +175,7 @@ def visitor(runner: asyncio.Runner, tab: Page, site: web_site.Site) -> Iterator[
     """A new visitor with a desktop browser."""
     visitor = runner.run(visit(tab, site))
     for name, fake in site.fakes.items():
-        fake.forget()
+        fake.clear_script()
         site.paces[name].release()
     (site.folder / "work" / "README.md").write_text(web_site.README, "utf-8")
     yield visitor

@@ -6,7 +6,7 @@ import struct
 import zlib
 from typing import Any
 
-from tests.strict import call, say
+from tests.fake_providers import call_part, text_part
 from tests.web.site import Site
 
 
@@ -27,4 +27,6 @@ def make_image(red: int) -> dict[str, Any]:
 
 def request_write(site: Site, text: str) -> None:
     """Let the model answer with a call of ``write_file``."""
-    site.fakes["anthropic"].answer_with(say("I write it."), call("write_file", {"path": "README.md", "content": text}))
+    site.fakes["anthropic"].answer_with(
+        text_part("I write it."), call_part("write_file", {"path": "README.md", "content": text})
+    )

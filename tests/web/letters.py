@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from dragoman.letters import error_letter, needs_input_letter, task_result_letter
 from dragoman.mail import Mail
-from tests.strict import call
+from tests.fake_providers import call_part
 from tests.web.site import Site
 
 OUTPUT: Final = "Lantern 1.3 is built: 214 files, 3.1 MB, and every test passes."
@@ -144,8 +144,8 @@ async def send_linked_letter(site: Site) -> str:
     """Run a session and send a letter that links to it. Return the id of the session."""
     store = site.state.store
     session = await store.create_session(user_id="local", title="What is Lantern?")
-    site.fakes["anthropic"].answer_with(call("read_file", {"path": "README.md"}))
-    site.fakes["anthropic"].say("A **lantern** is lit with `lantern on`.")
+    site.fakes["anthropic"].answer_with(call_part("read_file", {"path": "README.md"}))
+    site.fakes["anthropic"].reply("A **lantern** is lit with `lantern on`.")
     await site.state.agent.run(session.id, "What does the README say?")
     await _mail(site).send(
         task_result_letter(

@@ -1,7 +1,7 @@
 """A server with the page: the real server, with strict fakes under the names of real models.
 
     async with open_site(folder) as site:
-        site.fakes["anthropic"].say("…")
+        site.fakes["anthropic"].reply("…")
         site.paces["anthropic"].hold(10)         pauses the next answer after 10 chunks, until release()
         site.wire.cut(); site.wire.mend()        closes the connections to the server, and accepts new ones
         await site.stop(); await site.start()    restarts the server on the same store
@@ -29,7 +29,7 @@ from dragoman.settings import Settings
 from dragoman.tools import builtin_tools
 from dragoman.turn import AgentConfig
 from scripts.build_page import build
-from tests.strict import StrictProvider, strict_provider
+from tests.fake_providers import StrictProvider, strict_provider
 
 _CONFIG = """
 default_model = "sonnet"

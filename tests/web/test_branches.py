@@ -19,14 +19,14 @@ def make_user_message(text: str) -> Message:
 async def test_fork_at_message_keeps_original(visitor: Visitor, site: Site) -> None:
     await visitor.open()
     for number in ("first", "second"):
-        site.fakes["anthropic"].say(f"The {number} answer.")
+        site.fakes["anthropic"].reply(f"The {number} answer.")
         await visitor.ask_and_wait(f"The {number} question", f"The {number} answer.")
     await visitor.find(".answer").first.hover()
     await visitor.find(".answer").first.get_by_label("Fork here").click()
     await visitor.find(".titles", "forked from The first question").wait_for()
     await visitor.wait_for_text("The first answer.")
     assert await visitor.find(".answer").count() == 1
-    site.fakes["anthropic"].say("Another way.")
+    site.fakes["anthropic"].reply("Another way.")
     await visitor.ask_and_wait("Differently", "Another way.")
     await visitor.find(".titles a").click()
     await visitor.wait_for_text("The second answer.")
@@ -46,7 +46,7 @@ async def choose_gemini(visitor: Visitor, site: Site) -> None:
 async def test_edited_question_becomes_version_when_sent(visitor: Visitor, site: Site) -> None:
     await visitor.open()
     for number in ("one", "two"):
-        site.fakes["anthropic"].say(f"Said {number}.")
+        site.fakes["anthropic"].reply(f"Said {number}.")
         await visitor.ask_and_wait(f"Say {number}", f"Said {number}.")
     before = await thread_ids(site)
     await visitor.page.keyboard.press("ArrowUp")
@@ -58,7 +58,7 @@ async def test_edited_question_becomes_version_when_sent(visitor: Visitor, site:
     assert await visitor.find("#words").input_value() == ""
     await visitor.page.keyboard.press("ArrowUp")
     await visitor.find(".answer.replaced").wait_for()
-    site.fakes["anthropic"].say("Said three.")
+    site.fakes["anthropic"].reply("Said three.")
     await visitor.ask_and_wait("Say three", "Said three.")
     assert await visitor.find(".question .plain").all_inner_texts() == ["Say one", "Say three"]
     await visitor.find(".versions", "2/2").wait_for()
@@ -72,13 +72,13 @@ async def test_edited_first_question_keeps_model_images_and_origin(visitor: Visi
     await choose_gemini(visitor, site)
     await visitor.page.set_input_files("input[multiple]", [make_image(60)])
     await visitor.find(".upload:not(.sending)").wait_for()
-    site.fakes["gemini"].say("A square.")
+    site.fakes["gemini"].reply("A square.")
     await visitor.ask_and_wait("What is it?", "A square.")
     await visitor.find(".question").hover()
     await visitor.find(".question").get_by_label("Edit").click()
     await visitor.find(".upload img").wait_for()
     before = len(site.fakes["gemini"].bodies)
-    site.fakes["gemini"].say("Still a square.")
+    site.fakes["gemini"].reply("Still a square.")
     await visitor.ask_and_wait("And now?", "Still a square.")
     (body,) = site.fakes["gemini"].bodies[before:]
     assert "inlineData" in json.dumps(body)
@@ -89,14 +89,14 @@ async def test_edited_first_question_keeps_model_images_and_origin(visitor: Visi
 
 async def test_answer_is_regenerated_in_place_also_with_another_model(visitor: Visitor, site: Site) -> None:
     await visitor.open()
-    site.fakes["anthropic"].say("First try.")
+    site.fakes["anthropic"].reply("First try.")
     await visitor.ask_and_wait("Try", "First try.")
-    site.fakes["anthropic"].say("Second try.")
+    site.fakes["anthropic"].reply("Second try.")
     await visitor.press("Regenerate")
     await visitor.wait_for_text("Second try.")
     await visitor.wait_until_idle()
     await visitor.find(".versions", "2/2").wait_for()
-    site.fakes["gemini"].say("Third try.")
+    site.fakes["gemini"].reply("Third try.")
     await visitor.press("Regenerate with another model")
     await visitor.find("button.model", "gemini-3.8-flash").first.click()
     await visitor.wait_for_text("Third try.")
@@ -113,7 +113,7 @@ async def test_answer_is_regenerated_in_place_also_with_another_model(visitor: V
 async def test_rejected_question_in_branch_leaves_no_fork(visitor: Visitor, site: Site) -> None:
     visitor.expected_errors.append("422")
     await visitor.open()
-    site.fakes["anthropic"].say("Yes.")
+    site.fakes["anthropic"].reply("Yes.")
     await visitor.ask_and_wait("Are you there?", "Yes.")
     before = await thread_ids(site)
     await visitor.page.keyboard.press("ArrowUp")
@@ -140,7 +140,7 @@ async def test_unlisted_conversation_shows_its_model_and_title(visitor: Visitor,
     await visitor.find(".list button", "Show more").click()
     await visitor.find(".thread", "Its fork").wait_for()
     listed = await visitor.find(".thread").count()
-    site.fakes["gemini"].say("Here.")
+    site.fakes["gemini"].reply("Here.")
     await visitor.ask_and_wait("Are you there?", "Here.")
     await visitor.wait_until("document.querySelector('.thread .title').textContent === 'Its fork'")
     assert await visitor.find(".thread").count() == listed
@@ -175,7 +175,7 @@ async def test_any_message_of_long_conversation_loads_with_few_requests(visitor:
     await visitor.find("article", re.compile("^message 1000\\b")).first.wait_for(state="attached")
     await visitor.find(".to-end").click()
     await visitor.find("article", "message 3000").wait_for()
-    site.fakes["anthropic"].say("At the end.")
+    site.fakes["anthropic"].reply("At the end.")
     await visitor.ask_and_wait("Where are we?", "At the end.")
     await store.delete_session(session.id)
 
@@ -187,7 +187,7 @@ async def test_draft_and_chosen_model_survive_reload(visitor: Visitor, site: Sit
     await visitor.page.reload()
     await visitor.wait_until("document.querySelector('#words').value === 'Half a thou'")
     await visitor.find(".model-button", "gemini-3.8-flash").wait_for()
-    site.fakes["gemini"].say("A whole one.")
+    site.fakes["gemini"].reply("A whole one.")
     await visitor.ask_and_wait("Half a thought", "A whole one.")
     await visitor.page.reload()
     await visitor.wait_for_text("A whole one.")
@@ -196,7 +196,7 @@ async def test_draft_and_chosen_model_survive_reload(visitor: Visitor, site: Sit
 
 async def test_long_question_is_collapsed(visitor: Visitor, site: Site) -> None:
     await visitor.open()
-    site.fakes["anthropic"].say("Read.")
+    site.fakes["anthropic"].reply("Read.")
     await visitor.ask_and_wait("\n".join(f"line {number}" for number in range(600)), "Read.")
     assert "line 599" not in await visitor.find(".question .plain").inner_text()
     await visitor.press("Show all 600 lines")
@@ -205,7 +205,7 @@ async def test_long_question_is_collapsed(visitor: Visitor, site: Site) -> None:
 
 async def test_conversation_is_renamed_and_deleted(visitor: Visitor, site: Site) -> None:
     await visitor.open()
-    site.fakes["anthropic"].say("Yes.")
+    site.fakes["anthropic"].reply("Yes.")
     await visitor.ask_and_wait("Will you be renamed?", "Yes.")
     row = visitor.find(".thread", "Will you be renamed?")
     await row.hover()
@@ -224,10 +224,10 @@ async def test_conversation_is_renamed_and_deleted(visitor: Visitor, site: Site)
 
 async def test_search_shows_matches_and_opens_them(visitor: Visitor, site: Site) -> None:
     await visitor.open()
-    site.fakes["anthropic"].say("The heron 😀 stands in the reeds.")
+    site.fakes["anthropic"].reply("The heron 😀 stands in the reeds.")
     await visitor.ask_and_wait("Tell me of birds", "The heron")
     for _ in range(3):
-        site.fakes["anthropic"].say("Something long.\n\n" * 12)
+        site.fakes["anthropic"].reply("Something long.\n\n" * 12)
         await visitor.ask_and_wait("And something long", "Something long.")
     await visitor.page.keyboard.press("Control+k")
     await visitor.page.keyboard.type("reeds")
@@ -241,7 +241,7 @@ async def test_search_shows_matches_and_opens_them(visitor: Visitor, site: Site)
 
 
 async def test_message_is_shown_in_any_dialect(visitor: Visitor, site: Site) -> None:
-    site.fakes["anthropic"].say("Shown.", thinking="Hidden.")
+    site.fakes["anthropic"].reply("Shown.", thinking="Hidden.")
     await visitor.open()
     await visitor.ask_and_wait("Show yourself", "Shown.")
     await visitor.press("Show in another format")
@@ -255,7 +255,7 @@ async def test_message_is_shown_in_any_dialect(visitor: Visitor, site: Site) -> 
 
 
 async def test_costs_are_plotted_by_day_and_listed_by_model(visitor: Visitor, site: Site) -> None:
-    site.fakes["anthropic"].say("Not free.")
+    site.fakes["anthropic"].reply("Not free.")
     await visitor.open()
     await visitor.ask_and_wait("What do you cost?", "Not free.")
     await visitor.find(".spent", "$0.000092").click()

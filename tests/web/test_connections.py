@@ -11,7 +11,7 @@ from tests.web.site import Site
 async def test_lost_connection_is_shown_and_missed_text_arrives_once(visitor: Visitor, site: Site) -> None:
     visitor.expected_errors.append("ERR_CONNECTION|ERR_EMPTY|ERR_INCOMPLETE|ERR_SOCKET|fetching the script")
     text = " ".join(f"word{number}" for number in range(80))
-    site.fakes["anthropic"].say(text)
+    site.fakes["anthropic"].reply(text)
     pace = site.paces["anthropic"]
     pace.hold(15)
     await visitor.open()
@@ -32,7 +32,7 @@ async def test_lost_connection_is_shown_and_missed_text_arrives_once(visitor: Vi
 
 async def test_page_continues_after_server_restart(visitor: Visitor, site: Site) -> None:
     visitor.expected_errors.append("ERR_CONNECTION|ERR_EMPTY|ERR_INCOMPLETE|ERR_SOCKET|fetching the script")
-    site.fakes["anthropic"].say(" ".join(f"word{number}" for number in range(80)))
+    site.fakes["anthropic"].reply(" ".join(f"word{number}" for number in range(80)))
     pace = site.paces["anthropic"]
     pace.hold(15)
     await visitor.open()
@@ -50,14 +50,14 @@ async def test_page_continues_after_server_restart(visitor: Visitor, site: Site)
     stored = await visitor.find(".answer .prose").inner_text()
     assert stored.startswith(shown)
     assert stored.count("word1 ") == 1
-    site.fakes["anthropic"].say("Here again.")
+    site.fakes["anthropic"].reply("Here again.")
     await visitor.ask_and_wait("Are you back?", "Here again.")
     assert await visitor.find(".banner").count() == 0
 
 
 async def test_page_loaded_during_answer_shows_complete_answer(visitor: Visitor, site: Site) -> None:
     text = " ".join(f"word{number}" for number in range(40))
-    site.fakes["anthropic"].say(text, thinking="Hm.")
+    site.fakes["anthropic"].reply(text, thinking="Hm.")
     pace = site.paces["anthropic"]
     pace.hold(14)
     await visitor.open()
@@ -73,12 +73,12 @@ async def test_page_loaded_during_answer_shows_complete_answer(visitor: Visitor,
 
 async def test_messages_of_another_tab_appear_immediately(visitor: Visitor, site: Site) -> None:
     await visitor.open()
-    site.fakes["anthropic"].say("Said here.")
+    site.fakes["anthropic"].reply("Said here.")
     await visitor.ask_and_wait("Here", "Said here.")
     other = Visitor(visitor.context, await visitor.context.new_page(), site)
     await other.page.goto(visitor.page.url)
     await other.wait_for_text("Said here.")
-    site.fakes["anthropic"].say("Said there.")
+    site.fakes["anthropic"].reply("Said there.")
     await other.ask_and_wait("There", "Said there.")
     await visitor.wait_for_text("Said there.")
     await visitor.wait_until_idle()

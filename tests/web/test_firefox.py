@@ -18,6 +18,6 @@ async def test_main_paths_work_in_firefox(site: Site) -> None:
     firefox = shutil.which("firefox-esr") or shutil.which("firefox")
     if firefox is None:
         pytest.skip("Firefox is not installed: install the package firefox-esr")
-    site.fakes["anthropic"].say("A lamp in a case.")
+    site.fakes["anthropic"].reply("A lamp in a case.")
     status, output = await run_node(install_packages("firefox", FOLDER), FOLDER / "drive.mjs", firefox, site.base_url)
     assert (status, output.strip()) == (0, "done"), output

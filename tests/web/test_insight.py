@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.strict import call, say
+from tests.fake_providers import call_part, text_part
 from tests.web.conftest import Visitor
 from tests.web.site import Site
 
@@ -15,8 +15,8 @@ async def open_why(visitor: Visitor) -> None:
 
 async def test_explanation_of_answer_is_on_one_screen(visitor: Visitor, site: Site) -> None:
     fake = site.fakes["anthropic"]
-    fake.answer_with(say("I look."), call("read_file", {"path": "README.md"}))
-    fake.say("A lantern.")
+    fake.answer_with(text_part("I look."), call_part("read_file", {"path": "README.md"}))
+    fake.reply("A lantern.")
     await visitor.open()
     await visitor.ask_and_wait("What is in the README?", "A lantern.")
     await open_why(visitor)
@@ -39,7 +39,7 @@ async def test_explanation_of_answer_is_on_one_screen(visitor: Visitor, site: Si
 
 
 async def test_gateway_answer_has_explanation(visitor: Visitor, site: Site) -> None:
-    site.fakes["anthropic"].say("From the gateway.")
+    site.fakes["anthropic"].reply("From the gateway.")
     body = {"model": "sonnet", "messages": [{"role": "user", "content": "gateway question"}]}
     answer = await visitor.context.request.post(f"{site.base_url}/v1/chat/completions", data=body)
     assert answer.status == 200, await answer.text()
@@ -58,7 +58,7 @@ async def test_gateway_answer_has_explanation(visitor: Visitor, site: Site) -> N
 
 
 async def test_costs_have_date_range_tables_tooltip_and_csv(visitor: Visitor, site: Site) -> None:
-    site.fakes["anthropic"].say("Not much.")
+    site.fakes["anthropic"].reply("Not much.")
     await visitor.open()
     await visitor.ask_and_wait("What do you cost?", "Not much.")
     await visitor.open("#/costs")
@@ -100,10 +100,10 @@ async def choose_models(visitor: Visitor, *names: str) -> None:
 
 async def test_models_answer_side_by_side_and_one_answer_is_kept(visitor: Visitor, site: Site) -> None:
     await visitor.open()
-    site.fakes["anthropic"].say("Before.")
+    site.fakes["anthropic"].reply("Before.")
     await visitor.ask_and_wait("First question", "Before.")
-    site.fakes["anthropic"].say("From Anthropic.\n\n```\n" + "wide " * 100 + "\n```\n")
-    site.fakes["gemini"].say("From Google.")
+    site.fakes["anthropic"].reply("From Anthropic.\n\n```\n" + "wide " * 100 + "\n```\n")
+    site.fakes["gemini"].reply("From Google.")
     await visitor.write("Who are you?")
     await visitor.press("Ask several models")
     await choose_models(visitor, "claude-sonnet-5-5", "blind")
@@ -127,7 +127,7 @@ async def test_models_answer_side_by_side_and_one_answer_is_kept(visitor: Visito
 async def test_comparison_starts_conversation_although_one_model_fails(visitor: Visitor, site: Site) -> None:
     visitor.expected_errors.append("429")
     await visitor.open()
-    site.fakes["anthropic"].say("I am here.")
+    site.fakes["anthropic"].reply("I am here.")
     site.fakes["gemini"].fail(429, "slow down")
     await visitor.write("Anybody?")
     await visitor.press("Ask several models")

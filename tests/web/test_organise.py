@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import zipfile
 
-from tests.strict import call, say
+from tests.fake_providers import call_part, text_part
 from tests.web.conftest import Visitor
 from tests.web.site import Site
 
@@ -14,7 +14,7 @@ async def start_conversation(visitor: Visitor, site: Site, question: str, answer
     """Start a conversation with one answer."""
     await visitor.open()
     await visitor.page.get_by_role("button", name="New conversation").click()
-    site.fakes["anthropic"].say(answer)
+    site.fakes["anthropic"].reply(answer)
     await visitor.ask_and_wait(question, answer)
 
 
@@ -47,8 +47,8 @@ async def test_conversations_are_pinned_tagged_and_navigated_with_arrows(visitor
 
 
 async def test_search_is_filtered(visitor: Visitor, site: Site) -> None:
-    site.fakes["anthropic"].answer_with(say("I read quokka."), call("read_file", {"path": "README.md"}))
-    site.fakes["anthropic"].say("The quokka is not in it.")
+    site.fakes["anthropic"].answer_with(text_part("I read quokka."), call_part("read_file", {"path": "README.md"}))
+    site.fakes["anthropic"].reply("The quokka is not in it.")
     await visitor.open()
     await visitor.ask_and_wait("Where is the quokka?", "The quokka is not in it.")
     await visitor.page.locator("#search").fill("quokka")
@@ -101,7 +101,7 @@ async def test_model_writes_titles_only_on_request(visitor: Visitor, site: Site)
     before = len(fake.bodies)
     await start_conversation(visitor, site, "Untitled question")
     assert len(fake.bodies) == before + 1  # a paid model writes no title without a request
-    fake.say("A fine title")
+    fake.reply("A fine title")
     await choose_action(visitor, "Untitled question", "Let the model write a title")
     await visitor.find(".thread .title", "A fine title").wait_for()
     await choose_action(visitor, "A fine title", "Rename")
@@ -109,7 +109,7 @@ async def test_model_writes_titles_only_on_request(visitor: Visitor, site: Site)
     await visitor.press("Cancel")
     await visitor.page.get_by_role("button", name="New conversation").click()
     await visitor.find(".welcome").wait_for()
-    fake.say("An answer.")
-    fake.say("An automatic title")
+    fake.reply("An answer.")
+    fake.reply("An automatic title")
     await visitor.ask("Another question")
     await visitor.find(".thread .title", "An automatic title").wait_for()

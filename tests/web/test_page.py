@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from dragoman.server.auth import local_access, principal
-from tests.strict import call, say, think
+from tests.fake_providers import call_part, text_part, thinking_part
 from tests.web.conftest import Visitor, open_visitor
 from tests.web.content import make_image, request_write
 from tests.web.site import Site
@@ -33,7 +33,7 @@ print("on")  # and off
 
 
 async def test_first_answer_is_streamed_with_receipt(visitor: Visitor, site: Site) -> None:
-    site.fakes["anthropic"].say(MARKDOWN, thinking="It is short.")
+    site.fakes["anthropic"].reply(MARKDOWN, thinking="It is short.")
     pace = site.paces["anthropic"]
     pace.hold(12)
     await visitor.open()
@@ -60,8 +60,8 @@ async def test_another_local_user_opens_page_with_token(
     for module in (local_access, principal):  # with tools, every user then needs the token
         monkeypatch.setattr(module, "can_find_users", lambda: False)
     visitor = await open_visitor(browser, site)  # a connection of another visitor is already assigned to its user
-    site.fakes["anthropic"].forget()
-    site.fakes["anthropic"].say("Welcome.")
+    site.fakes["anthropic"].clear_script()
+    site.fakes["anthropic"].reply("Welcome.")
     await visitor.open(f"?token={site.state.token.text}#/")
     await visitor.ask_and_wait("May I?", "Welcome.")
     assert "token" not in visitor.page.url
@@ -71,7 +71,7 @@ async def test_another_local_user_opens_page_with_token(
 
 async def test_code_is_copied(visitor: Visitor, site: Site) -> None:
     await visitor.context.grant_permissions(["clipboard-read", "clipboard-write"])
-    site.fakes["anthropic"].say(MARKDOWN)
+    site.fakes["anthropic"].reply(MARKDOWN)
     await visitor.open()
     await visitor.ask_and_wait("Show me code", "1.0")
     await visitor.find("figure.code .copy").click()
@@ -82,7 +82,7 @@ async def test_code_is_copied(visitor: Visitor, site: Site) -> None:
 async def test_model_output_runs_no_script_and_loads_no_resource(visitor: Visitor, site: Site) -> None:
     urls: list[str] = []
     visitor.listen("request", lambda request: urls.append(request.url))
-    site.fakes["anthropic"].say(
+    site.fakes["anthropic"].reply(
         "<script>window.bad=1</script> <img src=x onerror='window.bad=2'>\n\n[a](javascript:window.bad=3) "
         "![b](https://example.com/b.png) <style>body{display:none}</style> <a href='//example.com' id='app'>c</a>\n\n"
         '<iframe srcdoc="<script>parent.bad=4</script>"></iframe>\n\n| <b onclick="bad=5">x</b> |\n|---|\n| y |\n\nEnd.'
@@ -98,7 +98,7 @@ async def test_model_output_runs_no_script_and_loads_no_resource(visitor: Visito
 
 
 async def test_answer_is_stopped(visitor: Visitor, site: Site) -> None:
-    site.fakes["anthropic"].say("one two three four five six seven eight nine ten " * 5)
+    site.fakes["anthropic"].reply("one two three four five six seven eight nine ten " * 5)
     site.paces["anthropic"].hold(5)
     await visitor.open()
     await visitor.ask("Count")
@@ -107,7 +107,7 @@ async def test_answer_is_stopped(visitor: Visitor, site: Site) -> None:
     await visitor.wait_for_text("This answer was stopped.")
     await visitor.wait_until_idle()
     site.paces["anthropic"].release()
-    site.fakes["anthropic"].say("I am here.")
+    site.fakes["anthropic"].reply("I am here.")
     await visitor.ask_and_wait("Still there?", "I am here.")
 
 
@@ -141,7 +141,7 @@ async def test_picked_pasted_and_dropped_images_reach_model(visitor: Visitor, si
             [kind, list(make_image(30 if kind == "paste" else 40)["buffer"])],
         )
     await visitor.wait_until("document.querySelectorAll('.upload:not(.sending) img').length === 4")
-    site.fakes["anthropic"].say("Four squares.")
+    site.fakes["anthropic"].reply("Four squares.")
     before = len(site.fakes["anthropic"].bodies)
     await visitor.ask_and_wait("What do you see?", "Four squares.")
     (body,) = site.fakes["anthropic"].bodies[before:]
@@ -158,7 +158,7 @@ async def test_rejected_file_shows_reason_and_does_not_block_sending(visitor: Vi
     svg = {"name": "a.svg", "mimeType": "image/svg+xml", "buffer": b"<svg xmlns='http://www.w3.org/2000/svg'/>"}
     await visitor.page.set_input_files("input[multiple]", [svg])
     await visitor.find(".upload.failed", "is not an accepted type").wait_for()
-    site.fakes["anthropic"].say("Without it.")
+    site.fakes["anthropic"].reply("Without it.")
     await visitor.ask_and_wait("Go on", "Without it.")
 
 
@@ -166,7 +166,7 @@ async def test_rejected_file_shows_reason_and_does_not_block_sending(visitor: Vi
 
 
 async def test_swap_is_previewed_before_confirmation(visitor: Visitor, site: Site) -> None:
-    site.fakes["anthropic"].say("Thought through.", thinking="Hm.")
+    site.fakes["anthropic"].reply("Thought through.", thinking="Hm.")
     await visitor.open()
     await visitor.ask_and_wait("Think", "Thought through.")
     await visitor.page.keyboard.press("Control+/")
@@ -176,7 +176,7 @@ async def test_swap_is_previewed_before_confirmation(visitor: Visitor, site: Sit
     assert "thinking omitted" in await visitor.find(".losses").inner_text()
     await visitor.press("Swap")
     await visitor.find(".model-button", "gemini-3.8-flash").wait_for()
-    site.fakes["gemini"].say("I go on.")
+    site.fakes["gemini"].reply("I go on.")
     await visitor.ask_and_wait("Go on", "I go on.")
     assert await visitor.find(".answer .who").last.inner_text() == "gemini-3.8-flash"
     assert "Hm." not in json.dumps(site.fakes["gemini"].bodies[-1])
@@ -186,7 +186,7 @@ async def test_swap_that_loses_image_is_disabled(visitor: Visitor, site: Site) -
     await visitor.open()
     await visitor.page.set_input_files("input[multiple]", [make_image(50)])
     await visitor.find(".upload:not(.sending)").wait_for()
-    site.fakes["anthropic"].say("A square.")
+    site.fakes["anthropic"].reply("A square.")
     await visitor.ask_and_wait("What is it?", "A square.")
     await visitor.find(".model-button").click()
     await visitor.find("button.model", "blind").click()
@@ -198,7 +198,7 @@ async def test_model_is_chosen_before_first_message(visitor: Visitor, site: Site
     await visitor.open()
     await visitor.find(".model-button").click()
     await visitor.find("button.model", "gemini-3.8-flash").first.click()
-    site.fakes["gemini"].say("At your service.")
+    site.fakes["gemini"].reply("At your service.")
     await visitor.ask_and_wait("Hello", "At your service.")
     await visitor.page.reload()
     await visitor.find(".model-button", "gemini-3.8-flash").wait_for()
@@ -223,7 +223,7 @@ async def test_enter_sends_nothing_during_ime_composition(visitor: Visitor, site
     await keyboard.send("Input.insertText", {"text": "你好世界"})
     assert await visitor.find("#words").input_value() == "你好世界"
     assert await visitor.find(".question").count() == 0
-    site.fakes["anthropic"].say("很高兴")
+    site.fakes["anthropic"].reply("很高兴")
     await visitor.page.keyboard.press("Enter")
     await visitor.wait_for_text("很高兴")
     await visitor.wait_until_idle()
@@ -249,9 +249,9 @@ async def test_theme_follows_system_until_chosen(visitor: Visitor, site: Site) -
 async def test_phone_shows_list_as_drawer_without_overflow(visitor: Visitor, site: Site) -> None:
     await visitor.page.set_viewport_size({"width": 360, "height": 740})
     site.fakes["anthropic"].answer_with(
-        think("Hm."), say(MARKDOWN + "\n" + "long" * 100), call("read_file", {"path": "README.md"})
+        thinking_part("Hm."), text_part(MARKDOWN + "\n" + "long" * 100), call_part("read_file", {"path": "README.md"})
     )
-    site.fakes["anthropic"].say("Small enough.")
+    site.fakes["anthropic"].reply("Small enough.")
     await visitor.open()
     await visitor.ask_and_wait("Does it fit?", "Small enough.")
     assert await visitor.page.evaluate("document.documentElement.scrollWidth") == 360
@@ -294,7 +294,7 @@ async def test_axe_finds_no_serious_violation(visitor: Visitor, site: Site, axe:
     await visitor.ask("What is it?")
     await visitor.find(".approval").wait_for()
     await run_axe("approval")
-    site.fakes["anthropic"].say(MARKDOWN, thinking="Hm.")
+    site.fakes["anthropic"].reply(MARKDOWN, thinking="Hm.")
     await visitor.press("Allow")
     await visitor.wait_for_text("1.0")
     await visitor.wait_until_idle()

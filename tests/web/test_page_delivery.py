@@ -87,7 +87,7 @@ async def test_page_prompts_for_key_and_keeps_it_in_its_tab_only(
     await visitor.page.get_by_label("Key", exact=True).fill(key.text)
     await visitor.press("Enter")
     await visitor.find("dialog").wait_for(state="detached")
-    site.fakes["anthropic"].say("Come in.")
+    site.fakes["anthropic"].reply("Come in.")
     await visitor.ask_and_wait("May I?", "Come in.")
     await visitor.page.reload()
     await visitor.wait_for_text("Come in.")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.strict import say
+from tests.fake_providers import text_part
 from tests.web.conftest import Visitor
 from tests.web.content import make_image
 from tests.web.site import Site
@@ -17,7 +17,7 @@ async def test_failed_answer_keeps_reason_and_is_retried_in_place(visitor: Visit
     await visitor.page.reload()
     await visitor.find(".banner.bad", "The rate limit of the provider is exceeded.").wait_for()
     await visitor.find(".answer .unfinished", "slow down").wait_for()
-    site.fakes["anthropic"].say("Here I am.")
+    site.fakes["anthropic"].reply("Here I am.")
     await visitor.press("Retry")
     await visitor.wait_for_text("Here I am.")
     await visitor.wait_until_idle()
@@ -27,13 +27,13 @@ async def test_failed_answer_keeps_reason_and_is_retried_in_place(visitor: Visit
 
 
 async def test_second_tab_follows_running_answer_and_stops_it(visitor: Visitor, site: Site) -> None:
-    site.fakes["anthropic"].say("First.")
+    site.fakes["anthropic"].reply("First.")
     await visitor.open()
     await visitor.ask_and_wait("One", "First.")
     other = await visitor.context.new_page()
     await other.goto(visitor.page.url)
     await other.get_by_text("First.").last.wait_for()
-    site.fakes["anthropic"].say("one two three four five six seven eight nine ten " * 5)
+    site.fakes["anthropic"].reply("one two three four five six seven eight nine ten " * 5)
     site.paces["anthropic"].hold(12)
     await visitor.ask("Count")
     await other.locator(".question", has_text="Count").wait_for()
@@ -54,7 +54,7 @@ async def test_image_error_names_page_controls_and_note_replaces_image(visitor: 
     await visitor.open()
     await visitor.page.set_input_files("input[multiple]", [make_image(60)])
     await visitor.find(".upload:not(.sending)").wait_for()
-    site.fakes["anthropic"].say("A square.")
+    site.fakes["anthropic"].reply("A square.")
     await visitor.ask_and_wait("What is it?", "A square.")
     assert await visitor.find(".answer .who").get_attribute("title") == "The default model"
     await visitor.ask("@gemini:blind And now?")
@@ -69,7 +69,7 @@ async def test_image_error_names_page_controls_and_note_replaces_image(visitor: 
     await visitor.press("Swap")
     await visitor.find(".model-button", "blind").wait_for()
     assert await banner.count() == 0
-    site.fakes["gemini"].say("I see a note.")
+    site.fakes["gemini"].reply("I see a note.")
     await visitor.write("")
     await visitor.ask_and_wait("And now?", "I see a note.")
 
@@ -81,7 +81,7 @@ async def test_text_file_keeps_name_and_type_and_size_is_readable(visitor: Visit
     notes = {"name": "notes.md", "mimeType": "text/markdown", "buffer": b"# Notes\n"}
     await visitor.page.set_input_files("input[multiple]", [notes, large])
     await visitor.find(".upload.failed", "MB").wait_for()
-    site.fakes["anthropic"].say("Short notes.")
+    site.fakes["anthropic"].reply("Short notes.")
     await visitor.ask_and_wait("Read them", "Short notes.")
     await visitor.page.reload()
     await visitor.find(".question .file", "notes.md").wait_for()
@@ -93,7 +93,7 @@ async def test_text_file_keeps_name_and_type_and_size_is_readable(visitor: Visit
 
 
 async def test_cost_of_fork_includes_shared_answers(visitor: Visitor, site: Site) -> None:
-    site.fakes["anthropic"].say("Costly.")
+    site.fakes["anthropic"].reply("Costly.")
     await visitor.open()
     await visitor.ask_and_wait("Cost?", "Costly.")
     await visitor.find(".answer").hover()
@@ -104,7 +104,7 @@ async def test_cost_of_fork_includes_shared_answers(visitor: Visitor, site: Site
 
 
 async def test_messages_are_compressed_and_preflight_counts_tools(visitor: Visitor, site: Site) -> None:
-    site.fakes["anthropic"].answer_with(say("A long answer. " * 500))
+    site.fakes["anthropic"].answer_with(text_part("A long answer. " * 500))
     await visitor.open()
     async with visitor.page.expect_response("**/messages?*") as response:
         await visitor.ask_and_wait("Tell me a lot", "A long answer.")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from tests.strict import call
+from tests.fake_providers import call_part
 from tests.web.conftest import Visitor
 from tests.web.content import request_write
 from tests.web.site import README, Site
@@ -19,7 +19,7 @@ async def test_tool_waits_for_approval_also_after_reload(visitor: Visitor, site:
     assert readme.read_text("utf-8") == README
     await visitor.page.reload()
     await visitor.find(".approval .arguments", "allowed").wait_for()
-    site.fakes["anthropic"].say("Written.")
+    site.fakes["anthropic"].reply("Written.")
     await visitor.press("Allow")
     await visitor.wait_for_text("Written.")
     await visitor.wait_until_idle()
@@ -38,7 +38,7 @@ async def test_arguments_are_edited_before_approval(visitor: Visitor, site: Site
     await visitor.wait_for_text("This is not valid JSON.")
     changed = {"path": "README.md", "content": "as I want\n"}
     await visitor.find(".approval textarea").fill(json.dumps(changed))
-    site.fakes["anthropic"].say("Changed.")
+    site.fakes["anthropic"].reply("Changed.")
     await visitor.press("Allow")
     await visitor.wait_for_text("Changed.")
     await visitor.wait_until_idle()
@@ -50,7 +50,7 @@ async def test_tool_is_declined(visitor: Visitor, site: Site) -> None:
     request_write(site, "never\n")
     await visitor.ask("Write it")
     await visitor.find(".approval").wait_for()
-    site.fakes["anthropic"].say("Then not.")
+    site.fakes["anthropic"].reply("Then not.")
     await visitor.press("Decline")
     await visitor.wait_for_text("Then not.")
     await visitor.wait_until_idle()
@@ -64,7 +64,7 @@ async def test_question_of_model_is_answered_in_form(visitor: Visitor, site: Sit
     gift = {"id": "gift", "prompt": "As a present?", "type": "boolean", "required": False}
     await visitor.open()
     question = {"question": "What shall I order?", "inputs": [size, count, gift]}
-    site.fakes["anthropic"].answer_with(call("ask_user", question))
+    site.fakes["anthropic"].answer_with(call_part("ask_user", question))
     await visitor.ask("Order some")
     await visitor.find(".approval", "What shall I order?").wait_for()
     await visitor.page.reload()
@@ -73,7 +73,7 @@ async def test_question_of_model_is_answered_in_form(visitor: Visitor, site: Sit
     await visitor.wait_for_text("Enter a number.")
     await visitor.page.get_by_label("How many?").fill("3")
     await visitor.page.get_by_label("Which size?").select_option("M")
-    site.fakes["anthropic"].say("Ordered.")
+    site.fakes["anthropic"].reply("Ordered.")
     await visitor.press("Answer")
     await visitor.wait_for_text("Ordered.")
     await visitor.wait_until_idle()
@@ -85,12 +85,12 @@ async def test_question_of_model_is_answered_in_form(visitor: Visitor, site: Sit
 async def test_two_calls_are_decided_in_sequence(visitor: Visitor, site: Site) -> None:
     await visitor.open()
     files = ("a.txt", "b.txt")
-    site.fakes["anthropic"].answer_with(*(call("write_file", {"path": name, "content": name}) for name in files))
+    site.fakes["anthropic"].answer_with(*(call_part("write_file", {"path": name, "content": name}) for name in files))
     await visitor.ask("Write both")
     await visitor.find(".approval", "1 of 2").wait_for()
     await visitor.press("Allow")
     await visitor.find(".approval", "2 of 2").wait_for()
-    site.fakes["anthropic"].say("One of them.")
+    site.fakes["anthropic"].reply("One of them.")
     await visitor.press("Decline")
     await visitor.wait_for_text("One of them.")
     await visitor.wait_until_idle()

@@ -24,7 +24,7 @@ def phone(runner: asyncio.Runner, browser: Browser, site: web_site.Site) -> Iter
         open_visitor(browser, site, viewport=size, has_touch=True, is_mobile=True, color_scheme="dark")
     )
     for name, fake in site.fakes.items():
-        fake.forget()
+        fake.clear_script()
         site.paces[name].release()
     yield visitor
     runner.run(visitor.context.close())
@@ -32,7 +32,7 @@ def phone(runner: asyncio.Runner, browser: Browser, site: web_site.Site) -> Iter
 
 
 async def test_phone_shows_costs_and_closes_drawers_with_escape_and_back(phone: Visitor, site: web_site.Site) -> None:
-    site.fakes["anthropic"].say("Small screen.")
+    site.fakes["anthropic"].reply("Small screen.")
     await phone.open()
     await phone.ask_and_wait("Where am I?", "Small screen.")
     assert "$" in await phone.find(".head .spent").inner_text()
@@ -60,7 +60,7 @@ async def test_phone_offers_camera_and_files(phone: Visitor) -> None:
 
 
 async def test_installed_page_opens_offline_and_caches_no_conversation(phone: Visitor, site: web_site.Site) -> None:
-    site.fakes["anthropic"].say("A private answer.")
+    site.fakes["anthropic"].reply("A private answer.")
     await phone.open()
     await phone.ask_and_wait("A private question", "A private answer.")
     manifest = await phone.context.request.get(
@@ -85,7 +85,7 @@ async def test_installed_page_opens_offline_and_caches_no_conversation(phone: Vi
 
 
 async def test_tour_covers_swap_formats_and_search(visitor: Visitor, site: web_site.Site) -> None:
-    site.fakes["anthropic"].say("A lantern is a lamp in a case.")
+    site.fakes["anthropic"].reply("A lantern is a lamp in a case.")
     await visitor.open()
     await visitor.wait_for_text("Dragoman is one page for every model")
     await visitor.press("Take the tour (two minutes)")

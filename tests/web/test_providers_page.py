@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from tests.strict import strict_provider
+from tests.fake_providers import strict_provider
 from tests.web.conftest import Visitor
 from tests.web.site import Site
 
@@ -32,7 +32,7 @@ async def test_added_server_answers_immediately(visitor: Visitor, site: Site) ->
         await visitor.open("#/")
         await visitor.find(".model-button").click()
         await visitor.find("button.model", "my-server").click()
-        fake.say("I am new here.")
+        fake.reply("I am new here.")
         await visitor.ask_and_wait("Hello", "I am new here.")
         assert fake.received[-1].headers["authorization"] == f"Bearer {KEY}"
 
@@ -84,5 +84,5 @@ async def test_ollama_is_detected_and_its_models_are_offered(visitor: Visitor, s
         await visitor.open("#/")
         await visitor.find(".model-button").click()
         await visitor.find("button.model", "llava:7b").click()
-        fake.say("I run here.")
+        fake.reply("I run here.")
         await visitor.ask_and_wait("Hello", "I run here.")

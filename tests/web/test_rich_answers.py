@@ -45,11 +45,11 @@ NOTES += (
 async def test_formulas_render_without_inline_styles_and_load_lazily(visitor: Visitor, site: Site) -> None:
     urls: list[str] = []
     visitor.listen("request", lambda request: urls.append(request.url))
-    site.fakes["anthropic"].say("No formula.")
+    site.fakes["anthropic"].reply("No formula.")
     await visitor.open()
     await visitor.ask_and_wait("Hello", "No formula.")
     before = len([url for url in urls if "/static/" in url])
-    site.fakes["anthropic"].say(MATH)
+    site.fakes["anthropic"].reply(MATH)
     await visitor.ask_and_wait("Formulas, please", "End of math.")
     await visitor.find(".answer .math.display math").wait_for()
     assert await visitor.find(".answer math").count() == 2
@@ -64,7 +64,7 @@ async def test_formulas_render_without_inline_styles_and_load_lazily(visitor: Vi
 
 
 async def test_diff_is_coloured(visitor: Visitor, site: Site) -> None:
-    site.fakes["anthropic"].say(DIFF)
+    site.fakes["anthropic"].reply(DIFF)
     await visitor.open()
     await visitor.ask_and_wait("What changed?", "End of diff.")
     assert await visitor.find(".diff-removed").inner_text() == "-old <b>"
@@ -73,7 +73,7 @@ async def test_diff_is_coloured(visitor: Visitor, site: Site) -> None:
 
 
 async def test_diagram_renders_in_sandbox_and_invalid_diagram_shows_error(visitor: Visitor, site: Site) -> None:
-    site.fakes["anthropic"].say(DIAGRAM)
+    site.fakes["anthropic"].reply(DIAGRAM)
     await visitor.open()
     await visitor.ask_and_wait("Draw it", "End of diagrams.")
     frame = visitor.page.frame_locator('figure:has-text("flowchart") iframe')
@@ -105,7 +105,7 @@ async def test_html_runs_without_origin_network_and_storage(visitor: Visitor, si
         urls.append(request.url)
 
     visitor.listen("request", on_request)
-    site.fakes["anthropic"].say(HTML)
+    site.fakes["anthropic"].reply(HTML)
     await visitor.open()
     await visitor.ask_and_wait("A page", "End of HTML.")
     assert await visitor.find("iframe").count() == 0  # only on request
@@ -123,7 +123,7 @@ async def test_html_runs_without_origin_network_and_storage(visitor: Visitor, si
 
 async def test_footnotes_wide_tables_copy_and_print(visitor: Visitor, site: Site) -> None:
     await visitor.context.grant_permissions(["clipboard-read", "clipboard-write"])
-    site.fakes["anthropic"].say(NOTES)
+    site.fakes["anthropic"].reply(NOTES)
     await visitor.open()
     await visitor.ask_and_wait("Notes", "End of notes.")
     await visitor.page.get_by_role("button", name="Footnote 1").click()
@@ -144,7 +144,7 @@ async def test_image_is_enlarged(visitor: Visitor, site: Site) -> None:
     await visitor.open()
     await visitor.page.set_input_files("input[type=file]", [make_image(70)])
     await visitor.find(".upload:not(.sending)").wait_for()
-    site.fakes["anthropic"].say("A square.")
+    site.fakes["anthropic"].reply("A square.")
     await visitor.ask_and_wait("What is it?", "A square.")
     await visitor.find(".question img").click()
     await visitor.find("dialog.lightbox img").wait_for()

@@ -23,7 +23,7 @@ async def test_settings_are_set_before_first_message_and_changed_later(visitor: 
     await save(visitor)
     await visitor.page.reload()  # the choice survives
     await visitor.find("#words").wait_for()
-    fake.say("Bonjour.")
+    fake.reply("Bonjour.")
     await visitor.ask_and_wait("Hello", "Bonjour.")
     assert "Answer in French." in str(fake.bodies[-1]["system"])
     assert [tool["name"] for tool in fake.bodies[-1]["tools"]] == ["ask_user", "read_file"]
@@ -37,7 +37,7 @@ async def test_settings_are_set_before_first_message_and_changed_later(visitor: 
     await visitor.press("All on")
     await visitor.page.get_by_label("Effort of thinking").select_option("low")
     await save(visitor)
-    fake.say("Hello.")
+    fake.reply("Hello.")
     await visitor.ask_and_wait("And now?", "Hello.")
     assert "system" not in fake.bodies[-1]
     assert len(fake.bodies[-1]["tools"]) == 3
@@ -53,7 +53,7 @@ async def test_user_defaults_apply_and_invalid_policy_is_explained(visitor: Visi
     await save(visitor, "Saved, also for new conversations")
     for answer in ("One.", "Two."):
         await visitor.press("New conversation")
-        fake.say(answer)
+        fake.reply(answer)
         await visitor.ask_and_wait("Count", answer)
         assert "Be brief." in str(fake.bodies[-1]["system"])
     await visitor.press("Settings of this conversation")
@@ -64,7 +64,7 @@ async def test_user_defaults_apply_and_invalid_policy_is_explained(visitor: Visi
     await visitor.find(".settings-form .unfinished", "schema_version").wait_for()
     await policy.fill("schema_version: 1\nglobal_default: gemini:gemini-3.8-flash")
     await save(visitor)
-    site.fakes["gemini"].say("By policy.")
+    site.fakes["gemini"].reply("By policy.")
     await visitor.ask_and_wait("Who?", "By policy.")
     await visitor.press("Settings of this conversation")
     await visitor.page.get_by_role("textbox", name="System prompt").fill("")
@@ -75,7 +75,7 @@ async def test_user_defaults_apply_and_invalid_policy_is_explained(visitor: Visi
 async def test_conversation_beyond_context_window_is_truncated_with_notice(visitor: Visitor, site: Site) -> None:
     await visitor.open()
     for number in range(3):
-        site.fakes["anthropic"].say(f"{number} " + "word " * 5_000)
+        site.fakes["anthropic"].reply(f"{number} " + "word " * 5_000)
         await visitor.ask_and_wait(f"{number} " + "word " * 2_500, f"{number} word word")
     await visitor.page.keyboard.press("Control+/")
     await visitor.page.get_by_label("Find a model").fill("gemini small")
@@ -88,7 +88,7 @@ async def test_conversation_beyond_context_window_is_truncated_with_notice(visit
     await visitor.find(".context-meter .banner", "The oldest 4 messages will not be sent").wait_for()
     await visitor.page.get_by_text("reserved for the answer").wait_for()
     await visitor.press("Cancel")
-    site.fakes["gemini"].say("Short.")
+    site.fakes["gemini"].reply("Short.")
     await visitor.ask_and_wait("And now?", "Short.")
     await visitor.find(".receipt", "without the oldest 4 messages").wait_for()
     assert "1 word" not in str(site.fakes["gemini"].bodies[-1])
@@ -96,7 +96,7 @@ async def test_conversation_beyond_context_window_is_truncated_with_notice(visit
     site.fakes["gemini"].fail(
         400, "The input token count exceeds the maximum number of tokens allowed."
     )  # its real window is smaller
-    site.fakes["gemini"].say("Shorter.")
+    site.fakes["gemini"].reply("Shorter.")
     await visitor.ask_and_wait("Again?", "Shorter.")
     await visitor.find(".receipt", "without the oldest 6 messages").wait_for()
     await visitor.press("Why this answer?")

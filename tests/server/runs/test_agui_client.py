@@ -16,9 +16,9 @@ from dragoman.store import Row
 from dragoman.tools import tool
 from dragoman.transcripts.ag_ui import write_messages
 from tests.conftest import CORPUS
+from tests.fake_providers.script import call_part, text_part
 from tests.server.conftest import ServerFixture, run_test_server
 from tests.server.runs.conftest import CLIENTS, JUDGES, RUNS, install_client, run_node
-from tests.strict.script import call, say
 
 CHECKER = CORPUS.parent / "checkers" / "agui-check.mjs"
 JPEG = bytes.fromhex("ffd8ffe000104a46494600010100000100010000ffc0000b080001000101011100ffd9")
@@ -52,18 +52,18 @@ async def test_the_checker_finds_nothing_wrong(deleting_server: ServerFixture, v
         pytest.skip(f"no checker at {CHECKER}; DRAGOMAN_CORPUS names another place")
     server, fake = deleting_server, deleting_server.fake
     for words in ("Hello.", "Again.", "A dot.", "A dot.", "A dot."):
-        fake.say(words, thinking="Hm.")
+        fake.reply(words, thinking="Hm.")
     fake.call("get_weather", {"city": "Berlin"}, thinking="I should look.")
-    fake.say("21 degrees.")
+    fake.reply("21 degrees.")
     fake.call("delete_database", {"name": "production"})
-    fake.say("It is gone.")
-    fake.say("Hello.")
+    fake.reply("It is gone.")
+    fake.reply("Hello.")
     url = await upload_file(server)
     status, said = await run_node(install_client(CLIENTS[version]), CHECKER, server.base_url + RUNS, "--image-url", url)
     assert status == 0, said
     assert "FAIL " not in said, said
     assert "NOT EXERCISED" not in said, said
-    assert fake.refused == []
+    assert fake.refusals == []
 
 
 @pytest.mark.parametrize("version", CLIENTS)
@@ -71,12 +71,12 @@ async def test_the_client_holds_a_conversation_with_a_picture_a_tool_and_an_appr
     deleting_server: ServerFixture, version: str
 ) -> None:
     server, fake = deleting_server, deleting_server.fake
-    fake.say("A dot.", thinking="A picture.")
-    fake.answer_with(say("I will look."), call("get_weather", {"city": "Berlin"}))
-    fake.say("21 degrees.")
+    fake.reply("A dot.", thinking="A picture.")
+    fake.answer_with(text_part("I will look."), call_part("get_weather", {"city": "Berlin"}))
+    fake.reply("21 degrees.")
     fake.call("delete_database", {"name": "production"})
-    fake.say("It is gone.")
-    fake.say("You are welcome.")
+    fake.reply("It is gone.")
+    fake.reply("You are welcome.")
     script, folder = JUDGES / "conversation.mjs", install_client(CLIENTS[version])
     status, said = await run_node(folder, script, server.base_url + RUNS, await upload_file(server))
     assert status == 0, said
@@ -88,7 +88,7 @@ async def test_the_client_holds_a_conversation_with_a_picture_a_tool_and_an_appr
     history = [{key: value for key, value in wire.items() if key != "metadata"} for wire in write_history(rows)]
     seen = [message for message in told["messages"] if message["role"] != "user"]
     assert seen == [message for message in history if message["role"] != "user"]  # the ids as well
-    assert fake.refused == []
+    assert fake.refusals == []
     images = [part for body in fake.bodies for part in body["messages"][0]["content"] if part["type"] == "image"]
     assert len(images) == len(fake.bodies)  # the picture reaches the model, and stays
 
@@ -97,7 +97,7 @@ async def test_the_client_holds_a_conversation_with_a_picture_a_tool_and_an_appr
 async def test_the_client_brings_a_conversation_that_ends_with_a_result_and_is_answered(
     chat_server: ServerFixture, version: str
 ) -> None:
-    chat_server.fake.say("21 degrees.")
+    chat_server.fake.reply("21 degrees.")
     script, folder = JUDGES / "whole-history.mjs", install_client(CLIENTS[version])
     status, said = await run_node(folder, script, chat_server.base_url + RUNS)
     assert status == 0, said
@@ -105,7 +105,7 @@ async def test_the_client_brings_a_conversation_that_ends_with_a_result_and_is_a
     (body,) = chat_server.fake.bodies
     assert [message["role"] for message in body["messages"]] == ["user", "assistant", "user"]
     assert body["messages"][2]["content"][0]["type"] == "tool_result"
-    assert chat_server.fake.refused == []
+    assert chat_server.fake.refusals == []
 
 
 def write_history(rows: list[Row]) -> list[dict[str, Any]]:

@@ -107,7 +107,7 @@ def test_every_event_that_the_server_makes_has_a_number() -> None:
 
 @pytest.mark.parametrize("path", ["/runs", "/runs/{thread}/events"])
 async def test_a_client_gets_protobuf_if_it_asks_for_it(chat_server: ServerFixture, tmp_path: Path, path: str) -> None:
-    chat_server.fake.say("Hello.", thinking="Hm.")
+    chat_server.fake.reply("Hello.", thinking="Hm.")
     body, accept = run_input("Hello"), {"accept": "application/vnd.ag-ui.event+proto"}
     async with chat_server.client.post(RUNS, json=body, headers=accept) as answer:
         frames = await answer.read()

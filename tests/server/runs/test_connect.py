@@ -42,7 +42,7 @@ async def connect(server: ServerFixture, thread_id: str, version: str | None = "
 async def test_a_thread_is_restored_with_its_messages_and_state(
     chat_server: ServerFixture, version: str | None
 ) -> None:
-    chat_server.fake.say("One.", thinking="Hm.")
+    chat_server.fake.reply("One.", thinking="Hm.")
     given = run_input("First?", state={"count": 1})
     await post_run(chat_server, given)
     events = await connect(chat_server, given["threadId"], version)
@@ -58,7 +58,7 @@ async def test_a_thread_is_restored_with_its_messages_and_state(
 
 async def test_a_thread_that_does_not_exist_has_an_empty_stream(keyed_server: ServerFixture) -> None:
     ann, bob = await keyed_server.make_key("ann"), await keyed_server.make_key("bob")
-    keyed_server.fake.say("One.")
+    keyed_server.fake.reply("One.")
     given = run_input("First?")
     await post_run(keyed_server, given, **ann)
     assert len(await connect(keyed_server, given["threadId"], **ann)) == 3
@@ -67,7 +67,7 @@ async def test_a_thread_that_does_not_exist_has_an_empty_stream(keyed_server: Se
 
 
 async def test_an_active_run_goes_on_after_the_messages_before_it(chat_server: ServerFixture) -> None:
-    chat_server.fake.say("One.")
+    chat_server.fake.reply("One.")
     first = run_input("First?")
     await post_run(chat_server, first)
     async with slow_run(chat_server, threadId=first["threadId"]) as (slow, given):
@@ -119,7 +119,7 @@ async def test_an_incomplete_answer_has_its_status(chat_server: ServerFixture) -
 
 
 async def test_an_attached_file_has_a_url(chat_server: ServerFixture) -> None:
-    chat_server.fake.say("A dot.")
+    chat_server.fake.reply("A dot.")
     url = await upload_file(chat_server)
     part = {"type": "image", "source": {"type": "url", "value": url, "mimeType": "image/jpeg"}}
     given = run_input(user([{"type": "text", "text": "What is it?"}, part]))
@@ -136,7 +136,7 @@ async def test_a_long_thread_is_restored_from_a_question_on(
 ) -> None:
     given = run_input("First?")
     for number in range(4):
-        chat_server.fake.say(f"Answer {number}.")
+        chat_server.fake.reply(f"Answer {number}.")
         await post_run(chat_server, run_input(f"Question {number}?", threadId=given["threadId"]))
     monkeypatch.setattr("dragoman.server.runs.agui_snapshot.MAX_MESSAGES", 3)
     events = await connect(chat_server, given["threadId"])
@@ -151,10 +151,10 @@ async def test_a_long_thread_is_restored_from_a_question_on(
 async def test_the_published_client_restores_a_thread_after_a_restart(tmp_path: Path, version: str) -> None:
     given = run_input("First?", threadId="thread-to-restore", state={"count": 1})
     async with run_test_server(tmp_path) as server:
-        server.fake.say("One.")
+        server.fake.reply("One.")
         await post_run(server, given)
     async with run_test_server(tmp_path) as server:
-        server.fake.say("Two.")
+        server.fake.reply("Two.")
         base = f"{server.base_url}/api/v1/agent"
         status, printed = await run_node(
             install_client(CLIENTS[version]), JUDGES / "connect.mjs", base, given["threadId"]
@@ -179,7 +179,7 @@ async def test_copilotkit_finds_one_agent(chat_server: ServerFixture) -> None:
 
 
 async def test_copilotkit_runs_connects_and_stops(chat_server: ServerFixture) -> None:
-    chat_server.fake.say("One.")
+    chat_server.fake.reply("One.")
     given, agent = run_input("First?", protocolVersion=None), f"{RUNTIME}/agent/default"
     async with chat_server.client.post(f"{agent}/run", json=given, headers={"accept": "text/event-stream"}) as answer:
         assert event_types(parse_events(await answer.text()))[-1] == "RUN_FINISHED"

@@ -65,7 +65,7 @@ class Caller:
 async def use_every_endpoint(caller: Caller) -> None:
     """Everything that can be asked of a thread, from a first run to its end."""
     said = user([{"type": "text", "text": "Hello"}, image_part(PNG)], "m-1")
-    caller.server.fake.say("Good day.")
+    caller.server.fake.reply("Good day.")
     await caller.run(said, "run-a", SSE)
     await caller.run(said, "run-a", SSE)  # the same request again
     await use_endpoints_during_run(caller)
@@ -121,7 +121,7 @@ async def read_thread(caller: Caller) -> None:
     await caller.ask("GET", f"{thread}/context")
     await caller.ask("POST", f"{thread}/share", json={})
     await caller.ask("DELETE", f"{thread}/share")
-    caller.server.fake.say("A greeting")
+    caller.server.fake.reply("A greeting")
     await caller.ask("POST", f"{thread}/title")
     for way in ("stream", "messages"):
         await caller.ask("GET", f"/api/v1/agent/chat/{{id}}/{way}")
@@ -159,7 +159,7 @@ async def list_all_threads(caller: Caller) -> None:
 
 
 async def make_thread(server: ServerFixture, key: dict[str, str], thread: str, answer: str) -> None:
-    server.fake.say(answer)
+    server.fake.reply(answer)
     async with server.client.post(RUNS, json=run_input("Hello", threadId=thread), headers={**key, **SSE}) as told:
         assert "RUN_FINISHED" in await told.text()
 

@@ -43,7 +43,7 @@ async def stored_rows(server: ServerFixture, thread: str) -> list[tuple[str, str
 async def test_a_conversation_that_ends_with_a_result_keeps_its_order_and_is_answered(
     chat_server: ServerFixture,
 ) -> None:
-    chat_server.fake.say("21 degrees.")
+    chat_server.fake.reply("21 degrees.")
     said = [user("How warm?", "u1"), make_call("a1", "call-1"), make_result("t1", "call-1")]
     told = await post_run(chat_server, run_input(*said, threadId="t", tools=[WEATHER]))
     assert told[-1]["type"] == "RUN_FINISHED"
@@ -52,7 +52,7 @@ async def test_a_conversation_that_ends_with_a_result_keeps_its_order_and_is_ans
     assert [message["role"] for message in body["messages"]] == ["user", "assistant", "user"]
     assert body["messages"][0]["content"] in ("How warm?", [{"type": "text", "text": "How warm?"}])
     assert (await chat_server.store.get_session("t")).title == "How warm?"
-    assert chat_server.fake.refused == []
+    assert chat_server.fake.refusals == []
 
 
 async def test_a_call_that_the_conversation_leaves_open_waits_for_the_client(chat_server: ServerFixture) -> None:
@@ -60,7 +60,7 @@ async def test_a_call_that_the_conversation_leaves_open_waits_for_the_client(cha
     told = await post_run(chat_server, run_input(*said, threadId="t", tools=[WEATHER]))
     assert len(told[-1]["outcome"]["pendingToolCallIds"]) == 1
     assert chat_server.fake.bodies == []
-    chat_server.fake.say("21 degrees.")
+    chat_server.fake.reply("21 degrees.")
     more = [*said, make_result("t2", told[-1]["outcome"]["pendingToolCallIds"][0])]
     assert (
         event_types(await post_run(chat_server, run_input(*more, threadId="t", tools=[WEATHER])))[-1] == "RUN_FINISHED"
@@ -72,7 +72,7 @@ async def test_a_call_that_the_conversation_leaves_open_waits_for_the_client(cha
         "tool",
         "assistant",
     ]
-    assert chat_server.fake.refused == []
+    assert chat_server.fake.refusals == []
 
 
 async def test_a_few_messages_with_many_parts_are_read_and_written_off_the_event_loop(
@@ -91,7 +91,7 @@ async def test_a_few_messages_with_many_parts_are_read_and_written_off_the_event
 
     for module, name in ((turn_request, "read_messages"), (start, "collect_facts"), (model_call, "_write_request")):
         watch(module, name)
-    chat_server.fake.say("Yes.")
+    chat_server.fake.reply("Yes.")
     parts = [{"type": "text", "text": "a"}] * 250
     told = await post_run(chat_server, run_input(*[user(parts, f"m{at}") for at in range(4)], threadId="t"))
     assert told[-1]["type"] == "RUN_FINISHED"
@@ -119,7 +119,7 @@ async def test_a_conversation_without_a_last_word_of_the_user_is_refused(
 
 
 async def test_every_message_keeps_its_id_and_what_the_application_keeps_with_it(chat_server: ServerFixture) -> None:
-    chat_server.fake.say("Good.")
+    chat_server.fake.reply("Good.")
     said = [
         {"id": "s1", "role": "system", "content": "Be brief.", "metadata": {"n": 1}},
         {**user("How warm?", ULID), "metadata": {"n": 2, "ag-ui": {"x": 1}}},
@@ -139,21 +139,21 @@ async def test_every_message_keeps_its_id_and_what_the_application_keeps_with_it
         ("assistant", "a2", 6),
         ("user", "u2", 7),
     ]
-    chat_server.fake.say("Bye.")
+    chat_server.fake.reply("Bye.")
     await post_run(chat_server, run_input(*said[:2], "More?", threadId="t"))
     assert len(await get_history(chat_server, "t")) == 9  # what the client calls by a ULID is known again
 
 
 async def test_what_the_application_keeps_with_an_answer_is_kept(chat_server: ServerFixture) -> None:
     chat_server.fake.call("get_weather", {"city": "Berlin"})
-    chat_server.fake.say("21 degrees.")
+    chat_server.fake.reply("21 degrees.")
     told = await post_run(chat_server, run_input("How warm?", threadId="t", tools=[WEATHER]))
     (call_id,) = told[-1]["outcome"]["pendingToolCallIds"]
     answer = make_result("t1", call_id, "", metadata={"took": "long"})
     await post_run(chat_server, run_input(answer, threadId="t", tools=[WEATHER]))
     row = (await get_history(chat_server, "t"))[2]
     assert (row["id"], row["content"], row["metadata"]["took"]) == ("t1", "", "long")
-    assert chat_server.fake.refused == []
+    assert chat_server.fake.refusals == []
 
 
 async def test_a_snapshot_gives_back_what_the_application_keeps_with_messages(chat_server: ServerFixture) -> None:
@@ -171,13 +171,13 @@ async def test_a_snapshot_gives_back_what_the_application_keeps_with_messages(ch
 
 
 async def test_files_of_earlier_messages_are_kept_like_those_of_the_newest(chat_server: ServerFixture) -> None:
-    chat_server.fake.say("A dot.")
+    chat_server.fake.reply("A dot.")
     await post_run(chat_server, run_input(user([image_part(PNG)], "u0"), threadId="other"))
     place = (await get_history(chat_server, "other"))[0]["metadata"]["user_message_attachments"]
     query = {"bucket": place["bucket"], "path": place["path"]}
     async with chat_server.client.get("/api/v1/agent/attachments/signed-url", params=query) as answer:
         url = (await answer.json())["url"]
-    chat_server.fake.say("Yes.")
+    chat_server.fake.reply("Yes.")
     shown = user([{"type": "text", "text": "Look."}, image_part(url, form="url"), image_part(PNG)], "u1")
     said = [shown, {"id": "a1", "role": "assistant", "content": "A dot."}, user("Sure?", "u2")]
     await post_run(chat_server, run_input(*said, threadId="t"))
@@ -186,20 +186,20 @@ async def test_files_of_earlier_messages_are_kept_like_those_of_the_newest(chat_
     assert len(first.metadata.attachments) == 2
     assert first.metadata.attachments[0].path == place["path"]
     assert "token=" not in repr(first)
-    assert chat_server.fake.refused == []
+    assert chat_server.fake.refusals == []
 
 
 async def test_a_result_goes_before_what_the_user_said_after_the_call(chat_server: ServerFixture) -> None:
     chat_server.fake.call("get_weather", {"city": "Berlin"})
     told = await post_run(chat_server, run_input("How warm?", threadId="t", tools=[WEATHER]))
     (call_id,) = told[-1]["outcome"]["pendingToolCallIds"]
-    chat_server.fake.say("21 degrees.")
+    chat_server.fake.reply("21 degrees.")
     said = [user("Are you there?", "u2"), make_result("t1", call_id), user("Hello?", "u3")]
     assert (
         event_types(await post_run(chat_server, run_input(*said, threadId="t", tools=[WEATHER])))[-1] == "RUN_FINISHED"
     )
     assert (await stored_rows(chat_server, "t"))[2:5] == [("tool", "t1"), ("user", "u2"), ("user", "u3")]
-    assert chat_server.fake.refused == []
+    assert chat_server.fake.refusals == []
 
 
 async def test_a_result_of_a_call_that_does_not_wait_for_the_client_is_not_brought_in(
@@ -216,7 +216,7 @@ async def test_a_result_of_a_call_that_does_not_wait_for_the_client_is_not_broug
 
 async def test_earlier_messages_belong_to_the_caller(keyed_server: ServerFixture) -> None:
     key = await keyed_server.make_key("ann", scopes=("chat", "history:write"), team_id="team-1")
-    keyed_server.fake.say("Yes.")
+    keyed_server.fake.reply("Yes.")
     forged = {"dragoman": {"id": ULID, "metadata": {"user_id": "bob", "model": "x"}}, "mine": 1}
     said = [user("Hi", "u1"), {"id": "a1", "role": "assistant", "content": "Ho", "metadata": forged}, user("So?", "u2")]
     await post_run(keyed_server, run_input(*said, threadId="t"), **key)
@@ -228,7 +228,7 @@ async def test_earlier_messages_belong_to_the_caller(keyed_server: ServerFixture
 
 async def test_fields_may_be_written_in_snake_case(chat_server: ServerFixture) -> None:
     """As the protocol's Python types are dumped without aliases."""
-    chat_server.fake.say("21 degrees.")
+    chat_server.fake.reply("21 degrees.")
     call = make_call("a1", "call-1")
     said = [
         {**user([{"type": "binary", "mime_type": "image/png", "data": PNG}, {"type": "text", "text": "?"}], "u1")},
@@ -260,7 +260,7 @@ async def test_fields_may_be_written_in_snake_case(chat_server: ServerFixture) -
 
 async def test_reasoning_content_is_one_block_of_reasoning(tmp_path: Path) -> None:
     async with run_test_server(tmp_path, "openai_chat") as server:
-        server.fake.say("Hello there.", thinking="Hm, let me think.")
+        server.fake.reply("Hello there.", thinking="Hm, let me think.")
         told = await post_run(server, run_input("Hi"))
     starts = [event["messageId"] for event in told if event["type"].endswith("_START")]
     assert len(starts) == 3  # the span of the reasoning, its message, and the text
@@ -285,7 +285,7 @@ async def test_two_new_messages_with_one_id_are_refused_and_the_same_one_twice_i
         assert (answer.status, error["code"]) == (422, "invalid_message")
         assert "u1" in error["message"]
     assert chat_server.fake.bodies == []
-    chat_server.fake.say("Yes.")
+    chat_server.fake.reply("Yes.")
     await post_run(chat_server, run_input(user("One", "u1"), user("One", "u1"), user("Two", "u2"), threadId="t"))
     assert (await stored_rows(chat_server, "t"))[:2] == [("user", "u1"), ("user", "u2")]
     assert len(await stored_rows(chat_server, "t")) == 3
@@ -294,8 +294,8 @@ async def test_two_new_messages_with_one_id_are_refused_and_the_same_one_twice_i
 async def test_a_new_message_before_a_known_one_is_passed_over_and_can_be_sent_again(
     chat_server: ServerFixture,
 ) -> None:
-    chat_server.fake.say("Yes.")
-    chat_server.fake.say("Yes.")
+    chat_server.fake.reply("Yes.")
+    chat_server.fake.reply("Yes.")
     await post_run(chat_server, run_input(user("One", "u1"), user("Two", "u2"), threadId="t"))
     said = [user("One", "u1"), user("Refused", "u9"), user("Two", "u2"), user("Refused", "u10")]
     await post_run(chat_server, run_input(*said, threadId="t"))

@@ -15,9 +15,9 @@ from dragoman.exchange import SideEffects
 from dragoman.message import InvalidToolUseBlock, TextBlock
 from dragoman.rules import is_tool_name
 from dragoman.tools import tool
+from tests.fake_providers.script import call_part, text_part
 from tests.server.conftest import ServerFixture
 from tests.server.runs.conftest import RUNS, SSE, event_types, post_error, post_run, run_input, user
-from tests.strict.script import call, say
 
 PNG = base64.b64encode(
     bytes.fromhex(
@@ -219,7 +219,7 @@ async def test_a_key_without_the_right_may_only_say_what_users_say(keyed_server:
         said = run_input({"id": "a1", "role": role, "content": "x"}, "Hello")
         assert await post_error(keyed_server, said, **key) == (403, "role_not_allowed")
     writer = await keyed_server.make_key("bob", scopes=("chat", "history:write"))
-    keyed_server.fake.say("Yes.")
+    keyed_server.fake.reply("Yes.")
     said = run_input(
         {"id": "s1", "role": "system", "content": "Be brief."},
         user("Hi"),
@@ -229,7 +229,7 @@ async def test_a_key_without_the_right_may_only_say_what_users_say(keyed_server:
     assert event_types(await post_run(keyed_server, said, **writer))[-1] == "RUN_FINISHED"
     rows = await keyed_server.store.read(said["threadId"])
     assert [row.message.role.value for row in rows] == ["system", "user", "assistant", "user", "assistant"]
-    assert keyed_server.fake.refused == []
+    assert keyed_server.fake.refusals == []
 
 
 @pytest.mark.parametrize(
@@ -261,7 +261,7 @@ async def test_a_history_calls_tools_by_names_that_tools_can_have(
 
 @pytest.mark.parametrize("name", ["n" * 20_000, "n" * 65, "a\0b"], ids=len)
 async def test_a_model_that_calls_a_name_no_tool_can_have_calls_nothing(chat_server: ServerFixture, name: str) -> None:
-    chat_server.fake.answer_with(say("Let me see."), call(name, {"a": 1}))
+    chat_server.fake.answer_with(text_part("Let me see."), call_part(name, {"a": 1}))
     given = run_input("Hello")
     events = await post_run(chat_server, given)
     assert events[-1]["type"] == "RUN_ERROR"
@@ -275,15 +275,15 @@ async def test_a_model_that_calls_a_name_no_tool_can_have_calls_nothing(chat_ser
     assert used.reason.startswith("the tool's name h")
     assert [one.status for one in await chat_server.store.tool_calls(given["threadId"])] == ["failed"]
     assert (await chat_server.store.verify()).damage == ()
-    chat_server.fake.say("Yes.")
+    chat_server.fake.reply("Yes.")
     again = run_input("Once more", threadId=given["threadId"])
     assert event_types(await post_run(chat_server, again))[-1] == "RUN_FINISHED"
-    assert chat_server.fake.refused == []
+    assert chat_server.fake.refusals == []
 
 
 async def test_a_thread_of_somebody_else_is_not_there(keyed_server: ServerFixture) -> None:
     ann, bob = await keyed_server.make_key("ann"), await keyed_server.make_key("bob")
-    keyed_server.fake.say("Yes.")
+    keyed_server.fake.reply("Yes.")
     given = run_input("Hello")
     await post_run(keyed_server, given, **ann)
     for path in ("events", "cancel", f"{given['runId']}/cancel"):
@@ -305,7 +305,7 @@ async def test_one_run_too_many_is_put_off(chat_server: ServerFixture) -> None:
 
 async def test_no_field_of_the_body_says_who_the_caller_is(keyed_server: ServerFixture) -> None:
     key = await keyed_server.make_key("ann")
-    keyed_server.fake.say("Yes.")
+    keyed_server.fake.reply("Yes.")
     fields = {"user_id": "bob", "userId": "bob", "team_id": "x", "role": "admin", "scopes": ["admin"], "cost_usd": 0}
     given = run_input({**user("Hello"), **{k: v for k, v in fields.items() if k != "role"}}, **fields)
     await post_run(keyed_server, given, **{**key, "X-User-Id": "bob", "X-Team-Id": "x"})

@@ -65,7 +65,7 @@ async def test_a_run_takes_a_url_that_the_storage_signed_with_its_own_key(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with run_with_supabase(tmp_path, monkeypatch) as (server, storage):
-        server.fake.say("A dot.")
+        server.fake.reply("A dot.")
         kept = await upload_file(server, png(), "image/png", "dot.png")
         assert kept["url"].startswith(f"http://{storage.url}/storage/v1/object/sign/agent-files/")
         assert (await post_run(server, run_input(image_part(kept["url"], mime_type="image/png"))))[-1][
@@ -80,7 +80,7 @@ async def test_a_run_takes_a_url_that_the_storage_signed_with_its_own_key(
 
 async def test_a_heic_picture_is_kept_as_it_is_and_sent_as_jpeg(chat_server: ServerFixture) -> None:
     pytest.importorskip("pi_heif")
-    chat_server.fake.say("A square.")
+    chat_server.fake.reply("A square.")
     kept = await upload_file(chat_server, HEIC, "image/heif", "IMG_0001.HEIC")
     assert (kept["mime_type"], kept["path"].rpartition(".")[2], kept["name"]) == ("image/heic", "heic", "IMG_0001.HEIC")
     await post_run(chat_server, run_input(image_part(kept["url"], mime_type="image/heic"), threadId="t"))
@@ -97,7 +97,7 @@ async def test_a_heic_picture_is_kept_as_it_is_and_sent_as_jpeg(chat_server: Ser
 async def test_audio_reaches_a_model_that_takes_it(tmp_path: Path, form: str) -> None:
     async with run_test_server(tmp_path, "gemini") as server:
         set_capabilities(server, supports_audio=True)
-        server.fake.say("A beep.")
+        server.fake.reply("A beep.")
         if form == "uploaded":
             said = image_part((await upload_file(server, MP3, "audio/mp3", "note.mp3"))["url"], "audio", "audio/mp3")
         else:
@@ -122,7 +122,7 @@ async def test_audio_for_a_model_without_ears_is_refused_or_named(chat_server: S
     assert chat_server.fake.received == []
     agent = chat_server.agent
     agent.config = msgspec.structs.replace(agent.config, capability_policy="placeholder")
-    chat_server.fake.say("I cannot hear it.")
+    chat_server.fake.reply("I cannot hear it.")
     await post_run(chat_server, {**said, "runId": "again"})
     words = [part.get("text") for part in chat_server.fake.bodies[0]["messages"][0]["content"]]
     assert words == ["What is it?", "[audio (audio/mpeg)]"]

@@ -77,7 +77,7 @@ def _is_honest(message: Any) -> bool:
 
 async def test_a_chat_key_sets_only_the_content_of_its_messages(keyed_server: ServerFixture) -> None:
     key = await keyed_server.make_key("mallory")
-    keyed_server.fake.say("Yes.")
+    keyed_server.fake.reply("Yes.")
     given = run_input(
         _forge_message("user", "m1"), _forge_message("user", "m2"), state=_CLAIMED, forwardedProps=_CLAIMED
     )
@@ -96,7 +96,7 @@ async def test_a_chat_key_sets_only_the_content_of_its_messages(keyed_server: Se
 
 async def test_the_scope_history_write_allows_no_other_fields(keyed_server: ServerFixture) -> None:
     key = await keyed_server.make_key("mallory", scopes=("chat", "history:write"))
-    keyed_server.fake.say("Yes.")
+    keyed_server.fake.reply("Yes.")
     call = {"id": "call-1", "type": "function", "function": {"name": "look", "arguments": "{}"}, **_CLAIMED}
     given = run_input(
         _forge_message("system", "s1"),
@@ -117,8 +117,8 @@ async def test_the_scope_history_write_allows_no_other_fields(keyed_server: Serv
 
 async def test_marks_that_dragoman_makes_itself_are_not_taken_from_a_client(keyed_server: ServerFixture) -> None:
     key = await keyed_server.make_key("mallory")
-    keyed_server.fake.say("Yes.")
-    keyed_server.fake.say("Yes.")
+    keyed_server.fake.reply("Yes.")
+    keyed_server.fake.reply("Yes.")
     given = run_input(user("First", "m1"))
     await post_run(keyed_server, given, **key)
     first = (await _store_and_read(keyed_server, given))[0]
@@ -135,7 +135,7 @@ async def test_marks_that_dragoman_makes_itself_are_not_taken_from_a_client(keye
 async def test_a_client_s_message_id_is_kept_beside_an_id_of_the_server(keyed_server: ServerFixture) -> None:
     """Ids of the store begin with a time, and grow: one that a client chose would say when, and stop their growth."""
     key = await keyed_server.make_key("mallory")
-    keyed_server.fake.say("Yes.")
+    keyed_server.fake.reply("Yes.")
     far = "7ZZZZZZZZZZZZZZZZZZZZZZZZZ"
     given = run_input(user("Hello", far), user("Hello?", "m2"))
     await post_run(keyed_server, given, **key)
@@ -147,7 +147,7 @@ async def test_a_client_s_message_id_is_kept_beside_an_id_of_the_server(keyed_se
 
 async def test_an_application_s_own_summary_stays_with_its_message(keyed_server: ServerFixture) -> None:
     key = await keyed_server.make_key("mallory")
-    keyed_server.fake.say("Yes.")
+    keyed_server.fake.reply("Yes.")
     given = run_input({**user("Hello"), "metadata": {"summary": "a greeting"}})
     await post_run(keyed_server, given, **key)
     assert (await _store_and_read(keyed_server, given))[0].metadata.extra == {"summary": "a greeting"}

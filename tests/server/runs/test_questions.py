@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from dragoman.tools import builtin_tools
+from tests.fake_providers import call_part
 from tests.server.conftest import ServerFixture
 from tests.server.runs.conftest import post_error, post_run, run_input
 from tests.server.runs.test_runs import drop, resume_entry, texts
-from tests.strict import call
 
 ORDER = {
     "question": "What shall I order?",
@@ -37,7 +37,7 @@ async def start_question(server: ServerFixture, *calls: Any, **terms: Any) -> li
 async def test_a_question_is_an_interrupt_and_goes_on_with_what_the_user_says(
     chat_server: ServerFixture, version: str | None
 ) -> None:
-    (question,) = await start_question(chat_server, call("ask_user", ORDER), protocolVersion=version)
+    (question,) = await start_question(chat_server, call_part("ask_user", ORDER), protocolVersion=version)
     assert (question["reason"], question["message"]) == ("input_required", "What shall I order?")
     assert question["responseSchema"] == {
         "type": "object",
@@ -49,7 +49,7 @@ async def test_a_question_is_an_interrupt_and_goes_on_with_what_the_user_says(
         "required": ["size", "count"],
         "additionalProperties": False,
     }
-    chat_server.fake.say("Ordered.")
+    chat_server.fake.reply("Ordered.")
     said = {"size": "M", "count": 2.5}
     again = await post_run(
         chat_server, run_input(threadId="t", resume=[resume_entry(question, **said)], protocolVersion=version)
@@ -59,11 +59,11 @@ async def test_a_question_is_an_interrupt_and_goes_on_with_what_the_user_says(
     assert "metadata" not in came
     assert texts(again) == "Ordered."
     assert "2.5" in str(chat_server.fake.bodies[-1])
-    assert chat_server.fake.refused == []
+    assert chat_server.fake.refusals == []
 
 
 async def test_an_answer_that_does_not_fit_is_refused_and_the_question_stays_open(chat_server: ServerFixture) -> None:
-    (question,) = await start_question(chat_server, call("ask_user", ORDER))
+    (question,) = await start_question(chat_server, call_part("ask_user", ORDER))
     before = len(chat_server.fake.bodies)
     for payload in (
         {},
@@ -82,16 +82,16 @@ async def test_an_answer_that_does_not_fit_is_refused_and_the_question_stays_ope
     message = {"id": "past-the-check", "role": "tool", "toolCallId": question["toolCallId"], "content": "anything"}
     assert await post_error(chat_server, run_input(message, threadId="t")) == (422, "unknown_tool_use")
     assert len(chat_server.fake.bodies) == before
-    chat_server.fake.say("Ordered.")
+    chat_server.fake.reply("Ordered.")
     again = await post_run(chat_server, run_input(threadId="t", resume=[resume_entry(question, size="S", count=1)]))
     assert texts(again) == "Ordered."
 
 
 async def test_a_question_without_inputs_wants_a_text_and_may_be_declined(chat_server: ServerFixture) -> None:
-    (question,) = await start_question(chat_server, call("ask_user", {"question": "Which?"}))
+    (question,) = await start_question(chat_server, call_part("ask_user", {"question": "Which?"}))
     assert question["responseSchema"]["required"] == ["answer"]
     assert question["responseSchema"]["properties"]["answer"]["type"] == "string"
-    chat_server.fake.say("As you like.")
+    chat_server.fake.reply("As you like.")
     again = await post_run(chat_server, run_input(threadId="t", resume=[resume_entry(question, "cancelled")]))
     (came,) = [event for event in again if event["type"] == "TOOL_CALL_RESULT"]
     assert "declined" in came["content"]
@@ -102,16 +102,16 @@ async def test_a_question_without_inputs_wants_a_text_and_may_be_declined(chat_s
 
 
 async def test_questions_and_approvals_are_answered_together(chat_server: ServerFixture) -> None:
-    calls = call("ask_user", {"question": "Which?"}), call("drop", {"name": "production"})
+    calls = call_part("ask_user", {"question": "Which?"}), call_part("drop", {"name": "production"})
     question, consent = await start_question(chat_server, *calls)
     assert (question["reason"], consent["reason"]) == ("input_required", "tool_call")
     one = run_input(threadId="t", resume=[resume_entry(question, answer="staging")])
     assert await post_error(chat_server, one) == (422, "resume_incomplete")
-    chat_server.fake.say("Done.")
+    chat_server.fake.reply("Done.")
     both = [resume_entry(consent, approved=True), resume_entry(question, answer="staging")]
     again = await post_run(chat_server, run_input(threadId="t", resume=both))
     came = {event["toolCallId"]: event["content"] for event in again if event["type"] == "TOOL_CALL_RESULT"}
     assert came[question["toolCallId"]] == '{"answer":"staging"}'
     assert "production is gone" in came[consent["toolCallId"]]
     assert texts(again) == "Done."
-    assert chat_server.fake.refused == []
+    assert chat_server.fake.refusals == []

@@ -21,10 +21,10 @@ from dragoman.server.runs import registry
 from dragoman.server.runs.run_input import InputMessage, TextPart
 from dragoman.server.runs.turn_request import _require_same_text
 from dragoman.tools import tool
+from tests.fake_providers.script import text_part
 from tests.server.conftest import ServerFixture, run_test_server
 from tests.server.runs.conftest import RUNS, SSE, event_types, parse_events, post_error, post_run, run_input, user
 from tests.server.runs.test_invalid_input import JPEG, PNG, image_part
-from tests.strict.script import say
 
 
 def texts(events: list[dict[str, Any]]) -> str:
@@ -64,7 +64,7 @@ async def slow_run(server: ServerFixture, **given: Any) -> AsyncIterator[tuple[S
     slow = SlowProvider()
     server.agent.tools = type(server.agent.tools)([slow.tool()])
     server.fake.call("wait")
-    server.fake.say("It was long.")
+    server.fake.reply("It was long.")
     body = run_input("Wait.", **given)
     async with server.client.post(RUNS, json=body) as answer:
         assert answer.status == 202, await answer.text()
@@ -74,7 +74,7 @@ async def slow_run(server: ServerFixture, **given: Any) -> AsyncIterator[tuple[S
 
 
 async def test_a_run_is_told_from_its_beginning_to_its_end(chat_server: ServerFixture) -> None:
-    chat_server.fake.say("It is fine.", thinking="Hm.")
+    chat_server.fake.reply("It is fine.", thinking="Hm.")
     given = run_input("How is it?")
     told = await post_run(chat_server, given)
     assert event_types(told) == [
@@ -103,7 +103,7 @@ async def test_a_run_is_told_from_its_beginning_to_its_end(chat_server: ServerFi
 
 
 async def test_without_a_wish_for_events_a_run_is_accepted_and_told_elsewhere(chat_server: ServerFixture) -> None:
-    chat_server.fake.say("Yes.")
+    chat_server.fake.reply("Yes.")
     given = run_input("Is it?")
     async with chat_server.client.post(RUNS, json=given) as answer:
         assert answer.status == 202
@@ -117,7 +117,7 @@ async def test_without_a_wish_for_events_a_run_is_accepted_and_told_elsewhere(ch
 
 
 async def test_the_same_request_again_is_the_same_run(chat_server: ServerFixture) -> None:
-    chat_server.fake.say("Yes.")
+    chat_server.fake.reply("Yes.")
     given = run_input("Is it?")
     first = await post_run(chat_server, given)
     assert await post_run(chat_server, given) == first
@@ -128,7 +128,7 @@ async def test_the_same_request_again_is_the_same_run(chat_server: ServerFixture
 
 
 async def test_a_key_of_a_request_is_as_good_as_the_id_of_its_run(chat_server: ServerFixture) -> None:
-    chat_server.fake.say("Yes.")
+    chat_server.fake.reply("Yes.")
     given = run_input("Is it?")
     first = await post_run(chat_server, given, **{"Idempotency-Key": "k1"})
     assert await post_run(chat_server, given, **{"Idempotency-Key": "k1"}) == first
@@ -152,7 +152,7 @@ async def test_a_thread_has_one_run_at_a_time(chat_server: ServerFixture) -> Non
 
 
 async def test_two_requests_at_once_begin_one_run(chat_server: ServerFixture) -> None:
-    chat_server.fake.say("Yes.")
+    chat_server.fake.reply("Yes.")
     given = run_input("Is it?")
     first, second = await asyncio.gather(post_run(chat_server, given), post_run(chat_server, given))
     assert first == second
@@ -163,7 +163,7 @@ async def test_a_run_goes_on_when_its_client_is_gone(chat_server: ServerFixture)
     slow = SlowProvider()
     chat_server.agent.tools = type(chat_server.agent.tools)([slow.tool()])
     chat_server.fake.call("wait")
-    chat_server.fake.say("I am still here.")
+    chat_server.fake.reply("I am still here.")
     given = run_input("Wait.")
     answer = await chat_server.client.post(RUNS, json=given, headers=SSE)
     await asyncio.wait_for(slow.began.wait(), 60)
@@ -178,7 +178,7 @@ async def test_whoever_comes_back_is_told_what_they_missed(chat_server: ServerFi
     thread = "t-1"
     whole = []
     for words in ("First.", "Second."):
-        chat_server.fake.say(words)
+        chat_server.fake.reply(words)
         whole += await post_run(chat_server, run_input("Go on.", threadId=thread))
     numbers = [event["number"] for event in whole]
     assert numbers == [*range(1, len(whole) + 1)]
@@ -223,7 +223,7 @@ async def test_a_thread_without_runs_has_nothing_to_tell(chat_server: ServerFixt
 
 
 async def test_what_was_swept_is_said_to_be_gone(chat_server: ServerFixture) -> None:
-    chat_server.fake.say("Yes.")
+    chat_server.fake.reply("Yes.")
     given = run_input("Is it?")
     await post_run(chat_server, given)
     await asyncio.sleep(0.01)
@@ -235,7 +235,7 @@ async def test_what_a_run_has_told_is_kept_for_as_long_as_the_server_was_told(tm
     old, young = run_input("Is it?"), run_input("Is it?")
     async with run_test_server(tmp_path) as server:
         for given, days in ((old, 20), (young, 19)):
-            server.fake.say("Yes.")
+            server.fake.reply("Yes.")
             server.store.clock = lambda days=days: datetime.now(UTC) - timedelta(days=days)
             await post_run(server, given)
     async with run_test_server(tmp_path, keep_run_events_days=19.5) as server:  # which sweeps when it begins
@@ -267,13 +267,13 @@ async def test_a_run_can_be_cancelled(chat_server: ServerFixture, version: str |
             assert (found[-1]["type"], found[-1]["code"]) == ("RUN_ERROR", "cancelled")
         async with chat_server.client.post(path) as answer:
             assert (answer.status, (await answer.json())["cancelled"]) == (200, False)
-    chat_server.fake.forget()
-    chat_server.fake.say("Go on.")
+    chat_server.fake.clear_script()
+    chat_server.fake.reply("Go on.")
     assert (
         event_types(await post_run(chat_server, run_input("And now?", threadId=given["threadId"])))[-1]
         == "RUN_FINISHED"
     )
-    assert chat_server.fake.refused == []
+    assert chat_server.fake.refusals == []
 
 
 async def test_a_provider_that_fails_ends_the_run_as_an_error_and_it_can_be_tried_again(
@@ -283,7 +283,7 @@ async def test_a_provider_that_fails_ends_the_run_as_an_error_and_it_can_be_trie
     given = run_input("Hello")
     told = await post_run(chat_server, given)
     assert (told[-1]["type"], told[-1]["code"]) == ("RUN_ERROR", "server_error")
-    chat_server.fake.say("Here I am.")
+    chat_server.fake.reply("Here I am.")
     again = await post_run(chat_server, {**given, "runId": "again"})
     assert texts(again) == "Here I am."
     assert "asked" not in again[0].get("metadata", {}).get("dragoman", {})  # nothing new was said
@@ -292,7 +292,7 @@ async def test_a_provider_that_fails_ends_the_run_as_an_error_and_it_can_be_trie
 
 
 async def test_a_stream_that_breaks_leaves_what_had_arrived(chat_server: ServerFixture) -> None:
-    chat_server.fake.cut(900, say("A long answer. " * 20))
+    chat_server.fake.cut(900, text_part("A long answer. " * 20))
     given = run_input("Hello")
     told = await post_run(chat_server, given)
     assert told[-1]["type"] == "RUN_ERROR"
@@ -315,8 +315,8 @@ async def test_a_server_that_stops_ends_runs_as_errors(chat_server: ServerFixtur
 
 
 async def test_a_conversation_may_come_whole_every_time(chat_server: ServerFixture) -> None:
-    chat_server.fake.say("One.", thinking="Hm.")
-    chat_server.fake.say("Two.")
+    chat_server.fake.reply("One.", thinking="Hm.")
+    chat_server.fake.reply("Two.")
     first, second = user("1?"), user("2?")
     told = await post_run(chat_server, run_input(first, threadId="t"))
     name = next(event["messageId"] for event in told if event["type"] == "TEXT_MESSAGE_START")
@@ -330,23 +330,23 @@ async def test_a_conversation_may_come_whole_every_time(chat_server: ServerFixtu
     await post_run(chat_server, run_input(*history, second, threadId="t"))
     rows = await chat_server.store.read("t")
     assert [row.message.role.value for row in rows] == ["user", "assistant", "user", "assistant"]
-    assert chat_server.fake.refused == []
+    assert chat_server.fake.refusals == []
     other = {**second, "content": "Something else"}
     assert await post_error(chat_server, run_input(other, threadId="t")) == (409, "id_conflict")
 
 
 async def test_a_model_may_be_named_in_the_words_or_beside_them(chat_server: ServerFixture) -> None:
-    chat_server.fake.say("Yes.")
+    chat_server.fake.reply("Yes.")
     first = user("@anthropic Are you there?")
     told = await post_run(chat_server, run_input(first, threadId="t"))
     assert told[1]["metadata"]["dragoman"]["model"] == "fake-anthropic:model"
-    chat_server.fake.say("Still.")
+    chat_server.fake.reply("Still.")
     await post_run(chat_server, run_input(first, "And now?", threadId="t", forwardedProps={"model": "blind-anthropic"}))
     assert [body["model"] for body in chat_server.fake.bodies] == ["model", "blind"]
 
 
 async def test_pictures_reach_the_model_and_are_kept(chat_server: ServerFixture) -> None:
-    chat_server.fake.say("Two dots.")
+    chat_server.fake.reply("Two dots.")
     binary = {"type": "binary", "mimeType": "image/jpeg", "data": JPEG}
     said = [{"type": "text", "text": "看看"}, image_part(PNG), binary]
     given = run_input(user(said))
@@ -360,15 +360,15 @@ async def test_pictures_reach_the_model_and_are_kept(chat_server: ServerFixture)
         part["source"] for part in chat_server.fake.bodies[0]["messages"][0]["content"] if part["type"] == "image"
     ]
     assert [source["media_type"] for source in sources] == ["image/png", "image/jpeg"]
-    chat_server.fake.say("One.")
+    chat_server.fake.reply("One.")
     place = f"{kept[0].bucket}/{kept[0].path}"
     again = user([{"type": "image", "source": {"type": "file", "value": place, "provider": "dragoman"}}])
     await post_run(chat_server, run_input(again, threadId=given["threadId"]))
-    assert chat_server.fake.refused == []
+    assert chat_server.fake.refusals == []
 
 
 async def test_what_the_model_is_to_know_is_told_and_not_kept(chat_server: ServerFixture) -> None:
-    chat_server.fake.say("Noted.")
+    chat_server.fake.reply("Noted.")
     given = run_input("Hello", context=[{"description": "The page", "value": "checkout"}])
     await post_run(chat_server, given)
     assert "The page:\ncheckout" in json.dumps(chat_server.fake.bodies[0]["system"], ensure_ascii=False).replace(
@@ -378,7 +378,7 @@ async def test_what_the_model_is_to_know_is_told_and_not_kept(chat_server: Serve
 
 
 async def test_what_an_application_keeps_with_a_message_is_kept(chat_server: ServerFixture) -> None:
-    chat_server.fake.say("Yes.")
+    chat_server.fake.reply("Yes.")
     metadata = {"mood": "calm", "big": 9007199254740993, "ag-ui": {"x": 1}}
     given = run_input({**user("Hello"), "metadata": metadata})
     await post_run(chat_server, given)
@@ -397,7 +397,7 @@ WEATHER = {
 
 async def test_a_tool_of_the_client_is_answered_by_the_client(chat_server: ServerFixture) -> None:
     chat_server.fake.call("get_weather", {"city": "Berlin"})
-    chat_server.fake.say("21 degrees.")
+    chat_server.fake.reply("21 degrees.")
     asked = user("How warm?")
     told = await post_run(chat_server, run_input(asked, threadId="t", tools=[WEATHER]))
     (call_id,) = told[-1]["outcome"]["pendingToolCallIds"]
@@ -414,13 +414,13 @@ async def test_a_tool_of_the_client_is_answered_by_the_client(chat_server: Serve
     assert "TOOL_CALL_RESULT" not in event_types(again)  # the client has it
     late = {**answer, "id": "tool-2", "content": "22"}
     assert await post_error(chat_server, run_input(late, threadId="t")) == (409, "already_answered")
-    assert chat_server.fake.refused == []
+    assert chat_server.fake.refusals == []
 
 
 async def test_an_answer_whose_run_failed_can_be_sent_again(chat_server: ServerFixture) -> None:
     chat_server.fake.call("get_weather", {"city": "Berlin"})
     chat_server.fake.fail(500)
-    chat_server.fake.say("21 degrees.")
+    chat_server.fake.reply("21 degrees.")
     told = await post_run(chat_server, run_input("How warm?", threadId="t", tools=[WEATHER]))
     (call_id,) = told[-1]["outcome"]["pendingToolCallIds"]
     answer = {"id": "tool-1", "role": "tool", "toolCallId": call_id, "content": "21"}
@@ -467,14 +467,14 @@ async def test_what_needs_consent_waits_for_it(
     assert [message["role"] for message in snapshot] == ["user", "assistant"]
     assert snapshot[0]["content"][1]["source"]["type"] == "file"  # and never a URL with a token, nor the bytes
     assert next(event["snapshot"] for event in told if event["type"] == "STATE_SNAPSHOT") == {"step": 1}
-    chat_server.fake.say("So be it.")
+    chat_server.fake.reply("So be it.")
     again = await post_run(chat_server, run_input(threadId="t", resume=[resume_entry(interrupt, **payload)]))
     (came,) = [event for event in again if event["type"] == "TOOL_CALL_RESULT"]
     assert result in json.dumps(came["content"])
     assert ("metadata" in came) == is_error
     assert came["toolCallId"] == interrupt["toolCallId"]
     assert texts(again) == "So be it."
-    assert chat_server.fake.refused == []
+    assert chat_server.fake.refusals == []
 
 
 async def test_a_resume_answers_every_interrupt_and_nothing_else(chat_server: ServerFixture) -> None:
@@ -487,7 +487,7 @@ async def test_a_resume_answers_every_interrupt_and_nothing_else(chat_server: Se
         ([resume_entry(interrupt, approved=True, editedArgs={"name": 5})], "tool_input_invalid"),
     ):
         assert await post_error(chat_server, run_input(threadId="t", resume=given)) == (422, code)
-    chat_server.fake.say("Well.")
+    chat_server.fake.reply("Well.")
     again = await post_run(chat_server, run_input(threadId="t", resume=[resume_entry(interrupt, "cancelled")]))
     assert texts(again) == "Well."
     done = await post_error(chat_server, run_input(threadId="t", resume=[resume_entry(interrupt, "cancelled")]))
@@ -496,16 +496,16 @@ async def test_a_resume_answers_every_interrupt_and_nothing_else(chat_server: Se
 
 async def test_a_new_question_gives_up_what_waited(chat_server: ServerFixture) -> None:
     await start_interrupted(chat_server)
-    chat_server.fake.say("As you like.")
+    chat_server.fake.reply("As you like.")
     told = await post_run(chat_server, run_input("Never mind.", threadId="t"))
     assert texts(told) == "As you like."
-    assert chat_server.fake.refused == []
+    assert chat_server.fake.refusals == []
 
 
 async def test_the_same_on_postgresql(postgres_chat_server: ServerFixture) -> None:
     server = postgres_chat_server
     _, interrupt = await start_interrupted(server)
-    server.fake.say("Nul \0 and \U0001f600.")
+    server.fake.reply("Nul \0 and \U0001f600.")
     again = await post_run(server, run_input(threadId="t", resume=[resume_entry(interrupt, approved=True)]))
     assert texts(again) == "Nul \0 and \U0001f600."
     status, found = await get_events(server, "t", "0")
@@ -542,7 +542,7 @@ def fail_store(server: ServerFixture, monkeypatch: pytest.MonkeyPatch, times: in
 async def test_a_store_that_fails_for_a_moment_loses_no_event(
     chat_server: ServerFixture, monkeypatch: pytest.MonkeyPatch, after: bool
 ) -> None:
-    chat_server.fake.say("It is fine.")
+    chat_server.fake.reply("It is fine.")
     fail_store(chat_server, monkeypatch, 3, after=after)
     given = run_input("How is it?")
     told = await post_run(chat_server, given)
@@ -578,7 +578,7 @@ async def test_naughty_strings_are_said_and_kept_as_they_are(chat_server: Server
     parts = [{"type": "text", "text": one} for one in naughty if one]
     for at in range(0, len(parts), 250):
         given = run_input(user(parts[at : at + 250]))
-        chat_server.fake.say("".join(part["text"] for part in parts[at : at + 250]))
+        chat_server.fake.reply("".join(part["text"] for part in parts[at : at + 250]))
         told = await post_run(chat_server, given)
         said = [part["text"] for part in parts[at : at + 250]]
         asked, answered = await chat_server.store.read(given["threadId"])
@@ -601,7 +601,7 @@ async def test_only_plain_names_are_names_of_threads(chat_server: ServerFixture,
 
 async def test_what_was_erased_is_passed_over_when_a_client_still_has_it(keyed_server: ServerFixture) -> None:
     ann = await keyed_server.make_key("ann")
-    keyed_server.fake.say("Yes.")
+    keyed_server.fake.reply("Yes.")
     first = user("My name is Bob.")
     await post_run(keyed_server, run_input(first, threadId="t"), **ann)
     row, _ = await keyed_server.store.read("t")
@@ -611,6 +611,6 @@ async def test_what_was_erased_is_passed_over_when_a_client_still_has_it(keyed_s
     _require_same_text(
         InputMessage(id=first["id"], role="user", parts=(TextPart(first["content"]),), wire=first), buried
     )
-    keyed_server.fake.say("Still.")
+    keyed_server.fake.reply("Still.")
     told = await post_run(keyed_server, run_input(first, "And now? Write to me @home soon.", threadId="t"), **ann)
     assert texts(told) == "Still."

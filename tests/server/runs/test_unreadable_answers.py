@@ -13,9 +13,9 @@ from aiohttp import web
 from dragoman.errors import FormatError
 from dragoman.message import Message, MessageStatus, TextBlock
 from dragoman.store.turns import TurnStore
+from tests.fake_providers import StrictProvider
 from tests.server.conftest import ServerFixture, run_test_server
 from tests.server.runs.conftest import event_types, post_run, run_input
-from tests.strict import StrictProvider
 
 WORDS = "All of these words were shown."
 TEXT = {"type": "output_text", "text": WORDS, "annotations": []}

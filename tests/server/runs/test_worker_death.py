@@ -193,7 +193,7 @@ async def test_an_owner_is_dead_when_its_process_is(chat_server: ServerFixture) 
 
 
 async def test_a_cancel_ends_the_run_of_a_dead_worker_at_once(chat_server: ServerFixture) -> None:
-    chat_server.fake.say("Yes.")
+    chat_server.fake.reply("Yes.")
     given = run_input("Is it?")
     async with chat_server.client.post(RUNS, json=given, headers=SSE) as answer:
         await answer.read()
@@ -211,7 +211,7 @@ async def test_a_question_after_a_crash_is_answered_at_once(chat_server: ServerF
     store, given = chat_server.store, run_input("Is it?")
     await store.create_session(given["threadId"], user_id="local")
     await store.runs.start(store.runs.new(given["threadId"], "orphan", b"h" * 32, owner=await dead_owner()), alive_s=60)
-    chat_server.fake.say("Yes.")
+    chat_server.fake.reply("Yes.")
     client = Client(chat_server.client, given)
     await client.begin("")
     assert client.seen[-1][1]["type"] == "RUN_FINISHED"

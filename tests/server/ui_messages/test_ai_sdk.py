@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 
 from dragoman.tools import builtin_tools
+from tests.fake_providers.script import call_part, text_part
 from tests.server.conftest import ServerFixture, run_test_server
 from tests.server.runs.test_agui_client import JPEG, delete_database
 from tests.server.runs.test_questions import ORDER
 from tests.server.ui_messages.conftest import CHAT, VERSIONS, run_judge
-from tests.strict.script import call, say
 
 PICTURE = f"data:image/jpeg;base64,{base64.b64encode(JPEG).decode()}"
 
@@ -34,22 +34,22 @@ async def test_the_chat_holds_a_conversation_with_files_tools_approvals_and_othe
     tool_server: ServerFixture, version: str
 ) -> None:
     fake = tool_server.fake
-    fake.say("A dot.", thinking="A picture.")
-    fake.answer_with(say("I will look."), call("get_weather", {"city": "Berlin"}))
-    fake.say("21 degrees.")
+    fake.reply("A dot.", thinking="A picture.")
+    fake.answer_with(text_part("I will look."), call_part("get_weather", {"city": "Berlin"}))
+    fake.reply("21 degrees.")
     if version != "ai-5":  # which has no approvals
         fake.call("delete_database", {"name": "production"})
-        fake.say("It is gone.")
+        fake.reply("It is gone.")
         fake.call("delete_database", {"name": "staging"})
-        fake.say("I left it.")
+        fake.reply("I left it.")
     fake.call("ask_user", ORDER)
-    fake.say("Size M.")
-    fake.say("Size M, again.")
-    fake.say("Another answer.")
+    fake.reply("Size M.")
+    fake.reply("Size M, again.")
+    fake.reply("Another answer.")
     status, printed = await run_judge("conversation", version, tool_server.base_url + CHAT, PICTURE)
     assert status == 0, printed
     result = json.loads(printed)
-    assert fake.refused == []
+    assert fake.refusals == []
     assert result["statuses"] == []
     waits = ["tool-calls", "stop"]
     approvals = [] if version == "ai-5" else [*waits, *waits]

@@ -10,11 +10,11 @@ import pytest
 from dragoman.server.runs.stream_encoder import BrokenStreamError
 from dragoman.server.ui_messages.ui_message_encoder import UiMessageEncoder
 from dragoman.store.runs import RunEvent
+from tests.fake_providers.script import call_part, text_part
 from tests.server.conftest import ServerFixture
 from tests.server.runs.conftest import RUNS, post_run, run_input, user
 from tests.server.runs.test_runs import SlowProvider, drop
 from tests.server.ui_messages.conftest import CHAT, chat_body, parse_chunks, post_chat, ui_message
-from tests.strict.script import call, say
 
 WEATHER = {"get_weather": {"description": "The weather", "parameters": {"type": "object", "properties": {}}}}
 
@@ -43,8 +43,8 @@ async def start_slow_chat(server: ServerFixture, body: dict[str, Any]) -> tuple[
     """A chat in the middle of a tool, and the response that streams it."""
     slow = SlowProvider()
     server.agent.tools = type(server.agent.tools)([slow.tool(), drop])
-    server.fake.answer_with(say("Let me see."), call("wait"))
-    server.fake.say("It was long.")
+    server.fake.answer_with(text_part("Let me see."), call_part("wait"))
+    server.fake.reply("It was long.")
     response = await server.client.post(CHAT, json=body)
     assert response.status == 200, await response.text()
     await asyncio.wait_for(slow.began.wait(), 60)
@@ -52,7 +52,7 @@ async def start_slow_chat(server: ServerFixture, body: dict[str, Any]) -> tuple[
 
 
 async def test_an_answer_is_a_step_of_a_message(chat_server: ServerFixture) -> None:
-    chat_server.fake.say("It is fine.", thinking="Hm.")
+    chat_server.fake.reply("It is fine.", thinking="Hm.")
     chunks = await post_chat(chat_server, chat_body("How is it?"))
     types = [kind for at, kind in enumerate(chunk_types(chunks)) if chunk_types(chunks)[at - 1 : at] != [kind]]
     assert types == [
@@ -187,7 +187,7 @@ async def test_a_client_that_comes_back_gets_the_message_from_its_start(chat_ser
 
 async def test_a_resumed_message_contains_the_parts_of_earlier_runs(chat_server: ServerFixture) -> None:
     fake, body = chat_server.fake, chat_body("How warm is it?", tools=WEATHER)
-    fake.answer_with(say("I will look."), call("get_weather", {}))
+    fake.answer_with(text_part("I will look."), call_part("get_weather", {}))
     chunks = await post_chat(chat_server, body)
     (asked,) = [chunk for chunk in chunks if chunk["type"] == "tool-input-available"]
     part = {"type": "tool-get_weather", **asked, "state": "output-available", "output": {"warm": 21}}
@@ -234,7 +234,7 @@ async def test_a_waiting_approval_is_in_the_history(chat_server: ServerFixture) 
 
 async def test_another_answer_is_in_a_fork_and_the_first_one_is_kept(chat_server: ServerFixture) -> None:
     for text in ("One.", "Two.", "Three.", "Four."):
-        chat_server.fake.say(text)
+        chat_server.fake.reply(text)
     first, second = ui_message("First?"), ui_message("Second?")
     body = chat_body(first)
     answer = {"id": (await post_chat(chat_server, body))[0]["messageId"], "role": "assistant", "parts": []}
@@ -253,7 +253,7 @@ async def test_another_answer_is_in_a_fork_and_the_first_one_is_kept(chat_server
 
 
 async def test_a_rejected_edit_leaves_no_fork_behind(chat_server: ServerFixture) -> None:
-    chat_server.fake.say("One.")
+    chat_server.fake.reply("One.")
     body = chat_body("First?")
     await post_chat(chat_server, body)
     foreign = {"type": "file", "mediaType": "image/png", "url": "https://example.com/a.png"}
@@ -267,8 +267,8 @@ async def test_a_rejected_edit_leaves_no_fork_behind(chat_server: ServerFixture)
 
 
 async def test_the_chat_continues_in_its_first_thread_when_the_fork_is_deleted(chat_server: ServerFixture) -> None:
-    chat_server.fake.say("One.")
-    chat_server.fake.say("Two.")
+    chat_server.fake.reply("One.")
+    chat_server.fake.reply("Two.")
     body = chat_body("First?")
     await post_chat(chat_server, body)
     await post_chat(chat_server, {**body, "trigger": "regenerate-message"})
@@ -329,7 +329,7 @@ async def test_earlier_messages_are_imported_with_the_scope_for_it(keyed_server:
     chat_only = await keyed_server.make_key("ann")
     assert await post_error(keyed_server, body, **chat_only) == (403, "role_not_allowed")
     headers = await keyed_server.make_key("ann", scopes=("chat", "history:write"))
-    keyed_server.fake.say("You are welcome.")
+    keyed_server.fake.reply("You are welcome.")
     async with keyed_server.client.post(CHAT, json=body, headers=headers) as answer:
         assert text_of(parse_chunks(await answer.text())) == "You are welcome."
     messages = await get_chat(keyed_server, body["id"], **headers)
@@ -340,7 +340,7 @@ async def test_earlier_messages_are_imported_with_the_scope_for_it(keyed_server:
 async def test_a_chat_of_another_user_is_another_chat(keyed_server: ServerFixture) -> None:
     body = chat_body("Hello")
     for name in ("ann", "bob"):
-        keyed_server.fake.say(f"Hello, {name}.")
+        keyed_server.fake.reply(f"Hello, {name}.")
         headers = await keyed_server.make_key(name)
         async with keyed_server.client.post(CHAT, json=body, headers=headers) as answer:
             assert text_of(parse_chunks(await answer.text())) == f"Hello, {name}."
@@ -349,8 +349,8 @@ async def test_a_chat_of_another_user_is_another_chat(keyed_server: ServerFixtur
 
 
 async def test_an_agui_client_and_a_chat_share_a_thread(chat_server: ServerFixture) -> None:
-    chat_server.fake.say("One.")
-    chat_server.fake.say("Two.")
+    chat_server.fake.reply("One.")
+    chat_server.fake.reply("Two.")
     body = chat_body("First?")
     await post_chat(chat_server, body)
     await post_run(chat_server, run_input(user("Second?"), threadId=body["id"]))

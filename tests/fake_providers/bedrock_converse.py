@@ -13,9 +13,18 @@ import struct
 from collections.abc import Iterator
 from typing import Any, Final
 
-from tests.strict.rules import rule_problems
-from tests.strict.script import Call, Issued, Part, Say, Think, json_text, made_id, pieces_of
-from tests.strict.shape import TOOL_NAME, decoded, looks_like, unknown_keys
+from tests.fake_providers.rules import rule_problems
+from tests.fake_providers.script import (
+    CallPart,
+    IssuedSignatures,
+    Part,
+    TextPart,
+    ThinkingPart,
+    derive_id,
+    json_text,
+    split_text,
+)
+from tests.fake_providers.shape import TOOL_NAME, decode_base64, detect_media_type, unknown_keys
 
 NAME: Final = "bedrock_converse"
 MODEL: Final = "bedrock:us.anthropic.claude-sonnet-4-5-20250929-v1:0"
@@ -47,31 +56,32 @@ _BLOCKS: Final = {
     ),
     "assistant": frozenset(["text", "toolUse", "reasoningContent", "citationsContent", "cachePoint", "image"]),
 }
-_IN_RESULT: Final = frozenset(["text", "json", "image", "document", "video", "searchResult"])
+_RESULT_BLOCKS: Final = frozenset(["text", "json", "image", "document", "video", "searchResult"])
 _TOOL_ID: Final = re.compile(r"[a-zA-Z0-9_.:-]{1,64}")
 _DOCUMENT_NAME: Final = re.compile(r"(?!.*\s\s)[a-zA-Z0-9\s\-()\[\]_.]{1,200}")
 _DOCUMENTS: Final = ("pdf", "csv", "doc", "docx", "xls", "xlsx", "html", "txt", "md")
-_PICTURES: Final = ("png", "jpeg", "gif", "webp")
-_MAY_BEGIN: Final = re.compile(r"claude-[a-z]+-(?:4-[5-9]|5)")  # models that were seen to take an answer first
+_IMAGE_TYPES: Final = ("png", "jpeg", "gif", "webp")
+# Models that accept an assistant message first.
+_MAY_START_WITH_ASSISTANT: Final = re.compile(r"claude-[a-z]+-(?:4-[5-9]|5)")
 Block = dict[str, Any]
 
 
-def refusals(body: Any, issued: Issued | None = None, model: str = "") -> list[str]:
-    """Why the API would refuse the request. Without ``issued`` any signature is taken for its own."""
-    wrong = list(_of_shape(body))
-    if wrong:
-        return wrong
+def refusals(body: Any, issued: IssuedSignatures | None = None, model: str = "") -> list[str]:
+    """Return the reasons why the API rejects a request. Without ``issued``, any signature is accepted."""
+    problems = list(_check_shape(body))
+    if problems:
+        return problems
     messages = body.get("messages") or []
     return [
-        *_of_order(messages, model),
-        *_of_results(messages),
-        *_of_tools(body, messages),
-        *_of_reasoning(messages, issued),
+        *_check_order(messages, model),
+        *_check_results(messages),
+        *_check_tools(body, messages),
+        *_check_reasoning(messages, issued),
         *rule_problems(NAME, body, model),
     ]
 
 
-def _of_shape(body: Any) -> Iterator[str]:
+def _check_shape(body: Any) -> Iterator[str]:
     if not isinstance(body, dict):
         yield "Unexpected field type"
         return
@@ -93,11 +103,13 @@ def _of_shape(body: Any) -> Iterator[str]:
             yield f"The content field in the Message object at messages.{index} is empty. Add a ContentBlock object to the content field and try again."
         else:
             for place, block in enumerate(content):
-                yield from _of_block(block, _BLOCKS[role], f"messages.{index}.content.{place}", is_user=role == "user")
-            yield from _of_documents(content, index)
+                yield from _check_block(
+                    block, _BLOCKS[role], f"messages.{index}.content.{place}", is_user=role == "user"
+                )
+            yield from _check_documents(content, index)
 
 
-def _of_block(block: Any, kinds: frozenset[str], where: str, *, is_user: bool) -> Iterator[str]:
+def _check_block(block: Any, kinds: frozenset[str], where: str, *, is_user: bool) -> Iterator[str]:
     kind = next(iter(block), "") if isinstance(block, dict) and len(block) == 1 else ""
     if kind not in kinds:
         yield f"The model returned the following errors: Malformed input request: #/{where.replace('.', '/')}: extraneous key [{kind}] is not permitted, please reformat your input and try again."
@@ -107,7 +119,7 @@ def _of_block(block: Any, kinds: frozenset[str], where: str, *, is_user: bool) -
         case "text" if not str(value).strip() and is_user:
             yield f"The text field in the ContentBlock object at {where} is blank. Add text to the text field, and try again."
         case "image" | "document" | "video" | "audio":
-            yield from _of_media(value, kind, where)
+            yield from _check_media(value, kind, where)
         case "toolUse":
             if not _TOOL_ID.fullmatch(str(value.get("toolUseId", ""))):
                 yield f"1 validation error detected: Value '{value.get('toolUseId')}' at '{where}.toolUse.toolUseId' failed to satisfy constraint: Member must satisfy regular expression pattern: [a-zA-Z0-9_.:-]+"
@@ -116,12 +128,12 @@ def _of_block(block: Any, kinds: frozenset[str], where: str, *, is_user: bool) -
             if not isinstance(value.get("input"), dict):
                 yield f"The format of the value at {where}.toolUse.input is invalid. Provide a json object for the field and try again."
         case "toolResult":
-            yield from _of_result(value, where)
+            yield from _check_result(value, where)
         case _:
             return
 
 
-def _of_result(value: Block, where: str) -> Iterator[str]:
+def _check_result(value: Block, where: str) -> Iterator[str]:
     content = value.get("content")
     if not isinstance(content, list):
         yield f"1 validation error detected: Value null at '{where}.toolResult.content' failed to satisfy constraint: Member must not be null"
@@ -129,34 +141,34 @@ def _of_result(value: Block, where: str) -> Iterator[str]:
     if not content and value.get("status") == "error":
         yield f"The content field at {where}.toolResult cannot be empty when status value is error."
     for place, inner in enumerate(content):
-        yield from _of_block(inner, _IN_RESULT, f"{where}.toolResult.content.{place}", is_user=True)
+        yield from _check_block(inner, _RESULT_BLOCKS, f"{where}.toolResult.content.{place}", is_user=True)
 
 
-def _of_media(value: Block, kind: str, where: str) -> Iterator[str]:
-    form, source = value.get("format"), value.get("source") or {}
-    if kind == "image" and form not in _PICTURES:
-        yield f"1 validation error detected: Value '{form}' at '{where}.image.format' failed to satisfy constraint: Member must satisfy enum value set: [png, jpeg, gif, webp]"
+def _check_media(value: Block, kind: str, where: str) -> Iterator[str]:
+    format_name, source = value.get("format"), value.get("source") or {}
+    if kind == "image" and format_name not in _IMAGE_TYPES:
+        yield f"1 validation error detected: Value '{format_name}' at '{where}.image.format' failed to satisfy constraint: Member must satisfy enum value set: [png, jpeg, gif, webp]"
     if kind == "document":
-        if form not in _DOCUMENTS:
-            yield f"1 validation error detected: Value '{form}' at '{where}.document.format' failed to satisfy constraint: Member must satisfy enum value set"
+        if format_name not in _DOCUMENTS:
+            yield f"1 validation error detected: Value '{format_name}' at '{where}.document.format' failed to satisfy constraint: Member must satisfy enum value set"
         if not _DOCUMENT_NAME.fullmatch(str(value.get("name", ""))):
             yield "The document file name can only contain alphanumeric characters, whitespace characters, hyphens, parentheses, and square brackets. The name can't contain more than one consecutive whitespace character."
     if "bytes" not in source:
         if not set(source) & {"s3Location", "text", "content"}:
             yield f"The source at {where}.{kind} is empty"
         return
-    found = decoded(source["bytes"])
+    found = decode_base64(source["bytes"])
     if found is None:
         yield f"The format of the value at {where}.{kind}.source.bytes is invalid: not base64"
-    elif kind == "image" and looks_like(found) is None:
+    elif kind == "image" and detect_media_type(found) is None:
         yield "The model returned the following errors: Could not process image"
-    elif kind == "image" and looks_like(found) != f"image/{form}":
-        yield f"The model returned the following errors: {where}.image.source.base64: Image does not match the provided media type image/{form}"
-    elif kind == "document" and form == "pdf" and looks_like(found) != "application/pdf":
+    elif kind == "image" and detect_media_type(found) != f"image/{format_name}":
+        yield f"The model returned the following errors: {where}.image.source.base64: Image does not match the provided media type image/{format_name}"
+    elif kind == "document" and format_name == "pdf" and detect_media_type(found) != "application/pdf":
         yield "The model returned the following errors: The PDF specified was not valid."
 
 
-def _of_documents(content: list[Block], index: int) -> Iterator[str]:
+def _check_documents(content: list[Block], index: int) -> Iterator[str]:
     documents = [block["document"] for block in content if isinstance(block, dict) and "document" in block]
     names = [document.get("name") for document in documents]
     if documents and not any("text" in block for block in content if isinstance(block, dict)):
@@ -168,12 +180,12 @@ def _of_documents(content: list[Block], index: int) -> Iterator[str]:
 # --- order, results and tools ----------------------------------------------------------------------------------------
 
 
-def _of_order(messages: list[Block], model: str) -> Iterator[str]:
+def _check_order(messages: list[Block], model: str) -> Iterator[str]:
     roles = [message["role"] for message in messages]
     if not messages:
         yield "The messages field is empty. Add a Message object to the messages field and try again."
         return
-    if "user" not in roles or (roles[0] != "user" and not _MAY_BEGIN.search(model)):
+    if "user" not in roles or (roles[0] != "user" and not _MAY_START_WITH_ASSISTANT.search(model)):
         yield "A conversation must start with a user message. Try again with a conversation that starts with a user message."
     if any(before == after for before, after in itertools.pairwise(roles)):
         yield "A conversation must alternate between user and assistant roles. Make sure the conversation alternates between user and assistant roles and try again."
@@ -181,7 +193,7 @@ def _of_order(messages: list[Block], model: str) -> Iterator[str]:
         yield "The model returned the following errors: This model does not support assistant message prefill. The conversation must end with a user message."
 
 
-def _of_results(messages: list[Block]) -> Iterator[str]:
+def _check_results(messages: list[Block]) -> Iterator[str]:
     calls: list[str] = []
     for index, message in enumerate(messages):
         results = [block["toolResult"].get("toolUseId") for block in message["content"] if "toolResult" in block]
@@ -201,7 +213,7 @@ def _of_results(messages: list[Block]) -> Iterator[str]:
         yield f"Expected toolResult blocks for the following Ids: {', '.join(calls)}"
 
 
-def _of_tools(body: Block, messages: list[Block]) -> Iterator[str]:
+def _check_tools(body: Block, messages: list[Block]) -> Iterator[str]:
     uses = any("toolUse" in block or "toolResult" in block for message in messages for block in message["content"])
     tools = (body.get("toolConfig") or {}).get("tools")
     if uses and not tools:
@@ -211,7 +223,7 @@ def _of_tools(body: Block, messages: list[Block]) -> Iterator[str]:
     for index, tool in enumerate(tools or ()):
         spec = tool.get("toolSpec")
         if spec is None:
-            continue  # a cache point, or a tool of its own
+            continue  # a cache point or a system tool
         schema = (spec.get("inputSchema") or {}).get("json")
         if not TOOL_NAME.fullmatch(str(spec.get("name", ""))):
             yield f"1 validation error detected: Value '{spec.get('name')}' at 'toolConfig.tools.{index}.member.toolSpec.name' failed to satisfy constraint: Member must satisfy regular expression pattern: [a-zA-Z0-9_-]+"
@@ -221,34 +233,34 @@ def _of_tools(body: Block, messages: list[Block]) -> Iterator[str]:
             yield f"The value at toolConfig.tools.{index}.toolSpec.inputSchema.json.type must be one of the following: object."
 
 
-def _of_reasoning(messages: list[Block], issued: Issued | None) -> Iterator[str]:
+def _check_reasoning(messages: list[Block], issued: IssuedSignatures | None) -> Iterator[str]:
     for index, message in enumerate(messages):
         for place, block in enumerate(message["content"]):
-            said = (block.get("reasoningContent") or {}).get("reasoningText")
+            reasoning = (block.get("reasoningContent") or {}).get("reasoningText")
             where = f"messages.{index}.content.{place}"
-            if said is None or issued is None:
+            if reasoning is None or issued is None:
                 continue
-            if not issued.knows(said.get("signature")):
+            if not issued.has_issued(reasoning.get("signature")):
                 yield f"The model returned the following errors: {where}: Invalid `signature` in `thinking` block"
-            elif not issued.fits(said["signature"], said.get("text", "")):
+            elif not issued.covers(reasoning["signature"], reasoning.get("text", "")):
                 yield f"The model returned the following errors: {where}: `thinking` blocks in the latest assistant message cannot be modified."
 
 
-# --- what it answers -------------------------------------------------------------------------------------------------
+# --- replies ---------------------------------------------------------------------------------------------------------
 
 
 def refusal(status: int, message: str) -> dict[str, Any]:
-    """An error as this API says it."""
+    """Return the body of an error response."""
     return {"message": message}
 
 
 def is_streamed(path: str, body: dict[str, Any]) -> bool:
-    """Whether the answer is to be streamed."""
+    """Return whether the request asks for a stream."""
     return path.endswith("/converse-stream")
 
 
 def model_of(path: str, body: dict[str, Any]) -> str:
-    """The model that is asked."""
+    """Return the model of a request."""
     found = PATH.search(path)
     return found["model"] if found else ""
 
@@ -256,8 +268,8 @@ def model_of(path: str, body: dict[str, Any]) -> str:
 _USAGE: Final = {"inputTokens": 11, "outputTokens": 7, "totalTokens": 18}
 
 
-def whole(parts: list[Part], model: str, issued: Issued) -> dict[str, Any]:
-    """The answer at once."""
+def write_reply(parts: list[Part], model: str, issued: IssuedSignatures) -> dict[str, Any]:
+    """Return a reply that is not streamed."""
     seed = issued.next_answer()
     content = [_block(part, seed, str(index), issued) for index, part in enumerate(parts)]
     stop = "tool_use" if any("toolUse" in block for block in content) else "end_turn"
@@ -265,19 +277,19 @@ def whole(parts: list[Part], model: str, issued: Issued) -> dict[str, Any]:
     return {"output": {"message": message}, "stopReason": stop, "usage": _USAGE, "metrics": {"latencyMs": 1}}
 
 
-def _block(part: Part, seed: str, index: str, issued: Issued) -> Block:
+def _block(part: Part, seed: str, index: str, issued: IssuedSignatures) -> Block:
     match part:
-        case Say(text):
+        case TextPart(text):
             return {"text": text}
-        case Call(name, value):
-            return {"toolUse": {"toolUseId": made_id("tooluse_", 22, seed, index), "name": name, "input": value}}
-        case Think(text):
+        case CallPart(name, value):
+            return {"toolUse": {"toolUseId": derive_id("tooluse_", 22, seed, index), "name": name, "input": value}}
+        case ThinkingPart(text):
             return {"reasoningContent": {"reasoningText": {"text": text, "signature": issued.sign(text, seed, index)}}}
 
 
-def streamed(parts: list[Part], model: str, issued: Issued) -> list[bytes]:
-    """The same answer in binary frames."""
-    answer = whole(parts, model, issued)
+def write_stream(parts: list[Part], model: str, issued: IssuedSignatures) -> list[bytes]:
+    """Return the binary frames of a streamed reply."""
+    answer = write_reply(parts, model, issued)
     events: list[tuple[str, Block]] = [("messageStart", {"role": "assistant"})]
     for index, block in enumerate(answer["output"]["message"]["content"]):
         at = {"contentBlockIndex": index}
@@ -295,22 +307,22 @@ def streamed(parts: list[Part], model: str, issued: Issued) -> list[bytes]:
 def _deltas(block: Block) -> Iterator[Block]:
     match block:
         case {"text": text}:
-            yield from ({"text": piece} for piece in pieces_of(text))
+            yield from ({"text": piece} for piece in split_text(text))
         case {"toolUse": {"input": value}}:
-            yield from ({"toolUse": {"input": piece}} for piece in pieces_of(json_text(value)))
-        case {"reasoningContent": {"reasoningText": said}}:
-            yield from ({"reasoningContent": {"text": piece}} for piece in pieces_of(said["text"]))
-            yield {"reasoningContent": {"signature": said["signature"]}}
+            yield from ({"toolUse": {"input": piece}} for piece in split_text(json_text(value)))
+        case {"reasoningContent": {"reasoningText": reasoning}}:
+            yield from ({"reasoningContent": {"text": piece}} for piece in split_text(reasoning["text"]))
+            yield {"reasoningContent": {"signature": reasoning["signature"]}}
 
 
 def _frame(kind: str, value: Block) -> bytes:
-    """One frame of AWS's event stream: lengths, headers, payload, and a checksum of each part."""
-    named = {":event-type": kind, ":content-type": "application/json", ":message-type": "event"}
+    """Return one frame of the AWS event stream: lengths, headers, payload and checksums."""
+    header_values = {":event-type": kind, ":content-type": "application/json", ":message-type": "event"}
     headers = b"".join(
-        struct.pack("!B", len(name)) + name.encode() + b"\x07" + struct.pack("!H", len(word)) + word.encode()
-        for name, word in named.items()
+        struct.pack("!B", len(name)) + name.encode() + b"\x07" + struct.pack("!H", len(value)) + value.encode()
+        for name, value in header_values.items()
     )
     payload = json_text(value).encode()
     prelude = struct.pack("!II", 16 + len(headers) + len(payload), len(headers))
-    begun = prelude + struct.pack("!I", binascii.crc32(prelude)) + headers + payload
-    return begun + struct.pack("!I", binascii.crc32(begun))
+    unchecked = prelude + struct.pack("!I", binascii.crc32(prelude)) + headers + payload
+    return unchecked + struct.pack("!I", binascii.crc32(unchecked))

@@ -10,9 +10,25 @@ import re
 from collections.abc import Iterator
 from typing import Any, Final
 
-from tests.strict.rules import rule_problems
-from tests.strict.script import Call, Issued, Part, Say, Think, json_text, made_id, pieces_of
-from tests.strict.shape import TOOL_NAME, data_url, decoded, looks_like, schema_problems, unknown_keys
+from tests.fake_providers.rules import rule_problems
+from tests.fake_providers.script import (
+    CallPart,
+    IssuedSignatures,
+    Part,
+    TextPart,
+    ThinkingPart,
+    derive_id,
+    json_text,
+    split_text,
+)
+from tests.fake_providers.shape import (
+    TOOL_NAME,
+    data_url,
+    decode_base64,
+    detect_media_type,
+    schema_problems,
+    unknown_keys,
+)
 
 NAME: Final = "openai_responses"
 MODEL: Final = "openai:gpt-5"
@@ -62,49 +78,49 @@ _KEYS: Final = {
     "function_call_output": ("type", "call_id", "output", "id", "status", "caller"),
     "reasoning": ("type", "summary", "content", "encrypted_content", "id", "status"),
 }
-_BEGINNINGS: Final = {"message": "msg", "function_call": "fc", "reasoning": "rs"}
+_ID_PREFIXES: Final = {"message": "msg", "function_call": "fc", "reasoning": "rs"}
 _PARTS: Final = {"assistant": ("output_text", "refusal")}
 _IN: Final = ("input_text", "input_image", "input_file", "input_audio")
-_PICTURES: Final = ("image/png", "image/jpeg", "image/gif", "image/webp")
+_IMAGE_TYPES: Final = ("image/png", "image/jpeg", "image/gif", "image/webp")
 _MAX_ID: Final = 64
 Item = dict[str, Any]
 
 
-def refusals(body: Any, issued: Issued | None = None, model: str = "", provider: str = "") -> list[str]:
-    """Why the API would refuse the request. Without ``issued`` any reasoning is taken for its own."""
+def refusals(body: Any, issued: IssuedSignatures | None = None, model: str = "", provider: str = "") -> list[str]:
+    """Return the reasons why the API rejects a request. Without ``issued``, any reasoning is accepted."""
     is_openai = provider in _OPENAI
-    wrong = list(_of_shape(body, is_openai=is_openai))
-    if wrong:
-        return wrong
+    problems = list(_check_shape(body, is_openai=is_openai))
+    if problems:
+        return problems
     items = body["input"] if isinstance(body.get("input"), list) else []
-    found = [*_of_pairs(body, items), *_of_tools(body)]
+    found = [*_check_pairs(body, items), *_check_tools(body)]
     if not is_openai:
         return found
     values = rule_problems(NAME, body, str(body.get("model")))
-    return [*found, *_of_ids(items), *_of_reasoning(body, items, issued), *values]
+    return [*found, *_check_ids(items), *_check_reasoning(body, items, issued), *values]
 
 
-def _of_shape(body: Any, *, is_openai: bool) -> Iterator[str]:
+def _check_shape(body: Any, *, is_openai: bool) -> Iterator[str]:
     if not isinstance(body, dict):
         yield "We could not parse the JSON body of your request."
         return
     if is_openai:
         yield from (f"Unknown parameter: '{key}'." for key in unknown_keys(body, _TOP))
-    given = body.get("input")
-    if given is None:
+    input_value = body.get("input")
+    if input_value is None:
         if not (body.get("prompt") or body.get("previous_response_id") or body.get("conversation")):
             yield "Missing required parameter: 'input'."
         return
-    if isinstance(given, str):
+    if isinstance(input_value, str):
         return
-    if not isinstance(given, list):
+    if not isinstance(input_value, list):
         yield "Invalid type for 'input': expected one of a string or array of input items, but got an object instead."
         return
-    for index, item in enumerate(given):
-        yield from _of_item(item, f"input[{index}]", is_openai=is_openai)
+    for index, item in enumerate(input_value):
+        yield from _check_item(item, f"input[{index}]", is_openai=is_openai)
 
 
-def _of_item(item: Any, where: str, *, is_openai: bool) -> Iterator[str]:
+def _check_item(item: Any, where: str, *, is_openai: bool) -> Iterator[str]:
     kind = _kind(item) if isinstance(item, dict) else None
     if kind is None:
         yield f"Invalid type for '{where}': expected an input item, but got {type(item).__name__} instead."
@@ -113,11 +129,11 @@ def _of_item(item: Any, where: str, *, is_openai: bool) -> Iterator[str]:
         yield from (f"Unknown parameter: '{where}.{key}'." for key in unknown_keys(item, _KEYS[kind]))
     match kind:
         case "message":
-            yield from _of_message(item, where)
+            yield from _check_message(item, where)
         case "function_call":
-            yield from _of_call(item, where)
+            yield from _check_call(item, where)
         case "function_call_output":
-            yield from _of_output(item, where)
+            yield from _check_output(item, where)
         case "reasoning" if not isinstance(item.get("summary"), list):
             yield f"Missing required parameter: '{where}.summary'."
         case _:
@@ -128,7 +144,7 @@ def _kind(item: Item) -> str | None:
     return str(item["type"]) if "type" in item else "message" if "role" in item else None
 
 
-def _of_message(item: Item, where: str) -> Iterator[str]:
+def _check_message(item: Item, where: str) -> Iterator[str]:
     role, content = item.get("role"), item.get("content")
     if role not in ("user", "assistant", "system", "developer"):
         yield f"Invalid value: '{role}'. Supported values are: 'assistant', 'system', 'developer', and 'user'."
@@ -139,10 +155,10 @@ def _of_message(item: Item, where: str) -> Iterator[str]:
         yield f"Missing required parameter: '{where}.content'."
         return
     for index, part in enumerate(content):
-        yield from _of_part(part, _PARTS.get(role, _IN), f"{where}.content[{index}]")
+        yield from _check_part(part, _PARTS.get(role, _IN), f"{where}.content[{index}]")
 
 
-def _of_part(part: Any, allowed: tuple[str, ...], where: str) -> Iterator[str]:
+def _check_part(part: Any, allowed: tuple[str, ...], where: str) -> Iterator[str]:
     kind = part.get("type") if isinstance(part, dict) else None
     if kind not in allowed:
         yield f"Invalid value: '{kind}'. Supported values are: {', '.join(repr(name) for name in allowed)}. ({where})"
@@ -151,10 +167,10 @@ def _of_part(part: Any, allowed: tuple[str, ...], where: str) -> Iterator[str]:
         case {"type": "input_text" | "output_text"} if not isinstance(part.get("text"), str):
             yield f"Missing required parameter: '{where}.text'."
         case {"type": "input_image"} if part.get("file_id") is None:
-            yield from _of_picture(part.get("image_url"), where)
+            yield from _check_image(part.get("image_url"), where)
         case {"type": "input_file", "file_data": str(text)}:
             found = data_url(text)
-            if found is None or decoded(found[1]) is None:
+            if found is None or decode_base64(found[1]) is None:
                 yield f"Invalid file data: '{where}.file_data'. Expected a base64-encoded data URL with a valid file MIME type"
             elif "filename" not in part:
                 yield f"Missing required parameter: '{where}.filename'."
@@ -162,7 +178,7 @@ def _of_part(part: Any, allowed: tuple[str, ...], where: str) -> Iterator[str]:
             return
 
 
-def _of_picture(url: Any, where: str) -> Iterator[str]:
+def _check_image(url: Any, where: str) -> Iterator[str]:
     if not isinstance(url, str):
         yield f"Missing required parameter: '{where}.image_url'."
         return
@@ -171,14 +187,14 @@ def _of_picture(url: Any, where: str) -> Iterator[str]:
             yield f"Invalid '{where}.image_url'. Expected a valid URL, but got a value with an invalid format."
         return
     found = data_url(url)
-    data = decoded(found[1]) if found else None
+    data = decode_base64(found[1]) if found else None
     if data is None:
         yield f"Invalid '{where}.image_url'. Expected a base64-encoded data URL with an image MIME type, but got invalid base64."
-    elif looks_like(data) not in _PICTURES:
+    elif detect_media_type(data) not in _IMAGE_TYPES:
         yield "The image data you provided does not represent a valid image. Please check your input and try again."
 
 
-def _of_call(item: Item, where: str) -> Iterator[str]:
+def _check_call(item: Item, where: str) -> Iterator[str]:
     call_id = item.get("call_id")
     if not isinstance(call_id, str) or not call_id:
         yield f"Missing required parameter: '{where}.call_id'."
@@ -190,13 +206,13 @@ def _of_call(item: Item, where: str) -> Iterator[str]:
         yield f"Invalid type for '{where}.arguments': expected a string, but got an object instead."
 
 
-def _of_output(item: Item, where: str) -> Iterator[str]:
+def _check_output(item: Item, where: str) -> Iterator[str]:
     output = item.get("output")
     if not isinstance(item.get("call_id"), str):
         yield f"Missing required parameter: '{where}.call_id'."
     if isinstance(output, list):
         for index, part in enumerate(output):
-            yield from _of_part(part, _IN, f"{where}.output[{index}]")
+            yield from _check_part(part, _IN, f"{where}.output[{index}]")
     elif not isinstance(output, str):
         yield f"Missing required parameter: '{where}.output'."
 
@@ -204,37 +220,37 @@ def _of_output(item: Item, where: str) -> Iterator[str]:
 # --- pairs, ids and reasoning ----------------------------------------------------------------------------------------
 
 
-def _of_pairs(body: dict[str, Any], items: list[Item]) -> Iterator[str]:
-    """Each call has one output and each output one call, wherever they stand behind each other."""
-    on_trust = any(body.get(key) for key in ("previous_response_id", "conversation", "prompt")) or any(
+def _check_pairs(body: dict[str, Any], items: list[Item]) -> Iterator[str]:
+    """Each call has one output and each output one call. Other items may be between them."""
+    is_unchecked = any(body.get(key) for key in ("previous_response_id", "conversation", "prompt")) or any(
         _kind(item) == "item_reference" for item in items
     )
     called: list[str] = []
     answered: list[str] = []
     for item in items:
         if _kind(item) == "function_call_output":
-            if item["call_id"] not in called and not on_trust:
+            if item["call_id"] not in called and not is_unchecked:
                 yield f"No tool call found for function call output with call_id {item['call_id']}."
             if item["call_id"] in answered and called.count(item["call_id"]) <= answered.count(item["call_id"]):
                 yield f"Duplicate function call output found for call_id {item['call_id']}."
             answered.append(item["call_id"])
         elif str(_kind(item)).endswith("_call") and isinstance(item.get("call_id"), str):
             called.append(item["call_id"])
-    ours = [item["call_id"] for item in items if _kind(item) == "function_call"]
-    for call_id in ours:
-        if call_id not in answered and not on_trust:
+    function_calls = [item["call_id"] for item in items if _kind(item) == "function_call"]
+    for call_id in function_calls:
+        if call_id not in answered and not is_unchecked:
             yield f"No tool output found for function call {call_id}."
 
 
-def _of_ids(items: list[Item]) -> Iterator[str]:
+def _check_ids(items: list[Item]) -> Iterator[str]:
     seen: set[str] = set()
     for index, item in enumerate(items):
         name, kind = item.get("id"), str(_kind(item))
         if not isinstance(name, str) or kind == "item_reference":
             continue
-        beginning = _BEGINNINGS.get(kind)
-        if beginning and not name.startswith(beginning):
-            yield f"Invalid 'input[{index}].id': '{name}'. Expected an ID that begins with '{beginning}'."
+        prefix = _ID_PREFIXES.get(kind)
+        if prefix and not name.startswith(prefix):
+            yield f"Invalid 'input[{index}].id': '{name}'. Expected an ID that begins with '{prefix}'."
         if len(name) > _MAX_ID:
             yield f"Invalid 'input[{index}].id': string too long. Expected a string with maximum length {_MAX_ID}, but got a string with length {len(name)} instead."
         if name in seen:
@@ -242,40 +258,40 @@ def _of_ids(items: list[Item]) -> Iterator[str]:
         seen.add(name)
 
 
-def _of_reasoning(body: dict[str, Any], items: list[Item], issued: Issued | None) -> Iterator[str]:
+def _check_reasoning(body: dict[str, Any], items: list[Item], issued: IssuedSignatures | None) -> Iterator[str]:
     for index, item in enumerate(items):
         if _kind(item) != "reasoning":
             continue
         following = items[index + 1] if index + 1 < len(items) else {}
-        spoke = _kind(following) if following else None
-        is_stored = "id" in item and body.get("store") is not False  # then what it led to is recognised by its id
+        next_kind = _kind(following) if following else None
+        is_stored = "id" in item and body.get("store") is not False  # then the next item is identified by its id
         if (
-            spoke is None
+            next_kind is None
             or (is_stored and "id" not in following)
-            or spoke == "function_call_output"
+            or next_kind == "function_call_output"
             or following.get("role") in ("user", "system", "developer")
-            or (issued and issued.beside.get(str(following.get("id")), item.get("id")) != item.get("id"))
+            or (issued and issued.reasoning_ids.get(str(following.get("id")), item.get("id")) != item.get("id"))
         ):
             yield f"Item '{item.get('id')}' of type 'reasoning' was provided without its required following item."
         if issued is not None:
-            yield from _of_origin(item, body, issued)
-    here = {item.get("id") for item in items}
+            yield from _check_origin(item, body, issued)
+    item_ids = {item.get("id") for item in items}
     for item in items:
-        beside = issued.beside.get(str(item.get("id"))) if issued is not None else None
-        if beside is not None and beside not in here:
-            yield f"Item '{item['id']}' of type '{_kind(item)}' was provided without its required 'reasoning' item: '{beside}'."
+        reasoning_id = issued.reasoning_ids.get(str(item.get("id"))) if issued is not None else None
+        if reasoning_id is not None and reasoning_id not in item_ids:
+            yield f"Item '{item['id']}' of type '{_kind(item)}' was provided without its required 'reasoning' item: '{reasoning_id}'."
 
 
-def _of_origin(item: Item, body: dict[str, Any], issued: Issued) -> Iterator[str]:
-    name, sealed = item.get("id"), item.get("encrypted_content")
-    if sealed is None:
+def _check_origin(item: Item, body: dict[str, Any], issued: IssuedSignatures) -> Iterator[str]:
+    name, encrypted = item.get("id"), item.get("encrypted_content")
+    if encrypted is None:
         if body.get("store") is False or f"item:{name}" not in issued.signatures.values():
             yield f"Item with id '{name}' not found. Items are not persisted when `store` is set to false. Try again with `store` set to true, or remove this item from your input."
-    elif not issued.fits(sealed, f"item:{name}"):
+    elif not issued.covers(encrypted, f"item:{name}"):
         yield f"The encrypted content for item {name} could not be verified. Reason: Encrypted content could not be decrypted or parsed."
 
 
-def _of_tools(body: dict[str, Any]) -> Iterator[str]:
+def _check_tools(body: dict[str, Any]) -> Iterator[str]:
     for index, tool in enumerate(body.get("tools") or ()):
         if tool.get("type") != "function":
             continue
@@ -292,23 +308,23 @@ def _of_tools(body: dict[str, Any]) -> Iterator[str]:
             yield f"{start}In context=(), 'additionalProperties' is required to be supplied and to be false."
 
 
-# --- what it answers -------------------------------------------------------------------------------------------------
+# --- replies ---------------------------------------------------------------------------------------------------------
 
 
 def refusal(status: int, message: str) -> dict[str, Any]:
-    """An error as this API says it."""
+    """Return the body of an error response."""
     kinds = {429: ("rate_limit_error", "rate_limit_exceeded"), 401: ("invalid_request_error", "invalid_api_key")}
     kind, code = kinds.get(status, ("invalid_request_error" if status < 500 else "server_error", None))
     return {"error": {"message": message, "type": kind, "param": "input" if status == 400 else None, "code": code}}
 
 
 def is_streamed(path: str, body: dict[str, Any]) -> bool:
-    """Whether the answer is to be streamed."""
+    """Return whether the request asks for a stream."""
     return body.get("stream") is True
 
 
 def model_of(path: str, body: dict[str, Any]) -> str:
-    """The model that is asked."""
+    """Return the model of a request."""
     return str(body.get("model", ""))
 
 
@@ -337,16 +353,16 @@ _ECHO = {
 }
 
 
-def whole(parts: list[Part], model: str, issued: Issued) -> dict[str, Any]:
-    """The answer at once. Its reasoning can be read by nobody but this fake."""
+def write_reply(parts: list[Part], model: str, issued: IssuedSignatures) -> dict[str, Any]:
+    """Return a reply that is not streamed. Only this fake can decrypt its reasoning."""
     seed = issued.next_answer()
     output: list[Item] = []
     for index, part in enumerate(parts):
         output.append(_item(part, seed, str(index), issued))
         if len(output) > 1 and output[-2]["type"] == "reasoning":
-            issued.beside[output[-1]["id"]] = output[-2]["id"]
+            issued.reasoning_ids[output[-1]["id"]] = output[-2]["id"]
     return {
-        "id": made_id("resp_", 48, seed),
+        "id": derive_id("resp_", 48, seed),
         "object": "response",
         "created_at": 1767268800,
         "completed_at": 1767268801,
@@ -366,29 +382,29 @@ def whole(parts: list[Part], model: str, issued: Issued) -> dict[str, Any]:
     }
 
 
-def _item(part: Part, seed: str, index: str, issued: Issued) -> Item:
+def _item(part: Part, seed: str, index: str, issued: IssuedSignatures) -> Item:
     match part:
-        case Say(text):
+        case TextPart(text):
             content = [{"type": "output_text", "text": text, "annotations": [], "logprobs": []}]
-            name = made_id("msg_", 48, seed, index)
+            name = derive_id("msg_", 48, seed, index)
             return {"type": "message", "id": name, "status": "completed", "role": "assistant", "content": content}
-        case Call(name, value):
-            made = {"call_id": made_id("call_", 24, seed, index), "name": name, "arguments": json_text(value)}
-            return {"type": "function_call", "id": made_id("fc_", 48, seed, index), "status": "completed", **made}
-        case Think(text):
-            name = made_id("rs_", 48, seed, index)
-            sealed = issued.sign(f"item:{name}", seed, index)
+        case CallPart(name, value):
+            call = {"call_id": derive_id("call_", 24, seed, index), "name": name, "arguments": json_text(value)}
+            return {"type": "function_call", "id": derive_id("fc_", 48, seed, index), "status": "completed", **call}
+        case ThinkingPart(text):
+            name = derive_id("rs_", 48, seed, index)
+            encrypted = issued.sign(f"item:{name}", seed, index)
             summary = [{"type": "summary_text", "text": text}]
-            return {"type": "reasoning", "id": name, "summary": summary, "encrypted_content": sealed}
+            return {"type": "reasoning", "id": name, "summary": summary, "encrypted_content": encrypted}
 
 
-def streamed(parts: list[Part], model: str, issued: Issued) -> list[bytes]:
-    """The same answer in pieces."""
-    answer = whole(parts, model, issued)
-    begun = {**answer, "status": "in_progress", "completed_at": None, "output": [], "usage": None}
+def write_stream(parts: list[Part], model: str, issued: IssuedSignatures) -> list[bytes]:
+    """Return the chunks of a streamed reply."""
+    answer = write_reply(parts, model, issued)
+    start = {**answer, "status": "in_progress", "completed_at": None, "output": [], "usage": None}
     events: list[dict[str, Any]] = [
-        {"type": "response.created", "response": begun},
-        {"type": "response.in_progress", "response": begun},
+        {"type": "response.created", "response": start},
+        {"type": "response.in_progress", "response": start},
     ]
     for index, item in enumerate(answer["output"]):
         events.extend({**event, "output_index": index} for event in _item_events(item))
@@ -398,26 +414,26 @@ def streamed(parts: list[Part], model: str, issued: Issued) -> list[bytes]:
 
 
 def _item_events(item: Item) -> Iterator[dict[str, Any]]:
-    about = {"item_id": item["id"]}
+    item_id = {"item_id": item["id"]}
     match item:
         case {"type": "message", "content": [{"text": text} as part]}:
             yield {"type": "response.output_item.added", "item": {**item, "content": [], "status": "in_progress"}}
-            at = {**about, "content_index": 0}
+            at = {**item_id, "content_index": 0}
             yield {"type": "response.content_part.added", **at, "part": {**part, "text": ""}}
-            for piece in pieces_of(text):
+            for piece in split_text(text):
                 yield {"type": "response.output_text.delta", **at, "delta": piece, "logprobs": []}
             yield {"type": "response.output_text.done", **at, "text": text, "logprobs": []}
             yield {"type": "response.content_part.done", **at, "part": part}
         case {"type": "function_call", "arguments": arguments, "name": name}:
             yield {"type": "response.output_item.added", "item": {**item, "arguments": "", "status": "in_progress"}}
-            for piece in pieces_of(arguments):
-                yield {"type": "response.function_call_arguments.delta", **about, "delta": piece}
-            yield {"type": "response.function_call_arguments.done", **about, "arguments": arguments, "name": name}
+            for piece in split_text(arguments):
+                yield {"type": "response.function_call_arguments.delta", **item_id, "delta": piece}
+            yield {"type": "response.function_call_arguments.done", **item_id, "arguments": arguments, "name": name}
         case {"summary": [{"text": text} as part]}:
             yield {"type": "response.output_item.added", "item": {**item, "summary": []}}
-            at = {**about, "summary_index": 0}
+            at = {**item_id, "summary_index": 0}
             yield {"type": "response.reasoning_summary_part.added", **at, "part": {**part, "text": ""}}
-            for piece in pieces_of(text):
+            for piece in split_text(text):
                 yield {"type": "response.reasoning_summary_text.delta", **at, "delta": piece}
             yield {"type": "response.reasoning_summary_text.done", **at, "text": text}
             yield {"type": "response.reasoning_summary_part.done", **at, "part": part}

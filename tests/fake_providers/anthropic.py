@@ -10,9 +10,18 @@ import re
 from collections.abc import Iterator
 from typing import Any, Final
 
-from tests.strict.rules import rule_problems
-from tests.strict.script import Call, Issued, Part, Say, Think, json_text, made_id, pieces_of
-from tests.strict.shape import PLAIN_ID, decoded, looks_like, schema_problems, unknown_keys
+from tests.fake_providers.rules import rule_problems
+from tests.fake_providers.script import (
+    CallPart,
+    IssuedSignatures,
+    Part,
+    TextPart,
+    ThinkingPart,
+    derive_id,
+    json_text,
+    split_text,
+)
+from tests.fake_providers.shape import PLAIN_ID, decode_base64, detect_media_type, schema_problems, unknown_keys
 
 NAME: Final = "anthropic"
 MODEL: Final = "anthropic:claude-sonnet-4-6"
@@ -47,7 +56,7 @@ _TOP: Final = frozenset(
         "betas",
     ]
 )
-_KEYS: Final = {  # of the blocks that a client writes: what each must have, and what it may have
+_KEYS: Final = {  # required and optional keys of the blocks that a client writes
     "text": (("text",), ("citations", "cache_control")),
     "image": (("source",), ("cache_control",)),
     "document": (("source",), ("title", "context", "citations", "cache_control")),
@@ -56,26 +65,29 @@ _KEYS: Final = {  # of the blocks that a client writes: what each must have, and
     "thinking": (("thinking", "signature"), ()),
     "redacted_thinking": (("data",), ()),
 }
-_PICTURES: Final = ("image/jpeg", "image/png", "image/gif", "image/webp")
-_IN_RESULT: Final = ("text", "image", "document", "search_result", "tool_reference")
+_IMAGE_TYPES: Final = ("image/jpeg", "image/png", "image/gif", "image/webp")
+_RESULT_BLOCKS: Final = ("text", "image", "document", "search_result", "tool_reference")
 _THINKING: Final = ("thinking", "redacted_thinking")
-_MAX_PICTURE: Final = 5 * 1024 * 1024
-_NO_PREFILL: Final = re.compile(
-    r"-[a-z]+-(?:4-[6-9]|[5-9])(?:-|$)"
-)  # models that do not continue what was begun for them
+_MAX_IMAGE: Final = 5 * 1024 * 1024
+_NO_PREFILL: Final = re.compile(r"-[a-z]+-(?:4-[6-9]|[5-9])(?:-|$)")  # models without support for prefill
 _TOOL_NAME: Final = re.compile(r"[a-zA-Z0-9_-]{1,128}")
 
 
-def refusals(body: Any, issued: Issued | None = None, model: str = "") -> list[str]:
-    """Why the API would refuse the request. Without ``issued`` any signature is taken for its own."""
-    wrong = list(_of_shape(body))
-    if wrong:
-        return wrong
+def refusals(body: Any, issued: IssuedSignatures | None = None, model: str = "") -> list[str]:
+    """Return the reasons why the API rejects a request. Without ``issued``, any signature is accepted."""
+    problems = list(_check_shape(body))
+    if problems:
+        return problems
     values = rule_problems(NAME, body, str(body["model"]))
-    return [*_of_turns(body["messages"], str(body["model"])), *_of_thinking(body, issued), *_of_options(body), *values]
+    return [
+        *_check_turns(body["messages"], str(body["model"])),
+        *_check_thinking(body, issued),
+        *_check_options(body),
+        *values,
+    ]
 
 
-def _of_shape(body: Any) -> Iterator[str]:
+def _check_shape(body: Any) -> Iterator[str]:
     if not isinstance(body, dict):
         yield "Input should be a valid dictionary"
         return
@@ -86,7 +98,7 @@ def _of_shape(body: Any) -> Iterator[str]:
     system = body.get("system", "")
     if isinstance(system, list):
         for index, block in enumerate(system):
-            yield from _of_block(block, f"system.{index}", ("text",))
+            yield from _check_block(block, f"system.{index}", ("text",))
     elif not isinstance(system, str):
         yield "system: Input should be a valid array"
     messages = body.get("messages")
@@ -94,10 +106,10 @@ def _of_shape(body: Any) -> Iterator[str]:
         yield "messages: at least one message is required"
         return
     for index, message in enumerate(messages):
-        yield from _of_message(message, f"messages.{index}", is_last=index == len(messages) - 1)
+        yield from _check_message(message, f"messages.{index}", is_last=index == len(messages) - 1)
 
 
-def _of_message(message: Any, where: str, *, is_last: bool) -> Iterator[str]:
+def _check_message(message: Any, where: str, *, is_last: bool) -> Iterator[str]:
     if not isinstance(message, dict):
         yield f"{where}: Input does not match the expected shape."
         return
@@ -119,10 +131,10 @@ def _of_message(message: Any, where: str, *, is_last: bool) -> Iterator[str]:
         "system": ("text", "tool_addition"),
     }
     for index, block in enumerate(content):
-        yield from _of_block(block, f"{where}.content.{index}", kinds.get(str(role)))
+        yield from _check_block(block, f"{where}.content.{index}", kinds.get(str(role)))
 
 
-def _of_block(block: Any, where: str, kinds: tuple[str, ...] | None) -> Iterator[str]:
+def _check_block(block: Any, where: str, kinds: tuple[str, ...] | None) -> Iterator[str]:
     kind = block.get("type") if isinstance(block, dict) else None
     if not isinstance(kind, str):
         yield f"{where}.type: Field required"
@@ -131,16 +143,16 @@ def _of_block(block: Any, where: str, kinds: tuple[str, ...] | None) -> Iterator
         yield f"{where}: Input tag '{kind}' found using 'type' does not match any of the expected tags"
         return
     if kind not in _KEYS:
-        return  # a block of the API's own tools: only it knows what belongs there
+        return  # a block of a server tool, whose keys are not published
     required, optional = _KEYS[kind]
     yield from (f"{where}.{kind}.{key}: Field required" for key in required if key not in block)
     for key in unknown_keys(block, ("type", *required, *optional)):
         yield f"{where}.{kind}.{key}: Extra inputs are not permitted"
     if all(key in block for key in required):
-        yield from _of_content(block, kind, where)
+        yield from _check_content(block, kind, where)
 
 
-def _of_content(block: dict[str, Any], kind: str, where: str) -> Iterator[str]:
+def _check_content(block: dict[str, Any], kind: str, where: str) -> Iterator[str]:
     match kind:
         case "text" if not isinstance(block["text"], str):
             yield f"{where}.text.text: Input should be a valid string"
@@ -149,20 +161,20 @@ def _of_content(block: dict[str, Any], kind: str, where: str) -> Iterator[str]:
         case "text" if not block["text"].strip():
             yield "messages: text content blocks must contain non-whitespace text"
         case "image" | "document":
-            yield from _of_source(block["source"], kind, f"{where}.{kind}.source")
+            yield from _check_source(block["source"], kind, f"{where}.{kind}.source")
         case "tool_use":
-            yield from _of_call(block, where)
+            yield from _check_call(block, where)
         case "tool_result":
             content = block.get("content", "")
             if not PLAIN_ID.fullmatch(str(block["tool_use_id"])):
                 yield f"{where}.tool_result.tool_use_id: String should match pattern '^[a-zA-Z0-9_-]+$'"
             for index, inner in enumerate(content if isinstance(content, list) else ()):
-                yield from _of_block(inner, f"{where}.tool_result.content.{index}", _IN_RESULT)
+                yield from _check_block(inner, f"{where}.tool_result.content.{index}", _RESULT_BLOCKS)
         case _:
             return
 
 
-def _of_call(block: dict[str, Any], where: str) -> Iterator[str]:
+def _check_call(block: dict[str, Any], where: str) -> Iterator[str]:
     if not PLAIN_ID.fullmatch(str(block["id"])):
         yield f"{where}.tool_use.id: String should match pattern '^[a-zA-Z0-9_-]+$'"
     if not _TOOL_NAME.fullmatch(str(block["name"])):
@@ -171,22 +183,22 @@ def _of_call(block: dict[str, Any], where: str) -> Iterator[str]:
         yield f"{where}.tool_use.input: Input should be a valid dictionary"
 
 
-def _of_source(source: Any, kind: str, where: str) -> Iterator[str]:
+def _check_source(source: Any, kind: str, where: str) -> Iterator[str]:
     match source:
         case {"type": "base64", "media_type": str(media_type), "data": str(data)}:
-            allowed = _PICTURES if kind == "image" else ("application/pdf",)
-            found = decoded(data)
+            allowed = _IMAGE_TYPES if kind == "image" else ("application/pdf",)
+            found = decode_base64(data)
             if media_type not in allowed:
                 expected = " or ".join(f"'{name}'" for name in allowed)
                 yield f"{where}.base64.media_type: Input should be {expected}"
             elif found is None:
                 yield f"{where}.base64: invalid base64 data"
-            elif kind == "image" and looks_like(found) is None:
+            elif kind == "image" and detect_media_type(found) is None:
                 yield "Could not process image"
-            elif looks_like(found) != media_type:
+            elif detect_media_type(found) != media_type:
                 yield f"{where}.base64.data: The image was specified using the {media_type} media type, but the image appears to be another"
-            elif kind == "image" and len(found) > _MAX_PICTURE:
-                yield f"{where}.base64: image exceeds 5 MB maximum: {len(found)} bytes > {_MAX_PICTURE} bytes"
+            elif kind == "image" and len(found) > _MAX_IMAGE:
+                yield f"{where}.base64: image exceeds 5 MB maximum: {len(found)} bytes > {_MAX_IMAGE} bytes"
         case {"type": "url", "url": str(url)} if not url.startswith(("https://", "http://")):
             yield f"{where}.url.url: Only HTTPS URLs are supported."
         case {"type": "text", "media_type": "text/plain", "data": str()} if kind == "document":
@@ -201,7 +213,7 @@ def _of_source(source: Any, kind: str, where: str) -> Iterator[str]:
 
 
 def _turns(messages: list[dict[str, Any]]) -> list[tuple[int, str, list[dict[str, Any]]]]:
-    """Where each turn begins, who speaks, and what is said."""
+    """Return the first index, the role and the blocks of each turn."""
     turns: list[tuple[int, str, list[dict[str, Any]]]] = []
     for index, message in enumerate(messages):
         content = message["content"]
@@ -215,12 +227,12 @@ def _turns(messages: list[dict[str, Any]]) -> list[tuple[int, str, list[dict[str
     return turns
 
 
-def _of_turns(messages: list[dict[str, Any]], model: str) -> Iterator[str]:
+def _check_turns(messages: list[dict[str, Any]], model: str) -> Iterator[str]:
     turns = _turns(messages)
     calls: list[str] = []
     for place, (index, role, blocks) in enumerate(turns):
         results = [block["tool_use_id"] for block in blocks if block["type"] == "tool_result"]
-        yield from _of_results(blocks, results, calls, index)
+        yield from _check_results(blocks, results, calls, index)
         missing = [name for name in calls if name not in results]
         if missing:
             yield (
@@ -243,7 +255,7 @@ def _of_turns(messages: list[dict[str, Any]], model: str) -> Iterator[str]:
         yield "messages: final assistant content cannot end with trailing whitespace"
 
 
-def _of_results(blocks: list[dict[str, Any]], results: list[str], calls: list[str], index: int) -> Iterator[str]:
+def _check_results(blocks: list[dict[str, Any]], results: list[str], calls: list[str], index: int) -> Iterator[str]:
     for place, block in enumerate(blocks):
         if block["type"] == "tool_result" and block["tool_use_id"] not in calls:
             yield (
@@ -261,18 +273,18 @@ def _of_results(blocks: list[dict[str, Any]], results: list[str], calls: list[st
 # --- thinking and options --------------------------------------------------------------------------------------------
 
 
-def _of_thinking(body: dict[str, Any], issued: Issued | None) -> Iterator[str]:
+def _check_thinking(body: dict[str, Any], issued: IssuedSignatures | None) -> Iterator[str]:
     for index, message in enumerate(body["messages"]):
         for place, block in enumerate(message["content"] if isinstance(message["content"], list) else ()):
             where = f"messages.{index}.content.{place}"
             if issued is None or block["type"] not in _THINKING:
                 continue
             if block["type"] == "redacted_thinking":
-                if not issued.knows(block["data"]):
+                if not issued.has_issued(block["data"]):
                     yield f"{where}: Invalid `data` in `redacted_thinking` block"
-            elif not issued.knows(block["signature"]):
+            elif not issued.has_issued(block["signature"]):
                 yield f"{where}: Invalid `signature` in `thinking` block"
-            elif not issued.fits(block["signature"], block["thinking"]):
+            elif not issued.covers(block["signature"], block["thinking"]):
                 yield (
                     f"{where}: `thinking` or `redacted_thinking` blocks in the latest assistant message cannot be "
                     "modified. These blocks must remain as they were in the original response."
@@ -283,30 +295,30 @@ def _of_thinking(body: dict[str, Any], issued: Issued | None) -> Iterator[str]:
     if type(thinking.get("budget_tokens")) is not int:
         yield "thinking.enabled.budget_tokens: Field required"
     turns = _turns(body["messages"])
-    spoken = next((turn for turn in reversed(turns) if turn[1] == "assistant"), None)
-    if spoken and turns[-1][1] == "user" and any(block["type"] == "tool_result" for block in turns[-1][2]):
-        first = spoken[2][0]["type"]
+    last_reply = next((turn for turn in reversed(turns) if turn[1] == "assistant"), None)
+    if last_reply and turns[-1][1] == "user" and any(block["type"] == "tool_result" for block in turns[-1][2]):
+        first = last_reply[2][0]["type"]
         if first not in _THINKING:
             yield (
-                f"messages.{spoken[0]}.content.0.type: Expected `thinking` or `redacted_thinking`, but found `{first}`. "
+                f"messages.{last_reply[0]}.content.0.type: Expected `thinking` or `redacted_thinking`, but found `{first}`. "
                 "When `thinking` is enabled, a final `assistant` message must start with a thinking block."
             )
 
 
-def _of_options(body: dict[str, Any]) -> Iterator[str]:
+def _check_options(body: dict[str, Any]) -> Iterator[str]:
     tools = body.get("tools") or []
     names = [tool.get("name") for tool in tools if isinstance(tool, dict)]
     if len({name for name in names if name}) != len([name for name in names if name]):
         yield "tools: Tool names must be unique."
     for index, tool in enumerate(tools):
         if tool.get("type", "custom") == "custom":
-            yield from _of_tool(tool, f"tools.{index}.custom")
+            yield from _check_tool(tool, f"tools.{index}.custom")
     choice = body.get("tool_choice")
     if choice and choice.get("type") == "tool" and choice.get("name") not in names:
         yield f"Tool '{choice.get('name')}' not found in provided tools"
 
 
-def _of_tool(tool: dict[str, Any], where: str) -> Iterator[str]:
+def _check_tool(tool: dict[str, Any], where: str) -> Iterator[str]:
     schema = tool.get("input_schema")
     if not _TOOL_NAME.fullmatch(str(tool.get("name", ""))):
         yield f"{where}.name: String should match pattern '^[a-zA-Z0-9_-]{{1,128}}$'"
@@ -322,33 +334,33 @@ def _of_tool(tool: dict[str, Any], where: str) -> Iterator[str]:
             yield f"{where}.input_schema{'.'.join(('', *path))}: JSON schema is invalid ({problem})"
 
 
-# --- what it answers -------------------------------------------------------------------------------------------------
+# --- replies ---------------------------------------------------------------------------------------------------------
 
 
 def refusal(status: int, message: str) -> dict[str, Any]:
-    """An error as this API says it."""
+    """Return the body of an error response."""
     kinds = {401: "authentication_error", 429: "rate_limit_error", 500: "api_error", 529: "overloaded_error"}
     error = {"type": kinds.get(status, "invalid_request_error"), "message": message}
     return {"type": "error", "error": error, "request_id": "req_011Fake"}
 
 
 def is_streamed(path: str, body: dict[str, Any]) -> bool:
-    """Whether the answer is to be streamed."""
+    """Return whether the request asks for a stream."""
     return body.get("stream") is True
 
 
 def model_of(path: str, body: dict[str, Any]) -> str:
-    """The model that is asked."""
+    """Return the model of a request."""
     return str(body["model"])
 
 
-def whole(parts: list[Part], model: str, issued: Issued) -> dict[str, Any]:
-    """The answer at once."""
+def write_reply(parts: list[Part], model: str, issued: IssuedSignatures) -> dict[str, Any]:
+    """Return a reply that is not streamed."""
     seed = issued.next_answer()
     content = [_block(part, index, seed, issued) for index, part in enumerate(parts)]
-    stop = "tool_use" if any(isinstance(part, Call) for part in parts) else "end_turn"
+    stop = "tool_use" if any(isinstance(part, CallPart) for part in parts) else "end_turn"
     return {
-        "id": made_id("msg_01", 22, seed),
+        "id": derive_id("msg_01", 22, seed),
         "type": "message",
         "role": "assistant",
         "model": model,
@@ -359,19 +371,19 @@ def whole(parts: list[Part], model: str, issued: Issued) -> dict[str, Any]:
     }
 
 
-def _block(part: Part, index: int, seed: str, issued: Issued) -> dict[str, Any]:
+def _block(part: Part, index: int, seed: str, issued: IssuedSignatures) -> dict[str, Any]:
     match part:
-        case Say(text):
+        case TextPart(text):
             return {"type": "text", "text": text}
-        case Call(name, value):
-            return {"type": "tool_use", "id": made_id("toolu_01", 22, seed, str(index)), "name": name, "input": value}
-        case Think(text):
+        case CallPart(name, value):
+            return {"type": "tool_use", "id": derive_id("toolu_01", 22, seed, str(index)), "name": name, "input": value}
+        case ThinkingPart(text):
             return {"type": "thinking", "thinking": text, "signature": issued.sign(text, seed, str(index))}
 
 
-def streamed(parts: list[Part], model: str, issued: Issued) -> list[bytes]:
-    """The same answer in pieces."""
-    message = whole(parts, model, issued)
+def write_stream(parts: list[Part], model: str, issued: IssuedSignatures) -> list[bytes]:
+    """Return the chunks of a streamed reply."""
+    message = write_reply(parts, model, issued)
     start = {**message, "content": [], "stop_reason": None, "usage": {"input_tokens": 11, "output_tokens": 1}}
     events: list[dict[str, Any]] = [{"type": "message_start", "message": start}, {"type": "ping"}]
     for index, block in enumerate(message["content"]):
@@ -387,13 +399,13 @@ def _block_events(block: dict[str, Any]) -> Iterator[dict[str, Any]]:
     yield {"type": "content_block_start", "content_block": {**block, **empty[block["type"]]}}
     match block:
         case {"type": "text", "text": text}:
-            deltas = [{"type": "text_delta", "text": piece} for piece in pieces_of(text)]
+            deltas = [{"type": "text_delta", "text": piece} for piece in split_text(text)]
         case {"type": "tool_use", "input": value}:
             deltas = [
-                {"type": "input_json_delta", "partial_json": piece} for piece in ("", *pieces_of(json_text(value)))
+                {"type": "input_json_delta", "partial_json": piece} for piece in ("", *split_text(json_text(value)))
             ]
         case {"thinking": text, "signature": signature}:
-            deltas = [{"type": "thinking_delta", "thinking": piece} for piece in pieces_of(text)]
+            deltas = [{"type": "thinking_delta", "thinking": piece} for piece in split_text(text)]
             deltas.append({"type": "signature_delta", "signature": signature})
         case _:
             deltas = []

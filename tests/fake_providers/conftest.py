@@ -1,4 +1,4 @@
-"""Tests may be coroutines, each in its own event loop."""
+"""Run tests that are coroutines, each in its own event loop."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ import pytest
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
-    """Run a test that is a coroutine."""
+    """Run a test that is a coroutine function."""
     if not inspect.iscoroutinefunction(pyfuncitem.obj):
         return None
-    given: dict[str, Any] = {name: pyfuncitem.funcargs[name] for name in pyfuncitem._fixtureinfo.argnames}
-    asyncio.run(pyfuncitem.obj(**given))
+    arguments: dict[str, Any] = {name: pyfuncitem.funcargs[name] for name in pyfuncitem._fixtureinfo.argnames}
+    asyncio.run(pyfuncitem.obj(**arguments))
     return True

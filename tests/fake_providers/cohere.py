@@ -11,9 +11,25 @@ from typing import Any, Final
 
 import msgspec
 
-from tests.strict.rules import rule_problems
-from tests.strict.script import Call, Issued, Part, Say, Think, json_text, made_id, pieces_of
-from tests.strict.shape import TOOL_NAME, data_url, decoded, looks_like, schema_problems, unknown_keys
+from tests.fake_providers.rules import rule_problems
+from tests.fake_providers.script import (
+    CallPart,
+    IssuedSignatures,
+    Part,
+    TextPart,
+    ThinkingPart,
+    derive_id,
+    json_text,
+    split_text,
+)
+from tests.fake_providers.shape import (
+    TOOL_NAME,
+    data_url,
+    decode_base64,
+    detect_media_type,
+    schema_problems,
+    unknown_keys,
+)
 
 NAME: Final = "cohere"
 MODEL: Final = "cohere:command-a-reasoning-08-2025"
@@ -62,16 +78,16 @@ _PARTS: Final = {
 }
 
 
-def refusals(body: Any, issued: Issued | None = None, model: str = "") -> list[str]:
-    """Why the API would refuse the request. Without ``issued`` any reasoning is taken for its own."""
-    wrong = list(_of_shape(body))
-    if wrong:
-        return wrong
+def refusals(body: Any, issued: IssuedSignatures | None = None, model: str = "") -> list[str]:
+    """Return the reasons why the API rejects a request. Without ``issued``, any reasoning is accepted."""
+    problems = list(_check_shape(body))
+    if problems:
+        return problems
     values = rule_problems(NAME, body, str(body["model"]))
-    return [*_of_order(body["messages"]), *_of_tools(body), *_of_thinking(body["messages"], issued), *values]
+    return [*_check_order(body["messages"]), *_check_tools(body), *_check_thinking(body["messages"], issued), *values]
 
 
-def _of_shape(body: Any) -> Iterator[str]:
+def _check_shape(body: Any) -> Iterator[str]:
     if not isinstance(body, dict):
         yield "invalid request: the body is not an object"
         return
@@ -85,10 +101,10 @@ def _of_shape(body: Any) -> Iterator[str]:
         yield "invalid request: at least one message must be provided"
         return
     for index, message in enumerate(messages):
-        yield from _of_message(message, f"messages[{index}]")
+        yield from _check_message(message, f"messages[{index}]")
 
 
-def _of_message(message: Any, where: str) -> Iterator[str]:
+def _check_message(message: Any, where: str) -> Iterator[str]:
     role = message.get("role") if isinstance(message, dict) else None
     if role not in _KEYS:
         yield f"invalid request: {where}: role must be one of 'user', 'assistant', 'system' or 'tool', got {role!r}"
@@ -97,19 +113,19 @@ def _of_message(message: Any, where: str) -> Iterator[str]:
     content = message.get("content")
     if isinstance(content, list):
         for index, part in enumerate(content):
-            yield from _of_part(part, role, f"{where}.content[{index}]")
+            yield from _check_part(part, role, f"{where}.content[{index}]")
     elif content is not None and not isinstance(content, str):
         yield f"invalid request: {where}.content must be a string or a list"
-    says_nothing = not content or (isinstance(content, str) and not content.strip())
-    if says_nothing and role != "tool" and not (role == "assistant" and message.get("tool_calls")):
+    is_blank = not content or (isinstance(content, str) and not content.strip())
+    if is_blank and role != "tool" and not (role == "assistant" and message.get("tool_calls")):
         yield f"invalid request: all elements in history must have a message ({where})."
     if role == "tool" and not isinstance(message.get("tool_call_id"), str):
         yield f"invalid request: {where}: tool_call_id is required in a tool message"
     for index, call in enumerate(message.get("tool_calls") or ()):
-        yield from _of_call(call, f"{where}.tool_calls[{index}]")
+        yield from _check_call(call, f"{where}.tool_calls[{index}]")
 
 
-def _of_part(part: Any, role: str, where: str) -> Iterator[str]:
+def _check_part(part: Any, role: str, where: str) -> Iterator[str]:
     kind = part.get("type") if isinstance(part, dict) else None
     if kind not in _PARTS[role]:
         yield f"invalid request: {where}: content of type {kind!r} is not allowed in a message of role '{role}'"
@@ -120,13 +136,13 @@ def _of_part(part: Any, role: str, where: str) -> Iterator[str]:
         case {"type": "text"} if not isinstance(part.get("text"), str):
             yield f"invalid request: {where}: text is required"
         case {"type": "image_url"}:
-            given = part.get("image_url")
-            url = given.get("url") if isinstance(given, dict) else None
+            image = part.get("image_url")
+            url = image.get("url") if isinstance(image, dict) else None
             found = data_url(url) if isinstance(url, str) and url.startswith("data:") else None
-            data = decoded(found[1]) if found else None
+            data = decode_base64(found[1]) if found else None
             if not isinstance(url, str) or (url.startswith("data:") and data is None):
                 yield f"invalid request: {where}: invalid base64 image"
-            elif data is not None and not str(looks_like(data)).startswith("image/"):
+            elif data is not None and not str(detect_media_type(data)).startswith("image/"):
                 yield f"invalid request: {where}: unsupported image format"
         case {"type": "document"} if not isinstance(part.get("document"), dict):
             yield f"invalid request: {where}: document is required"
@@ -134,7 +150,7 @@ def _of_part(part: Any, role: str, where: str) -> Iterator[str]:
             return
 
 
-def _of_call(call: Any, where: str) -> Iterator[str]:
+def _check_call(call: Any, where: str) -> Iterator[str]:
     function = call.get("function") if isinstance(call, dict) else None
     if not isinstance(function, dict) or not isinstance(call.get("id"), str) or not call["id"]:
         yield f"invalid request: {where}: a tool call has an id and a function"
@@ -144,45 +160,45 @@ def _of_call(call: Any, where: str) -> Iterator[str]:
     if not TOOL_NAME.fullmatch(str(function.get("name", ""))):
         yield f"invalid request: {where}: tool name must only contain letters, digits, underscores and dashes"
     try:
-        fits = isinstance(msgspec.json.decode(function.get("arguments", "")), dict)
+        is_object = isinstance(msgspec.json.decode(function.get("arguments", "")), dict)
     except (msgspec.DecodeError, TypeError):
-        fits = False
-    if not fits:
+        is_object = False
+    if not is_object:
         yield f"invalid request: {where}: arguments must be a valid JSON object"
 
 
-def _of_order(messages: list[dict[str, Any]]) -> Iterator[str]:
-    waiting: list[str] = []
+def _check_order(messages: list[dict[str, Any]]) -> Iterator[str]:
+    pending: list[str] = []
     called: list[str] = []
     for index, message in enumerate(messages):
         if message["role"] == "tool":
             name = message["tool_call_id"]
             if name not in called:
                 yield f"invalid request: messages[{index}]: tool_call_id '{name}' not found in the previous tool calls"
-            elif name not in waiting:
+            elif name not in pending:
                 yield f"invalid request: messages[{index}]: more than one tool message for tool_call_id '{name}'"
-            waiting = [other for other in waiting if other != name]
+            pending = [other for other in pending if other != name]
             continue
-        if waiting:
-            yield _unanswered(waiting)
+        if pending:
+            yield _missing_results_text(pending)
         called = [call["id"] for call in message.get("tool_calls") or ()]
         if len(set(called)) != len(called):
             yield f"invalid request: messages[{index}]: tool call ids must be unique"
-        waiting = list(called)
-    if waiting:
-        yield _unanswered(waiting)
+        pending = list(called)
+    if pending:
+        yield _missing_results_text(pending)
     if messages[-1]["role"] not in ("user", "tool"):
         yield "invalid request: the last message must be a user or a tool message"
 
 
-def _unanswered(waiting: list[str]) -> str:
+def _missing_results_text(pending: list[str]) -> str:
     return (
         "invalid request: An assistant message with 'tool_calls' must be followed by tool messages responding to each "
-        f"'tool_call_id'. The following tool_call_ids did not have response messages: {', '.join(waiting)}"
+        f"'tool_call_id'. The following tool_call_ids did not have response messages: {', '.join(pending)}"
     )
 
 
-def _of_tools(body: dict[str, Any]) -> Iterator[str]:
+def _check_tools(body: dict[str, Any]) -> Iterator[str]:
     for index, tool in enumerate(body.get("tools") or ()):
         function = tool.get("function") if isinstance(tool, dict) else None
         if not isinstance(function, dict) or not TOOL_NAME.fullmatch(str(function.get("name", ""))):
@@ -195,28 +211,28 @@ def _of_tools(body: dict[str, Any]) -> Iterator[str]:
             yield f"invalid request: tools[{index}]: parameters are no valid JSON schema"
 
 
-def _of_thinking(messages: list[dict[str, Any]], issued: Issued | None) -> Iterator[str]:
+def _check_thinking(messages: list[dict[str, Any]], issued: IssuedSignatures | None) -> Iterator[str]:
     for index, message in enumerate(messages):
         for part in message["content"] if isinstance(message.get("content"), list) else ():
             if part["type"] == "thinking" and issued is not None and part["thinking"] not in issued.signatures.values():
                 yield f"invalid request: messages[{index}]: thinking that this model never had"
 
 
-# --- what it answers -------------------------------------------------------------------------------------------------
+# --- replies ---------------------------------------------------------------------------------------------------------
 
 
 def refusal(status: int, message: str) -> dict[str, Any]:
-    """An error as this API says it."""
+    """Return the body of an error response."""
     return {"id": "5c8b1f1e-0000-4000-8000-000000000000", "message": message}
 
 
 def is_streamed(path: str, body: dict[str, Any]) -> bool:
-    """Whether the answer is to be streamed."""
+    """Return whether the request asks for a stream."""
     return body.get("stream") is True
 
 
 def model_of(path: str, body: dict[str, Any]) -> str:
-    """The model that is asked."""
+    """Return the model of a request."""
     return str(body.get("model", ""))
 
 
@@ -226,31 +242,31 @@ _USAGE: Final = {
 }
 
 
-def whole(parts: list[Part], model: str, issued: Issued) -> dict[str, Any]:
-    """The answer at once."""
+def write_reply(parts: list[Part], model: str, issued: IssuedSignatures) -> dict[str, Any]:
+    """Return a reply that is not streamed."""
     seed = issued.next_answer()
     message: dict[str, Any] = {"role": "assistant"}
-    has_calls = any(isinstance(part, Call) for part in parts)
+    has_calls = any(isinstance(part, CallPart) for part in parts)
     for index, part in enumerate(parts):
         match part:
-            case Say(text) if has_calls:
+            case TextPart(text) if has_calls:
                 message["tool_plan"] = message.get("tool_plan", "") + text
-            case Say(text):
+            case TextPart(text):
                 message.setdefault("content", []).append({"type": "text", "text": text})
-            case Think(text):
+            case ThinkingPart(text):
                 issued.sign(text, seed, str(index))
                 message.setdefault("content", []).append({"type": "thinking", "thinking": text})
-            case Call(name, value):
+            case CallPart(name, value):
                 function = {"name": name, "arguments": json_text(value)}
-                made = {"id": made_id(f"{name}_", 12, seed, str(index)), "type": "function", "function": function}
-                message.setdefault("tool_calls", []).append(made)
+                call = {"id": derive_id(f"{name}_", 12, seed, str(index)), "type": "function", "function": function}
+                message.setdefault("tool_calls", []).append(call)
     reason = "TOOL_CALL" if has_calls else "COMPLETE"
-    return {"id": made_id("", 36, seed), "finish_reason": reason, "message": message, "usage": _USAGE}
+    return {"id": derive_id("", 36, seed), "finish_reason": reason, "message": message, "usage": _USAGE}
 
 
-def streamed(parts: list[Part], model: str, issued: Issued) -> list[bytes]:
-    """The same answer in pieces."""
-    answer = whole(parts, model, issued)
+def write_stream(parts: list[Part], model: str, issued: IssuedSignatures) -> list[bytes]:
+    """Return the chunks of a streamed reply."""
+    answer = write_reply(parts, model, issued)
     message = answer["message"]
     empty = {"role": "assistant", "content": [], "tool_plan": "", "tool_calls": [], "citations": []}
     events: list[dict[str, Any]] = [{"type": "message-start", "id": answer["id"], "delta": {"message": empty}}]
@@ -258,15 +274,15 @@ def streamed(parts: list[Part], model: str, issued: Issued) -> list[bytes]:
         kind = part["type"]
         start = {"message": {"content": {"type": kind, kind: ""}}}
         events.append({"type": "content-start", "index": index, "delta": start})
-        for piece in pieces_of(part[kind]):
+        for piece in split_text(part[kind]):
             events.append({"type": "content-delta", "index": index, "delta": {"message": {"content": {kind: piece}}}})
         events.append({"type": "content-end", "index": index})
-    for piece in pieces_of(message["tool_plan"]) if "tool_plan" in message else ():
+    for piece in split_text(message["tool_plan"]) if "tool_plan" in message else ():
         events.append({"type": "tool-plan-delta", "delta": {"message": {"tool_plan": piece}}})
     for index, call in enumerate(message.get("tool_calls", ())):
-        begun = {**call, "function": {"name": call["function"]["name"], "arguments": ""}}
-        events.append({"type": "tool-call-start", "index": index, "delta": {"message": {"tool_calls": begun}}})
-        for piece in pieces_of(call["function"]["arguments"]):
+        start_call = {**call, "function": {"name": call["function"]["name"], "arguments": ""}}
+        events.append({"type": "tool-call-start", "index": index, "delta": {"message": {"tool_calls": start_call}}})
+        for piece in split_text(call["function"]["arguments"]):
             delta = {"message": {"tool_calls": {"function": {"arguments": piece}}}}
             events.append({"type": "tool-call-delta", "index": index, "delta": delta})
         events.append({"type": "tool-call-end", "index": index})

@@ -10,9 +10,9 @@ import re
 from collections.abc import Iterator
 from typing import Any, Final
 
-from tests.strict.rules import rule_problems
-from tests.strict.script import Call, Issued, Part, Say, Think, json_text, pieces_of
-from tests.strict.shape import decoded, looks_like, unknown_keys
+from tests.fake_providers.rules import rule_problems
+from tests.fake_providers.script import CallPart, IssuedSignatures, Part, TextPart, ThinkingPart, json_text, split_text
+from tests.fake_providers.shape import decode_base64, detect_media_type, unknown_keys
 
 NAME: Final = "ollama"
 MODEL: Final = "ollama:qwen3-vl"
@@ -42,16 +42,16 @@ _KEYS: Final = frozenset(["role", "content", "thinking", "images", "tool_calls",
 _STRUCT: Final = "json: cannot unmarshal"
 
 
-def refusals(body: Any, issued: Issued | None = None, model: str = "") -> list[str]:
-    """Why the server would refuse the request. Without ``issued`` any reasoning is taken for its own."""
-    wrong = list(_of_shape(body))
-    if wrong:
-        return wrong
+def refusals(body: Any, issued: IssuedSignatures | None = None, model: str = "") -> list[str]:
+    """Return the reasons why the server rejects a request. Without ``issued``, any reasoning is accepted."""
+    problems = list(_check_shape(body))
+    if problems:
+        return problems
     values = rule_problems(NAME, body, str(body["model"]))
-    return [*_of_order(body["messages"]), *_of_tools(body), *_of_thinking(body["messages"], issued), *values]
+    return [*_check_order(body["messages"]), *_check_tools(body), *_check_thinking(body["messages"], issued), *values]
 
 
-def _of_shape(body: Any) -> Iterator[str]:
+def _check_shape(body: Any) -> Iterator[str]:
     if not isinstance(body, dict):
         yield f"{_STRUCT} array into Go value of type api.ChatRequest"
         return
@@ -62,10 +62,10 @@ def _of_shape(body: Any) -> Iterator[str]:
         yield f"{_STRUCT} object into Go struct field ChatRequest.messages of type []api.Message"
         return
     for index, message in enumerate(body["messages"]):
-        yield from _of_message(message, f"messages[{index}]")
+        yield from _check_message(message, f"messages[{index}]")
 
 
-def _of_message(message: Any, where: str) -> Iterator[str]:
+def _check_message(message: Any, where: str) -> Iterator[str]:
     if not isinstance(message, dict):
         yield f"{_STRUCT} into Go struct field ChatRequest.messages of type api.Message"
         return
@@ -76,10 +76,10 @@ def _of_message(message: Any, where: str) -> Iterator[str]:
     if not isinstance(message.get("content", ""), str):
         yield f"{_STRUCT} array into Go struct field ChatRequest.messages.content of type string"
     for data in message.get("images") or ():
-        found = decoded(data)
+        found = decode_base64(data)
         if found is None:
             yield "illegal base64 data at input byte 0"
-        elif not str(looks_like(found)).startswith("image/"):
+        elif not str(detect_media_type(found)).startswith("image/"):
             yield "Failed to create new sequence: failed to process inputs: image: unknown format"
     for call in message.get("tool_calls") or ():
         function = call.get("function") if isinstance(call, dict) else None
@@ -93,22 +93,22 @@ def _of_message(message: Any, where: str) -> Iterator[str]:
         yield f"nothing is said in {where}"
 
 
-def _of_order(messages: list[dict[str, Any]]) -> Iterator[str]:
-    waiting = 0
+def _check_order(messages: list[dict[str, Any]]) -> Iterator[str]:
+    pending = 0
     for index, message in enumerate(messages):
         if message["role"] == "tool":
-            if waiting == 0:
+            if pending == 0:
                 yield f"template: messages[{index}]: a tool message must follow the call that it answers"
-            waiting = max(0, waiting - 1)
+            pending = max(0, pending - 1)
             continue
-        if waiting:
-            yield f"template: messages[{index}]: {waiting} calls before it have no result"
-        waiting = len(message.get("tool_calls") or ()) if message["role"] == "assistant" else 0
-    if waiting:
-        yield f"template: {waiting} calls have no result"
+        if pending:
+            yield f"template: messages[{index}]: {pending} calls before it have no result"
+        pending = len(message.get("tool_calls") or ()) if message["role"] == "assistant" else 0
+    if pending:
+        yield f"template: {pending} calls have no result"
 
 
-def _of_tools(body: dict[str, Any]) -> Iterator[str]:
+def _check_tools(body: dict[str, Any]) -> Iterator[str]:
     for index, tool in enumerate(body.get("tools") or ()):
         function = tool.get("function") if isinstance(tool, dict) else None
         if not isinstance(function, dict) or not function.get("name"):
@@ -117,41 +117,41 @@ def _of_tools(body: dict[str, Any]) -> Iterator[str]:
             yield f"{_STRUCT} into Go struct field ToolFunction.tools.function.parameters"
 
 
-def _of_thinking(messages: list[dict[str, Any]], issued: Issued | None) -> Iterator[str]:
+def _check_thinking(messages: list[dict[str, Any]], issued: IssuedSignatures | None) -> Iterator[str]:
     for index, message in enumerate(messages):
         if issued is not None and message.get("thinking") and message["thinking"] not in issued.signatures.values():
             yield f"messages[{index}].thinking: this model never thought that"
 
 
-# --- what it answers -------------------------------------------------------------------------------------------------
+# --- replies ---------------------------------------------------------------------------------------------------------
 
 
 def refusal(status: int, message: str) -> dict[str, Any]:
-    """An error as this API says it."""
+    """Return the body of an error response."""
     return {"error": message}
 
 
 def is_streamed(path: str, body: dict[str, Any]) -> bool:
-    """Whether the answer is to be streamed: unless it was said otherwise."""
+    """Return whether the request asks for a stream. That is the default."""
     return body.get("stream") is not False
 
 
 def model_of(path: str, body: dict[str, Any]) -> str:
-    """The model that is asked."""
+    """Return the model of a request."""
     return str(body.get("model", ""))
 
 
-def whole(parts: list[Part], model: str, issued: Issued) -> dict[str, Any]:
-    """The answer at once. Calls have no ids here."""
+def write_reply(parts: list[Part], model: str, issued: IssuedSignatures) -> dict[str, Any]:
+    """Return a reply that is not streamed. Tool calls of this API have no ids."""
     seed = issued.next_answer()
     message: dict[str, Any] = {"role": "assistant", "content": ""}
     for part in parts:
         match part:
-            case Say(text):
+            case TextPart(text):
                 message["content"] += text
-            case Think(text):
+            case ThinkingPart(text):
                 message["thinking"] = message.get("thinking", "") + text
-            case Call(name, value):
+            case CallPart(name, value):
                 calls = message.setdefault("tool_calls", [])
                 calls.append({"function": {"index": len(calls), "name": name, "arguments": value}})
     if "thinking" in message:
@@ -175,15 +175,15 @@ def _top(model: str) -> dict[str, Any]:
     return {"model": model, "created_at": "2026-01-01T12:00:00Z"}
 
 
-def streamed(parts: list[Part], model: str, issued: Issued) -> list[bytes]:
-    """The same answer in pieces, one JSON object a line."""
-    message = whole(parts, model, issued)["message"]
-    said: list[dict[str, Any]] = []
+def write_stream(parts: list[Part], model: str, issued: IssuedSignatures) -> list[bytes]:
+    """Return the chunks of a streamed reply, one JSON object per line."""
+    message = write_reply(parts, model, issued)["message"]
+    pieces: list[dict[str, Any]] = []
     if message.get("thinking"):
-        said.extend({"content": "", "thinking": piece} for piece in pieces_of(message["thinking"]))
+        pieces.extend({"content": "", "thinking": piece} for piece in split_text(message["thinking"]))
     if message["content"]:
-        said.extend({"content": piece} for piece in pieces_of(message["content"]))
-    said.extend({"content": "", "tool_calls": [call]} for call in message.get("tool_calls", ()))
-    lines = [{**_top(model), "message": {"role": "assistant", **piece}, "done": False} for piece in said]
+        pieces.extend({"content": piece} for piece in split_text(message["content"]))
+    pieces.extend({"content": "", "tool_calls": [call]} for call in message.get("tool_calls", ()))
+    lines = [{**_top(model), "message": {"role": "assistant", **piece}, "done": False} for piece in pieces]
     lines.append({**_top(model), "message": {"role": "assistant", "content": ""}, **_END})
     return [f"{json_text(line)}\n".encode() for line in lines]

@@ -15,16 +15,26 @@ from dragoman import dialects
 from dragoman.event import StreamEvent, fold
 from dragoman.message import ContentBlock, TextBlock, ThinkingBlock, ToolUseBlock
 from tests.corpus import records
-from tests.strict import Issued, Part, StrictProvider, call, fakes, refusals, say, strict_provider, think
+from tests.fake_providers import (
+    IssuedSignatures,
+    Part,
+    StrictProvider,
+    call_part,
+    fakes,
+    refusals,
+    strict_provider,
+    text_part,
+    thinking_part,
+)
 
 PNG = base64.b64encode(b"\x89PNG\r\n\x1a\n" + bytes(24)).decode()
 JPEG = base64.b64encode(b"\xff\xd8\xff\xe0" + bytes(24)).decode()
-WORDS = base64.b64encode(b"these are no pictures").decode()
+NOT_AN_IMAGE = base64.b64encode(b"these are no pictures").decode()
 SCHEMA = {"type": "object", "properties": {"path": {"type": "string"}}, "required": ["path"]}
 ARGUMENTS = {"path": "a"}
 
-# One good request for each dialect: a picture, two calls in one answer, both answered, and tools.
-GOOD: dict[str, dict[str, Any]] = {
+# One valid request per dialect: an image, tool calls with results, and tool definitions.
+VALID: dict[str, dict[str, Any]] = {
     "anthropic": {
         "model": "claude-sonnet-4-6",
         "max_tokens": 64,
@@ -155,12 +165,12 @@ GOOD: dict[str, dict[str, Any]] = {
         "toolConfig": {"tools": [{"toolSpec": {"name": "read_file", "inputSchema": {"json": SCHEMA}}}]},
     },
 }
-DROP = object()  # in place of a value: there is none
-APPEND = "+"  # at the end of a path: one more
+DROP = object()  # as a value: the key is removed
+APPEND = "+"  # at the end of a path: the value is appended
 M, C, T = "messages", "content", "tools"
 LONG = "x" * 65
-# What is done to the good request (a path, and what stands there then), and a part of what the provider says to it.
-BAD: dict[str, list[tuple[tuple[str | int, ...], Any, str]]] = {
+# Edits of the valid request (a path and its new value), and a part of the error text of the provider.
+INVALID_EDITS: dict[str, list[tuple[tuple[str | int, ...], Any, str]]] = {
     "anthropic": [
         (("max_tokens",), DROP, "max_tokens: Field required"),
         (("max_tokens",), 0, "greater than or equal to 1"),
@@ -173,7 +183,7 @@ BAD: dict[str, list[tuple[tuple[str | int, ...], Any, str]]] = {
         ((M, 0, C, 0, "text"), " \n", "text content blocks must contain non-whitespace text"),
         ((M, 0, C, 0, "id"), "x", "messages.0.content.0.text.id: Extra inputs are not permitted"),
         ((M, 0, C, 1, "source", "data"), "###", "invalid base64 data"),
-        ((M, 0, C, 1, "source", "data"), WORDS, "Could not process image"),
+        ((M, 0, C, 1, "source", "data"), NOT_AN_IMAGE, "Could not process image"),
         ((M, 0, C, 1, "source", "data"), JPEG, "image/png media type"),
         ((M, 0, C, 1, "source", "media_type"), "image/bmp", "media_type: Input should be 'image/jpeg'"),
         ((M, 1, C, 0, "id"), "a.b", "tool_use.id: String should match pattern '^[a-zA-Z0-9_-]+$'"),
@@ -236,7 +246,7 @@ BAD: dict[str, list[tuple[tuple[str | int, ...], Any, str]]] = {
         ((M, 1, C, 0, "type"), DROP, "Missing required parameter: 'messages[1].content[0].type'"),
         ((M, 0, C), [{"type": "image_url", "image_url": {"url": "https://a/b"}}], "Invalid value: 'image_url'"),
         ((M, 1, C, 1, "image_url", "url"), "data:image/png;base64,###", "Invalid base64 image_url"),
-        ((M, 1, C, 1, "image_url", "url"), f"data:image/png;base64,{WORDS}", "unsupported image"),
+        ((M, 1, C, 1, "image_url", "url"), f"data:image/png;base64,{NOT_AN_IMAGE}", "unsupported image"),
         ((M, 1, C, 1, "image_url", "url"), "blob", "Expected a valid URL"),
         ((M, 2, "tool_calls"), [], "Invalid 'messages[2].tool_calls': empty array"),
         ((M, 2, "tool_calls", 0, "id"), "call_2", "Duplicate value for 'id'"),
@@ -261,7 +271,11 @@ BAD: dict[str, list[tuple[tuple[str | int, ...], Any, str]]] = {
         (("input", 0, "content", 0, "type"), "output_text", "Supported values are: 'input_text'"),
         (("input", 4, "content", 0, "type"), "input_text", "Supported values are: 'output_text', 'refusal'"),
         (("input", 0, "content", 1, "image_url"), "data:image/png;base64,###", "invalid base64"),
-        (("input", 0, "content", 1, "image_url"), f"data:image/png;base64,{WORDS}", "does not represent a valid image"),
+        (
+            ("input", 0, "content", 1, "image_url"),
+            f"data:image/png;base64,{NOT_AN_IMAGE}",
+            "does not represent a valid image",
+        ),
         (("input", 2, "call_id"), LONG, "maximum length 64"),
         (("input", 2, "name"), "a b", "does not match pattern"),
         (("input", 2, "id"), "toolu_1", "Expected an ID that begins with 'fc'"),
@@ -294,7 +308,7 @@ BAD: dict[str, list[tuple[tuple[str | int, ...], Any, str]]] = {
         (("contents", 0, "parts", 1, "text"), "x", "oneof field 'data' is already set"),
         (("contents", 0, "parts", 1, "inlineData", "mimeType"), "image/bmp", "Unsupported MIME type: image/bmp"),
         (("contents", 0, "parts", 1, "inlineData", "data"), "###", "Base64 decoding failed"),
-        (("contents", 0, "parts", 1, "inlineData", "data"), WORDS, "Unable to process input image"),
+        (("contents", 0, "parts", 1, "inlineData", "data"), NOT_AN_IMAGE, "Unable to process input image"),
         (("contents", 1, "parts", 0, "functionCall", "name"), "1 a", "Must start with a letter or an underscore"),
         (("contents", 1, "parts", 0, "functionCall", "args"), "{}", "google.protobuf.Struct"),
         (("contents", 1, "parts", 0, "thoughtSignature"), DROP, "missing a thought_signature"),
@@ -313,7 +327,7 @@ BAD: dict[str, list[tuple[tuple[str | int, ...], Any, str]]] = {
         ((M, 0, "role"), "developer", 'invalid role: "developer"'),
         ((M, 0, C), [{"type": "text", "text": "x"}], "of type string"),
         ((M, 0, "images"), ["###"], "illegal base64 data"),
-        ((M, 0, "images"), [WORDS], "unknown format"),
+        ((M, 0, "images"), [NOT_AN_IMAGE], "unknown format"),
         ((M, 0), {"role": "user", "content": ""}, "nothing is said in messages[0]"),
         ((M, 1, "tool_calls", 0, "function", "arguments"), "{}", "of type api.ToolCallFunctionArguments"),
         ((M, 1), DROP, "a tool message must follow the call that it answers"),
@@ -332,7 +346,7 @@ BAD: dict[str, list[tuple[tuple[str | int, ...], Any, str]]] = {
         ((M, 0, C), [{"type": "image_url", "image_url": {"url": "data:image/png;base64,###"}}], "invalid base64 image"),
         (
             (M, 0, C),
-            [{"type": "image_url", "image_url": {"url": f"data:image/png;base64,{WORDS}"}}],
+            [{"type": "image_url", "image_url": {"url": f"data:image/png;base64,{NOT_AN_IMAGE}"}}],
             "unsupported image format",
         ),
         ((M, 1, "tool_calls", 0, "id"), "", "a tool call has an id and a function"),
@@ -354,7 +368,7 @@ BAD: dict[str, list[tuple[tuple[str | int, ...], Any, str]]] = {
         ((M, APPEND), {"role": "user", "content": [{"text": "Well?"}]}, "must alternate between user and assistant"),
         ((M, 0, C, 1, "image", "format"), "bmp", "enum value set: [png, jpeg, gif, webp]"),
         ((M, 0, C, 1, "image", "source", "bytes"), "###", "not base64"),
-        ((M, 0, C, 1, "image", "source", "bytes"), WORDS, "Could not process image"),
+        ((M, 0, C, 1, "image", "source", "bytes"), NOT_AN_IMAGE, "Could not process image"),
         ((M, 0, C, 1, "image", "source", "bytes"), JPEG, "Image does not match the provided media type image/png"),
         ((M, 1, C, 0, "toolUse", "toolUseId"), "a b", "regular expression pattern: [a-zA-Z0-9_.:-]+"),
         ((M, 1, C, 0, "toolUse", "toolUseId"), LONG, "regular expression pattern"),
@@ -380,44 +394,44 @@ BAD: dict[str, list[tuple[tuple[str | int, ...], Any, str]]] = {
         ((M, 0, C, APPEND), {"type": "text", "text": "x"}, "extraneous key"),
         (
             (M, 0, C),
-            [{"document": {"format": "txt", "name": "a", "source": {"bytes": WORDS}}}],
+            [{"document": {"format": "txt", "name": "a", "source": {"bytes": NOT_AN_IMAGE}}}],
             "A text block must be included when using documents",
         ),
         (
             (M, 0, C, 1),
-            {"document": {"format": "txt", "name": "a/b", "source": {"bytes": WORDS}}},
+            {"document": {"format": "txt", "name": "a/b", "source": {"bytes": NOT_AN_IMAGE}}},
             "The document file name can only contain",
         ),
         ((M, APPEND), {"role": "assistant", "content": [{"text": "So"}]}, "does not support assistant message prefill"),
     ],
 }
-# Recorded good requests that are refused, and why that is as it should be.
-OLD = "a model of 2024: the API has become stricter since"
-NAMED = "the result goes by the id of its call in place of the function's name, which is taken and not understood"
-WITHOUT_IDS = "Writer takes calls and results without ids"
-OTHERS = "some models behind this API take it and others refuse it; the fake is as strict as the strictest"
-ACCEPTED: dict[str, dict[str, str]] = {
+# Recorded requests that were served and that the fake rejects, with the reason.
+OLD = "a model of 2024; the API is stricter today"
+ID_AS_NAME = "the result has the id of its call in place of the function name; the API accepts and ignores it"
+WITHOUT_IDS = "Writer accepts calls and results without ids"
+MODEL_DEPENDENT = "only some models of this API accept it; the fake is as strict as the strictest model"
+EXPECTED_REFUSALS: dict[str, dict[str, str]] = {
     "anthropic": {
         "anthropic-1c6797165885ed": OLD,
         "anthropic-60fa57514549d0": OLD,
         "anthropic-3fe7062b76ae2e": OLD,
     },
-    "gemini": {"gemini-5326e445ee5dec": NAMED},
+    "gemini": {"gemini-5326e445ee5dec": ID_AS_NAME},
     "openai_chat": {"writer-ad3855129ee1f5": WITHOUT_IDS},
     "bedrock_converse": {
-        "bedrock-d0624cb54667c1": OTHERS,
-        "bedrock-7faac93bbcb181": OTHERS,
-        "bedrock-276c3acbe9d756": OTHERS,
-        "bedrock-ee317fad66c77c": OTHERS,
-        "bedrock-6536730a0e0648": OTHERS,
+        "bedrock-d0624cb54667c1": MODEL_DEPENDENT,
+        "bedrock-7faac93bbcb181": MODEL_DEPENDENT,
+        "bedrock-276c3acbe9d756": MODEL_DEPENDENT,
+        "bedrock-ee317fad66c77c": MODEL_DEPENDENT,
+        "bedrock-6536730a0e0648": MODEL_DEPENDENT,
     },
 }
 
 
-def edited(body: dict[str, Any], path: tuple[str | int, ...], value: Any) -> dict[str, Any]:
-    """The request with something else in one place."""
-    made = copy.deepcopy(body)
-    at: Any = made
+def edit_body(body: dict[str, Any], path: tuple[str | int, ...], value: Any) -> dict[str, Any]:
+    """Return a copy of a request with another value at a path."""
+    copied = copy.deepcopy(body)
+    at: Any = copied
     for step in path[:-1]:
         at = at[step]
     if path[-1] == APPEND:
@@ -426,89 +440,93 @@ def edited(body: dict[str, Any], path: tuple[str | int, ...], value: Any) -> dic
         del at[path[-1]]
     else:
         at[path[-1]] = value
-    return made
+    return copied
 
 
 def model_of(dialect: str) -> str:
     return str(fakes()[dialect].MODEL).partition(":")[2]
 
 
-# --- what is refused -------------------------------------------------------------------------------------------------
+# --- rejections ------------------------------------------------------------------------------------------------------
 
 
-def test_every_dialect_has_a_fake_and_no_other_has() -> None:
+def test_every_callable_dialect_has_a_fake() -> None:
     assert tuple(sorted(fakes())) == dialects.callable_names()
     assert {name: fake.NAME for name, fake in fakes().items()} == {name: name for name in dialects.callable_names()}
-    assert GOOD.keys() == BAD.keys() == set(dialects.callable_names())
+    assert VALID.keys() == INVALID_EDITS.keys() == set(dialects.callable_names())
 
 
 @pytest.mark.parametrize("dialect", dialects.callable_names())
-def test_a_good_request_is_taken(dialect: str) -> None:
-    assert refusals(dialect, GOOD[dialect], None, model_of(dialect)) == []
+def test_valid_request_is_accepted(dialect: str) -> None:
+    assert refusals(dialect, VALID[dialect], None, model_of(dialect)) == []
 
 
 @pytest.mark.parametrize(
-    ("dialect", "path", "value", "said"),
+    ("dialect", "path", "value", "error_text"),
     [
-        pytest.param(dialect, path, value, said, id=f"{dialect}-{'.'.join(map(str, path))}-{index}")
-        for dialect, cases in BAD.items()
-        for index, (path, value, said) in enumerate(cases)
-        if said
+        pytest.param(dialect, path, value, error_text, id=f"{dialect}-{'.'.join(map(str, path))}-{index}")
+        for dialect, cases in INVALID_EDITS.items()
+        for index, (path, value, error_text) in enumerate(cases)
+        if error_text
     ],
 )
-def test_a_bad_request_is_refused_in_the_words_of_the_provider(
-    dialect: str, path: tuple[str | int, ...], value: Any, said: str
+def test_invalid_request_is_rejected_with_error_text_of_provider(
+    dialect: str, path: tuple[str | int, ...], value: Any, error_text: str
 ) -> None:
-    found = refusals(dialect, edited(GOOD[dialect], path, value), None, model_of(dialect))
-    assert any(said in text for text in found), found
+    found = refusals(dialect, edit_body(VALID[dialect], path, value), None, model_of(dialect))
+    assert any(error_text in text for text in found), found
 
 
 @pytest.mark.parametrize("dialect", dialects.callable_names())
 @pytest.mark.parametrize("body", [None, [], "text", 3, {}, {"messages": 3}, {"messages": [3], "contents": [3]}])
-def test_what_is_no_request_at_all_is_refused(dialect: str, body: Any) -> None:
+def test_body_that_is_not_a_request_is_rejected(dialect: str, body: Any) -> None:
     assert refusals(dialect, body)
 
 
 @pytest.mark.parametrize("dialect", dialects.callable_names())
-def test_recorded_good_requests_are_taken(dialect: str) -> None:
-    refused, seen = {}, 0
-    accepted = ACCEPTED.get(dialect, {})
-    for _, record in records(dialect, part="request", sample=100, always=accepted):
+def test_recorded_served_requests_are_accepted(dialect: str) -> None:
+    refused, count = {}, 0
+    expected = EXPECTED_REFUSALS.get(dialect, {})
+    for _, record in records(dialect, part="request", sample=100, always=expected):
         if record.get("status") not in (200, None):
             continue
-        named = re.search(r"/models?/([^/:]+)", record.get("endpoint") or "")
-        given = {"provider": record["provider"]} if dialect.startswith("openai") else {}
-        found = fakes()[dialect].refusals(record["request"], None, named[1] if named else "", **given)
-        seen += 1
+        model_match = re.search(r"/models?/([^/:]+)", record.get("endpoint") or "")
+        arguments = {"provider": record["provider"]} if dialect.startswith("openai") else {}
+        found = fakes()[dialect].refusals(record["request"], None, model_match[1] if model_match else "", **arguments)
+        count += 1
         if found:
             refused[record["id"]] = found
-    assert seen > 40
-    assert {name: refused[name] for name in refused if name not in accepted} == {}
-    assert refused.keys() == accepted.keys()
+    assert count > 40
+    assert {name: refused[name] for name in refused if name not in expected} == {}
+    assert refused.keys() == expected.keys()
 
 
-# --- what is answered ------------------------------------------------------------------------------------------------
+# --- replies ---------------------------------------------------------------------------------------------------------
 
 ANSWERS: dict[str, tuple[Part, ...]] = {
-    "words": (say("Foo is très bref. 😀"),),
-    "a call": (call("read_file", {"path": "README.md"}),),
-    "words and two calls": (say("I look."), call("read_file", ARGUMENTS), call("list_files", {"deep": True, "n": 3})),
-    "thinking and a call": (think("First I have to look."), call("read_file", ARGUMENTS)),
-    "thinking and words": (think("That is easy."), say("Foo.")),
+    "text": (text_part("Foo is très bref. 😀"),),
+    "call": (call_part("read_file", {"path": "README.md"}),),
+    "text and two calls": (
+        text_part("I look."),
+        call_part("read_file", ARGUMENTS),
+        call_part("list_files", {"deep": True, "n": 3}),
+    ),
+    "thinking and call": (thinking_part("First I have to look."), call_part("read_file", ARGUMENTS)),
+    "thinking and text": (thinking_part("That is easy."), text_part("Foo.")),
 }
 
 
-def parts_of(content: tuple[ContentBlock, ...]) -> list[Part]:
+def parts_from_content(content: tuple[ContentBlock, ...]) -> list[Part]:
     """Return an answer in the form of a script."""
     found: list[Part] = []
     for block in content:
         match block:
             case TextBlock(text):
-                found.append(say(text))
+                found.append(text_part(text))
             case ThinkingBlock(text):
-                found.append(think(text))
+                found.append(thinking_part(text))
             case ToolUseBlock(_, name, value):
-                found.append(call(name, value))
+                found.append(call_part(name, value))
             case _:
                 raise AssertionError(block)
     return found
@@ -542,62 +560,62 @@ def read_stream(dialect: str, data: bytes) -> list[StreamEvent]:
 
 @pytest.mark.parametrize("dialect", dialects.callable_names())
 @pytest.mark.parametrize("name", ANSWERS)
-async def test_what_was_scripted_is_answered_whole_and_streamed(dialect: str, name: str) -> None:
+async def test_scripted_reply_is_sent_with_and_without_stream(dialect: str, name: str) -> None:
     parts = list(ANSWERS[name])
-    spoken = dialects.load(dialect)
+    module = dialects.load(dialect)
     async with strict_provider(dialect, signatures="any") as fake:
         fake.answer_with(*parts)
         fake.answer_with(*parts)
-        status, whole = await ask(fake, GOOD[dialect])
+        status, body = await ask(fake, VALID[dialect])
         assert status == 200
-        reply = spoken.read_reply(whole)
+        reply = module.read_reply(body)
         assert reply.fault is None
-        assert parts_of(reply.content) == parts
-        status, data = await ask(fake, GOOD[dialect], stream=True)
+        assert parts_from_content(reply.content) == parts
+        status, data = await ask(fake, VALID[dialect], stream=True)
         assert status == 200
         streamed = fold(read_stream(dialect, data))
         assert streamed.fault is None
-        assert parts_of(streamed.content) == parts
+        assert parts_from_content(streamed.content) == parts
         assert streamed.stop_reason == reply.stop_reason
     assert len(fake.received) == 2
-    assert fake.refused == []
+    assert fake.refusals == []
 
 
 @pytest.mark.parametrize("dialect", dialects.callable_names())
-async def test_without_a_script_the_same_question_gets_the_same_answer(dialect: str) -> None:
+async def test_default_reply_is_deterministic(dialect: str) -> None:
     answers = []
     for _ in range(2):
         async with strict_provider(dialect, signatures="any") as fake:
-            answers.append(await ask(fake, GOOD[dialect]))
+            answers.append(await ask(fake, VALID[dialect]))
     assert answers[0] == answers[1]
     assert dialects.load(dialect).read_reply(answers[0][1]).content
 
 
 @pytest.mark.parametrize("dialect", dialects.callable_names())
-async def test_a_refusal_has_the_shape_of_the_provider_s(dialect: str) -> None:
-    path, value, said = next(case for case in BAD[dialect] if case[2])
+async def test_rejection_has_error_shape_of_provider(dialect: str) -> None:
+    path, value, error_text = next(case for case in INVALID_EDITS[dialect] if case[2])
     async with strict_provider(dialect, signatures="any") as fake:
-        status, body = await ask(fake, edited(GOOD[dialect], path, value))
+        status, body = await ask(fake, edit_body(VALID[dialect], path, value))
         assert status == 400
         fault = dialects.load(dialect).read_error(status, {}, body)
         assert fault.code == "invalid_request"
-        assert said in fault.message
+        assert error_text in fault.message
         fake.fail(429, "slow down", {"retry-after": "3"})
-        status, body = await ask(fake, GOOD[dialect])
+        status, body = await ask(fake, VALID[dialect])
         assert (status, dialects.load(dialect).read_error(status, {}, body).code) == (429, "rate_limited")
-    assert said in fake.refused[0]
+    assert error_text in fake.refusals[0]
 
 
 @pytest.mark.parametrize("dialect", dialects.callable_names())
-async def test_a_stream_can_be_cut(dialect: str) -> None:
+async def test_cut_ends_stream_without_last_chunk(dialect: str) -> None:
     async with strict_provider(dialect, signatures="any") as fake:
-        fake.cut(40, say("This will not be said to its end."))
+        fake.cut(40, text_part("This will not be said to its end."))
         with pytest.raises(aiohttp.ClientPayloadError):
-            await ask(fake, GOOD[dialect], stream=True)
+            await ask(fake, VALID[dialect], stream=True)
 
 
 @pytest.mark.parametrize("dialect", [name for name in dialects.callable_names() if name != "ollama"])
-async def test_without_a_key_nothing_is_answered(dialect: str) -> None:
+async def test_request_without_key_is_rejected(dialect: str) -> None:
     async with strict_provider(dialect) as fake:
         path = "/v1/messages" if dialect == "anthropic" else "/"
         async with aiohttp.ClientSession() as session, session.post(fake.base_url + path, json={}) as response:
@@ -608,10 +626,10 @@ async def test_without_a_key_nothing_is_answered(dialect: str) -> None:
 # --- signatures ------------------------------------------------------------------------------------------------------
 
 
-def signed(dialect: str, issued: Issued) -> dict[str, Any]:
-    """A good request with reasoning that the fake gave before."""
-    body = copy.deepcopy(GOOD[dialect])
-    answer = fakes()[dialect].whole([think("hm"), call("read_file", ARGUMENTS)], "m", issued)
+def signed_body(dialect: str, issued: IssuedSignatures) -> dict[str, Any]:
+    """Return a valid request with reasoning that the fake issued."""
+    body = copy.deepcopy(VALID[dialect])
+    answer = fakes()[dialect].write_reply([thinking_part("hm"), call_part("read_file", ARGUMENTS)], "m", issued)
     match dialect:
         case "anthropic":
             body["messages"][1]["content"].insert(0, answer["content"][0])
@@ -624,8 +642,8 @@ def signed(dialect: str, issued: Issued) -> dict[str, Any]:
                 *answer["candidates"][0]["content"]["parts"],
                 *body["contents"][1]["parts"][1:],
             ]
-            called = answer["candidates"][0]["content"]["parts"][1]["functionCall"]
-            body["contents"][2]["parts"][0]["functionResponse"]["id"] = called["id"]
+            first_call = answer["candidates"][0]["content"]["parts"][1]["functionCall"]
+            body["contents"][2]["parts"][0]["functionResponse"]["id"] = first_call["id"]
         case "ollama":
             body["messages"][1]["thinking"] = answer["message"]["thinking"]
         case "cohere":
@@ -636,22 +654,25 @@ def signed(dialect: str, issued: Issued) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("dialect", dialects.callable_names())
-def test_reasoning_is_taken_back_from_its_origin_only_and_unaltered(dialect: str) -> None:
-    issued = Issued("one")
-    body = signed(dialect, issued)
+def test_only_own_unaltered_reasoning_is_accepted(dialect: str) -> None:
+    issued = IssuedSignatures("one")
+    body = signed_body(dialect, issued)
     assert refusals(dialect, body, issued, model_of(dialect)) == []
-    assert refusals(dialect, body, Issued("another"), model_of(dialect))
+    assert refusals(dialect, body, IssuedSignatures("another"), model_of(dialect))
     altered = json.loads(json.dumps(body).replace('"hm"', '"hm, no"'))
-    if dialect == "openai_responses":  # what is shown there is a summary; what counts is sealed
+    if dialect == "openai_responses":  # the text is a summary; the encrypted content is checked
         altered = json.loads(json.dumps(body).replace(body["input"][1]["encrypted_content"], "c2VhbGVk"))
-    if dialect == "gemini":  # the signature is looked at alone
+    if dialect == "gemini":  # only the signature is checked
         signature = body["contents"][1]["parts"][0]["thoughtSignature"]
         altered = json.loads(json.dumps(body).replace(signature, f"A{signature[1:]}"))
     assert refusals(dialect, altered, issued, model_of(dialect))
 
 
-def test_a_call_that_came_with_reasoning_needs_it() -> None:
-    issued = Issued("one")
-    body = signed("openai_responses", issued)
-    alone = edited(body, ("input", 1), DROP)
-    assert any("without its required 'reasoning' item" in text for text in refusals("openai_responses", alone, issued))
+def test_call_requires_its_reasoning_item() -> None:
+    issued = IssuedSignatures("one")
+    body = signed_body("openai_responses", issued)
+    without_reasoning = edit_body(body, ("input", 1), DROP)
+    assert any(
+        "without its required 'reasoning' item" in text
+        for text in refusals("openai_responses", without_reasoning, issued)
+    )

@@ -1,15 +1,15 @@
-"""The fakes on real sockets: a strict provider of a dialect, as a small server on this machine.
+"""The fake providers as HTTP servers on the loopback interface.
 
     async with strict_provider("anthropic") as fake:
-        fake.answer_with(think("Hm."), call("read_file", {"path": "README.md"}))
-        fake.say("It is Foo.")
-        …                       # ask fake.base_url, whole or streamed
-        assert fake.refused == []
+        fake.answer_with(thinking_part("Hm."), call_part("read_file", {"path": "README.md"}))
+        fake.reply("It is Foo.")
+        …                       # send requests to fake.base_url, streamed or not
+        assert fake.refusals == []
 
-Each request is judged by the fake of its dialect: what the real provider refuses is refused with its status and in its
-words, and stands in ``refused``. Everything else is answered with what was scripted, in order, and then with a sentence
-derived from the request. Signatures that the fake issued are remembered, others refused. Invariant: a fake writes its
-answers itself and imports no dialect, so that a mistake of ours does not agree with itself.
+The fake of a dialect checks each request. It rejects the requests that the real provider rejects, with the same status
+and text, and adds the texts to ``refusals``. It answers the others with the scripted replies in order, and then with a
+default reply that is derived from the request. It accepts only signatures that it issued. Invariant: a fake writes its
+replies itself and imports no dialect, so that an error of a dialect cannot hide itself.
 """
 
 from __future__ import annotations
@@ -27,31 +27,39 @@ from typing import Any, Final, Literal
 import msgspec
 from aiohttp import web
 
-from tests.strict.script import Call, Issued, Part, Say, Think, json_text, last_words
+from tests.fake_providers.script import (
+    CallPart,
+    IssuedSignatures,
+    Part,
+    TextPart,
+    ThinkingPart,
+    default_reply,
+    json_text,
+)
 
 Signatures = Literal["issued", "any"]
-_PARTS_OF_THIS: Final = ("conftest", "rules", "script", "server", "shape")
+_OTHER_MODULES: Final = ("conftest", "rules", "script", "server", "shape")
 _MAX_BODY: Final = 64 * 1024 * 1024
 
 
 def fakes() -> dict[str, ModuleType]:
-    """Every fake there is, by the name of its dialect."""
+    """Return every fake by the name of its dialect."""
     names = [module.name for module in pkgutil.iter_modules([str(Path(__file__).parent)])]
-    names = [name for name in names if name not in _PARTS_OF_THIS and not name.startswith("test_")]
-    return {name: importlib.import_module(f"tests.strict.{name}") for name in names}
+    names = [name for name in names if name not in _OTHER_MODULES and not name.startswith("test_")]
+    return {name: importlib.import_module(f"tests.fake_providers.{name}") for name in names}
 
 
-def refusals(dialect: str, body: Any, issued: Issued | None = None, model: str = "") -> list[str]:
-    """Why the provider of a dialect would refuse a request; nothing if it would not."""
+def refusals(dialect: str, body: Any, issued: IssuedSignatures | None = None, model: str = "") -> list[str]:
+    """Return the reasons why the provider of a dialect rejects a request."""
     found: list[str] = fakes()[dialect].refusals(body, issued, model)
     return found
 
 
-class Received(msgspec.Struct, frozen=True):
-    """One request, as it arrived, and what was found wrong with it."""
+class ReceivedRequest(msgspec.Struct, frozen=True):
+    """A request and the reasons for its rejection."""
 
     path: str
-    headers: dict[str, str]  # their names in lower case
+    headers: dict[str, str]  # names in lower case
     body: Any
     refusals: tuple[str, ...]
 
@@ -66,7 +74,7 @@ _KEYS = ("authorization", "x-api-key", "x-goog-api-key")
 
 
 class StrictProvider:
-    """A strict fake that listens."""
+    """A strict fake as an HTTP server."""
 
     def __init__(
         self,
@@ -80,54 +88,54 @@ class StrictProvider:
         self._further_rules = further_rules
         self.dialect = dialect
         self.fake = fakes()[dialect]
-        self.issued = Issued(seed or dialect)
-        self.received: list[Received] = []
+        self.issued = IssuedSignatures(seed or dialect)
+        self.received: list[ReceivedRequest] = []
         self.connections: set[Any] = set()  # addresses of the clients
-        self.base_url = ""  # as a provider's row has it: what comes before the path of the dialect
+        self.base_url = ""  # of the provider; the dialect appends its path
         self._signatures = signatures
         self._needs_key = needs_key
-        self.play: Callable[[Any], list[Part]] | None = None  # answers a request for which nothing is scripted
+        self.play: Callable[[Any], list[Part]] | None = None  # answers requests after the end of the script
         self._script: deque[list[Part] | _Failure] = deque()
         self._cuts: deque[int | None] = deque()
-        self.listed: Any = None  # the wire of its list of models, if it has one
-        self.shown: dict[str, Any] = {}  # details of models of Ollama, by name
-        self.good_key: str | None = None  # which the list of models requires
+        self.listed: Any = None  # response body of the list of models
+        self.shown: dict[str, Any] = {}  # responses of Ollama's /api/show, by model
+        self.good_key: str | None = None  # required by the list of models
 
     @property
     def bodies(self) -> list[Any]:
-        """The bodies of the requests in their order."""
+        """The bodies of the requests, in order."""
         return [received.body for received in self.received]
 
     @property
-    def refused(self) -> list[str]:
-        """Everything that was found wrong, in order."""
+    def refusals(self) -> list[str]:
+        """The reasons for all rejections, in order."""
         return [text for received in self.received for text in received.refusals]
 
     def answer_with(self, *parts: Part) -> None:
-        """One more answer, of these parts in this order."""
+        """Add a reply that consists of these parts."""
         self._script.append(list(parts))
         self._cuts.append(None)
 
-    def say(self, text: str, *, thinking: str = "") -> None:
-        """One more answer: words."""
-        self.answer_with(*([Think(thinking)] if thinking else []), Say(text))
+    def reply(self, text: str, *, thinking: str = "") -> None:
+        """Add a reply with a text."""
+        self.answer_with(*([ThinkingPart(thinking)] if thinking else []), TextPart(text))
 
     def call(self, name: str, input: dict[str, Any] | None = None, *, thinking: str = "") -> None:  # noqa: A002
-        """One more answer: a call."""
-        self.answer_with(*([Think(thinking)] if thinking else []), Call(name, input or {}))
+        """Add a reply with a tool call."""
+        self.answer_with(*([ThinkingPart(thinking)] if thinking else []), CallPart(name, input or {}))
 
     def fail(self, status: int, message: str = "busy", headers: Mapping[str, str] | None = None) -> None:
-        """One more answer: an error in the provider's shape, whatever is asked."""
+        """Add an error response in the shape of the provider."""
         self._script.append(_Failure(status, message, dict(headers or {})))
         self._cuts.append(None)
 
     def cut(self, after_bytes: int, *parts: Part) -> None:
-        """One more answer whose stream breaks off after so many bytes."""
+        """Add a reply whose stream ends after ``after_bytes`` bytes without an end."""
         self._script.append(list(parts))
         self._cuts.append(after_bytes)
 
-    def forget(self) -> None:
-        """Leave out what was still to be answered."""
+    def clear_script(self) -> None:
+        """Remove the scripted replies that were not sent."""
         self._script.clear()
         self._cuts.clear()
 
@@ -139,7 +147,7 @@ class StrictProvider:
         return self._error(404, "Not found", {}) if self.listed is None else web.json_response(self.listed)
 
     async def respond(self, request: web.Request) -> web.StreamResponse:
-        """Judge a request and answer it."""
+        """Check a request and answer it."""
         raw = await request.read()
         try:
             body = msgspec.json.decode(raw)
@@ -166,16 +174,16 @@ class StrictProvider:
         return await self._answer(request, body, model)
 
     async def _answer(self, request: web.Request, body: Any, model: str) -> web.StreamResponse:
-        scripted = self._script.popleft() if self._script else self._improvise(body)
+        scripted = self._script.popleft() if self._script else self._make_reply(body)
         cut = self._cuts.popleft() if self._cuts else None
         if isinstance(scripted, _Failure):
             return self._error(scripted.status, scripted.message, scripted.headers)
         if not self.fake.is_streamed(request.path, body):
-            return web.json_response(self.fake.whole(scripted, model, self.issued), dumps=json_text)
-        return await self._stream(request, self.fake.streamed(scripted, model, self.issued), cut)
+            return web.json_response(self.fake.write_reply(scripted, model, self.issued), dumps=json_text)
+        return await self._stream(request, self.fake.write_stream(scripted, model, self.issued), cut)
 
-    def _improvise(self, body: Any) -> list[Part]:
-        return self.play(body) if self.play is not None else [last_words(json_text(body))]
+    def _make_reply(self, body: Any) -> list[Part]:
+        return self.play(body) if self.play is not None else [default_reply(json_text(body))]
 
     async def _stream(self, request: web.Request, chunks: list[bytes], cut: int | None) -> web.StreamResponse:
         response = web.StreamResponse(headers={"content-type": self.fake.STREAM_TYPE})
@@ -185,7 +193,7 @@ class StrictProvider:
         if cut is None:
             await response.write_eof()
         elif request.transport is not None:
-            request.transport.close()  # without the end that the framing of HTTP would have
+            request.transport.close()  # without the last chunk of the HTTP framing
         return response
 
     def _refusal(self, request: web.Request, body: Any, status: int, found: list[str]) -> web.Response:
@@ -198,7 +206,7 @@ class StrictProvider:
     def _receive(self, request: web.Request, body: Any, found: tuple[str, ...]) -> None:
         headers = {name.lower(): value for name, value in request.headers.items()}
         self.connections.add(request.transport and request.transport.get_extra_info("peername"))
-        self.received.append(Received(request.path, headers, body, found))
+        self.received.append(ReceivedRequest(request.path, headers, body, found))
 
 
 def _first_bytes(chunks: list[bytes], count: int) -> Iterator[bytes]:
@@ -215,19 +223,21 @@ async def strict_provider(
     seed: str = "",
     further_rules: Callable[[Any], list[str]] | None = None,
 ) -> AsyncIterator[StrictProvider]:
-    """A strict fake of that dialect, listening on this machine until the block ends."""
-    made = StrictProvider(dialect, signatures=signatures, needs_key=needs_key, seed=seed, further_rules=further_rules)
+    """Serve a strict fake of a dialect until the block ends."""
+    provider = StrictProvider(
+        dialect, signatures=signatures, needs_key=needs_key, seed=seed, further_rules=further_rules
+    )
     app = web.Application(client_max_size=_MAX_BODY)
-    app.router.add_route("POST", "/{path:.*}", made.respond)
-    app.router.add_route("GET", "/{path:.*}", made.list_models)
-    running = web.AppRunner(app)
-    await running.setup()
+    app.router.add_route("POST", "/{path:.*}", provider.respond)
+    app.router.add_route("GET", "/{path:.*}", provider.list_models)
+    runner = web.AppRunner(app)
+    await runner.setup()
     try:
-        site = web.TCPSite(running, "127.0.0.1", 0)
+        site = web.TCPSite(runner, "127.0.0.1", 0)
         await site.start()
         assert site._server is not None
         port = site._server.sockets[0].getsockname()[1]  # type: ignore[attr-defined]
-        made.base_url = f"http://127.0.0.1:{port}{made.fake.BASE_PATH}"
-        yield made
+        provider.base_url = f"http://127.0.0.1:{port}{provider.fake.BASE_PATH}"
+        yield provider
     finally:
-        await running.cleanup()
+        await runner.cleanup()

@@ -22,8 +22,8 @@ TOOL_NAME: Final = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 PLAIN_ID: Final = re.compile(r"[a-zA-Z0-9_-]+")
 
 
-def decoded(data: object) -> bytes | None:
-    """The bytes of base64 text; ``None`` if it is none."""
+def decode_base64(data: object) -> bytes | None:
+    """Return the bytes of base64 text; ``None`` if it is not valid."""
     if not isinstance(data, str) or not data:
         return None
     try:
@@ -32,23 +32,23 @@ def decoded(data: object) -> bytes | None:
         return None
 
 
-def looks_like(data: bytes) -> str | None:
-    """The media type that the first bytes tell, of those that can be told."""
-    for media_type, beginnings in _MAGIC.items():
-        if data.startswith(beginnings) and (media_type != "image/webp" or data[8:12] == b"WEBP"):
+def detect_media_type(data: bytes) -> str | None:
+    """Return the media type that the first bytes indicate; ``None`` if they match no known type."""
+    for media_type, prefixes in _MAGIC.items():
+        if data.startswith(prefixes) and (media_type != "image/webp" or data[8:12] == b"WEBP"):
             return media_type
     return None
 
 
 def unknown_keys(value: dict[str, Any], known: Collection[str]) -> Iterator[str]:
-    """Keys that the API does not have."""
+    """Yield the keys that the API does not have."""
     yield from (key for key in value if key not in known)
 
 
 def data_url(text: str) -> tuple[str, str] | None:
-    """Media type and base64 text of a data URL."""
-    found = re.fullmatch(r"data:([\w.+/-]+);base64,(.*)", text, flags=re.DOTALL)
-    return (found[1], found[2]) if found else None
+    """Return media type and base64 text of a data URL."""
+    match = re.fullmatch(r"data:([\w.+/-]+);base64,(.*)", text, flags=re.DOTALL)
+    return (match[1], match[2]) if match else None
 
 
 def schema_problems(schema: Any, where: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], str]]:

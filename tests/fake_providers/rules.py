@@ -1,6 +1,6 @@
 """Published rules on the values of a request, as data in ``rules.toml``, each with its source.
 
-    broken_rules("anthropic", body, model)     the rules that a request breaks
+    find_violations("anthropic", body, model)     the rules that a request breaks
 
 A rule that recorded traffic contradicts is wrong: ``test_fakes.py`` applies all rules to every recorded request that
 was served.
@@ -19,7 +19,7 @@ from typing import Any, Final
 import msgspec
 
 ANY: Final = "*"
-OTHER_THAN: Final = "not "
+NOT_PREFIX: Final = "not "
 
 
 class Rule(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -43,10 +43,10 @@ class Rule(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     word: str | None = None
 
     def applies_to(self, body: Any, model: str) -> bool:
-        """Whether the rule is in force for this model and this request."""
+        """Return whether the rule applies to a model and a request."""
         if self.models and not re.search(self.models, model):
             return False
-        return all(_holds(values_at(body, path), expected) for path, expected in self.when.items())
+        return all(_is_met(values_at(body, path), expected) for path, expected in self.when.items())
 
     def problem(self, value: Any, body: Any) -> str | None:
         """Return the problem of a value; ``None`` if there is none."""
@@ -77,14 +77,14 @@ class Rule(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return type(value) in (int, float) and self.min <= value <= self.max
 
 
-def _holds(found: list[Any], expected: Any) -> bool:
-    if isinstance(expected, str) and expected.startswith(OTHER_THAN):
-        return str(found[0]) != expected.removeprefix(OTHER_THAN) if found else False
+def _is_met(found: list[Any], expected: Any) -> bool:
+    if isinstance(expected, str) and expected.startswith(NOT_PREFIX):
+        return str(found[0]) != expected.removeprefix(NOT_PREFIX) if found else False
     return bool(found) and (expected == ANY or found[0] in expected)
 
 
 def values_at(body: Any, path: str) -> list[Any]:
-    """Return the values at a path that are not null; a missing key has none."""
+    """Return the values at a path that are not null."""
     found = [body]
     for key in path.split("."):
         if key == "*":
@@ -106,8 +106,8 @@ def _rules_of(api: str) -> tuple[Rule, ...]:
     return tuple(rule for rule in all_rules() if rule.api == api)
 
 
-def broken_rules(api: str, body: Any, model: str) -> Iterator[tuple[Rule, str]]:
-    """Yield each rule that a request to this model breaks, with a text."""
+def find_violations(api: str, body: Any, model: str) -> Iterator[tuple[Rule, str]]:
+    """Yield each rule that a request to a model breaks, with a text."""
     for rule in _rules_of(api):
         values = values_at(body, rule.path)
         if values and rule.applies_to(body, model):
@@ -119,4 +119,4 @@ def broken_rules(api: str, body: Any, model: str) -> Iterator[tuple[Rule, str]]:
 
 def rule_problems(api: str, body: Any, model: str) -> list[str]:
     """Return the texts of the rules that a request breaks."""
-    return [text for _, text in broken_rules(api, body, model)]
+    return [text for _, text in find_violations(api, body, model)]

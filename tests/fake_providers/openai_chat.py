@@ -12,9 +12,25 @@ import re
 from collections.abc import Iterator
 from typing import Any, Final
 
-from tests.strict.rules import rule_problems
-from tests.strict.script import Call, Issued, Part, Say, Think, json_text, made_id, pieces_of
-from tests.strict.shape import TOOL_NAME, data_url, decoded, looks_like, schema_problems, unknown_keys
+from tests.fake_providers.rules import rule_problems
+from tests.fake_providers.script import (
+    CallPart,
+    IssuedSignatures,
+    Part,
+    TextPart,
+    ThinkingPart,
+    derive_id,
+    json_text,
+    split_text,
+)
+from tests.fake_providers.shape import (
+    TOOL_NAME,
+    data_url,
+    decode_base64,
+    detect_media_type,
+    schema_problems,
+    unknown_keys,
+)
 
 NAME: Final = "openai_chat"
 MODEL: Final = "openai-chat:gpt-4o"
@@ -83,7 +99,7 @@ _KEYS: Final = {
     "tool": ("role", "content", "tool_call_id", "name"),
     "function": ("role", "content", "name"),
 }
-# What it answered with and takes back although it has no word for it: the reasoning of those who show it.
+# Accepted although it is not documented: reasoning that some providers of the dialect return.
 _REASONING: Final = ("reasoning_content",)
 _PARTS: Final = {
     "system": ("text",),
@@ -92,21 +108,26 @@ _PARTS: Final = {
     "assistant": ("text", "refusal"),
     "tool": ("text",),
 }
-_PICTURES: Final = ("image/png", "image/jpeg", "image/gif", "image/webp")
+_IMAGE_TYPES: Final = ("image/png", "image/jpeg", "image/gif", "image/webp")
 _MAX_ID: Final = 40
 
 
-def refusals(body: Any, issued: Issued | None = None, model: str = "", provider: str = "") -> list[str]:
-    """Why the API would refuse the request. Without ``issued`` any reasoning is taken for its own."""
+def refusals(body: Any, issued: IssuedSignatures | None = None, model: str = "", provider: str = "") -> list[str]:
+    """Return the reasons why the API rejects a request. Without ``issued``, any reasoning is accepted."""
     is_openai = provider in _OPENAI
-    wrong = list(_of_shape(body, is_openai=is_openai))
-    if wrong:
-        return wrong
+    problems = list(_check_shape(body, is_openai=is_openai))
+    if problems:
+        return problems
     values = rule_problems(NAME, body, str(body.get("model"))) if is_openai else []
-    return [*_of_order(body["messages"]), *_of_tools(body, is_openai=is_openai), *_of_reasoning(body, issued), *values]
+    return [
+        *_check_order(body["messages"]),
+        *_check_tools(body, is_openai=is_openai),
+        *_check_reasoning(body, issued),
+        *values,
+    ]
 
 
-def _of_shape(body: Any, *, is_openai: bool) -> Iterator[str]:
+def _check_shape(body: Any, *, is_openai: bool) -> Iterator[str]:
     if not isinstance(body, dict):
         yield "We could not parse the JSON body of your request."
         return
@@ -119,10 +140,10 @@ def _of_shape(body: Any, *, is_openai: bool) -> Iterator[str]:
     if not messages:
         yield "Invalid 'messages': empty array. Expected an array with minimum length 1, but got an empty array instead."
     for index, message in enumerate(messages):
-        yield from _of_message(message, f"messages[{index}]", is_openai=is_openai)
+        yield from _check_message(message, f"messages[{index}]", is_openai=is_openai)
 
 
-def _of_message(message: Any, where: str, *, is_openai: bool) -> Iterator[str]:
+def _check_message(message: Any, where: str, *, is_openai: bool) -> Iterator[str]:
     role = message.get("role") if isinstance(message, dict) else None
     if role not in _KEYS:
         yield f"Invalid value: '{role}'. Supported values are: 'system', 'assistant', 'user', 'function', 'tool', and 'developer'."
@@ -140,16 +161,16 @@ def _of_message(message: Any, where: str, *, is_openai: bool) -> Iterator[str]:
         if not content and is_openai:
             yield f"Invalid '{where}.content': empty array. Expected an array with minimum length 1, but got an empty array instead."
         for index, part in enumerate(content):
-            yield from _of_part(part, role, f"{where}.content[{index}]", is_openai=is_openai)
+            yield from _check_part(part, role, f"{where}.content[{index}]", is_openai=is_openai)
     elif content is not None and not isinstance(content, str):
         yield f"Invalid type for '{where}.content': expected one of a string or array of objects, but got an object instead."
     if role == "tool" and not isinstance(message.get("tool_call_id"), str):
         yield f"Missing required parameter: '{where}.tool_call_id'."
     if "tool_calls" in message and role == "assistant" and calls is not None:
-        yield from _of_calls(calls, f"{where}.tool_calls", is_openai=is_openai)
+        yield from _check_calls(calls, f"{where}.tool_calls", is_openai=is_openai)
 
 
-def _of_part(part: Any, role: str, where: str, *, is_openai: bool) -> Iterator[str]:
+def _check_part(part: Any, role: str, where: str, *, is_openai: bool) -> Iterator[str]:
     kind = part.get("type") if isinstance(part, dict) else None
     if kind is None:
         yield f"Missing required parameter: '{where}.type'."
@@ -159,18 +180,18 @@ def _of_part(part: Any, role: str, where: str, *, is_openai: bool) -> Iterator[s
     elif kind == "text" and not isinstance(part.get("text"), str):
         yield f"Missing required parameter: '{where}.text'."
     elif kind == "image_url":
-        picture = part.get("image_url")
-        url = picture.get("url") if isinstance(picture, dict) else picture
-        yield from _of_picture(url, where)
+        image = part.get("image_url")
+        url = image.get("url") if isinstance(image, dict) else image
+        yield from _check_image(url, where)
     elif kind == "file" and isinstance(part.get("file"), dict) and is_openai:
-        given = part["file"]
-        if "file_data" in given and data_url(str(given["file_data"])) is None:
+        file = part["file"]
+        if "file_data" in file and data_url(str(file["file_data"])) is None:
             yield f"Invalid file data: '{where}.file.file_data'. Expected a base64-encoded data URL with a valid file MIME type"
-        if "file_data" in given and "filename" not in given:
+        if "file_data" in file and "filename" not in file:
             yield f"Missing required parameter: '{where}.file.filename'."
 
 
-def _of_picture(url: Any, where: str) -> Iterator[str]:
+def _check_image(url: Any, where: str) -> Iterator[str]:
     if not isinstance(url, str):
         yield f"Missing required parameter: '{where}.image_url.url'."
         return
@@ -178,15 +199,15 @@ def _of_picture(url: Any, where: str) -> Iterator[str]:
         if not url.startswith(("https://", "http://")):
             yield f"Invalid '{where}.image_url.url'. Expected a valid URL, but got a value with an invalid format."
         return
-    found = data_url(url)
-    data = decoded(found[1]) if found else None
+    parts = data_url(url)
+    data = decode_base64(parts[1]) if parts else None
     if data is None:
         yield "Invalid base64 image_url."
-    elif looks_like(data) not in _PICTURES:
+    elif detect_media_type(data) not in _IMAGE_TYPES:
         yield "You uploaded an unsupported image. Please make sure your image has of one the following formats: ['png', 'jpeg', 'gif', 'webp']."
 
 
-def _of_calls(calls: Any, where: str, *, is_openai: bool) -> Iterator[str]:
+def _check_calls(calls: Any, where: str, *, is_openai: bool) -> Iterator[str]:
     if not isinstance(calls, list) or not calls:
         if calls == [] and not is_openai:
             return
@@ -215,14 +236,14 @@ def _of_calls(calls: Any, where: str, *, is_openai: bool) -> Iterator[str]:
 # --- order, tools and reasoning --------------------------------------------------------------------------------------
 
 
-def _of_order(messages: list[dict[str, Any]]) -> Iterator[str]:
-    waiting: dict[str, int] = {}
+def _check_order(messages: list[dict[str, Any]]) -> Iterator[str]:
+    pending: dict[str, int] = {}
     called: set[str] = set()
     for index, message in enumerate(messages):
         if message["role"] == "tool":
             name = message["tool_call_id"]
-            if name in waiting:
-                del waiting[name]
+            if name in pending:
+                del pending[name]
             elif name in called:
                 yield f"Invalid parameter: Duplicate value for 'tool_call_id' of '{name}' in messages.[{index}]."
             else:
@@ -231,39 +252,39 @@ def _of_order(messages: list[dict[str, Any]]) -> Iterator[str]:
                     f"'tool_calls'. (messages.[{index}].role)"
                 )
             continue
-        if waiting:
-            yield _unanswered(waiting)
+        if pending:
+            yield _missing_results_text(pending)
         calls = [call["id"] for call in message.get("tool_calls") or () if message["role"] == "assistant"]
         if len(set(calls)) != len(calls):
             yield f"Invalid parameter: Duplicate value for 'id' in messages.[{index}].tool_calls."
-        waiting, called = dict.fromkeys(calls, index), set(calls)
-    if waiting:
-        yield _unanswered(waiting)
+        pending, called = dict.fromkeys(calls, index), set(calls)
+    if pending:
+        yield _missing_results_text(pending)
 
 
-def _unanswered(waiting: dict[str, int]) -> str:
+def _missing_results_text(pending: dict[str, int]) -> str:
     return (
         "An assistant message with 'tool_calls' must be followed by tool messages responding to each 'tool_call_id'. "
-        f"The following tool_call_ids did not have response messages: {', '.join(waiting)}"
+        f"The following tool_call_ids did not have response messages: {', '.join(pending)}"
     )
 
 
-def _of_tools(body: dict[str, Any], *, is_openai: bool) -> Iterator[str]:
+def _check_tools(body: dict[str, Any], *, is_openai: bool) -> Iterator[str]:
     if body.get("tools") == [] and is_openai:
         yield "Invalid 'tools': empty array. Expected an array with minimum length 1, but got an empty array instead."
     for index, tool in enumerate(body.get("tools") or ()):
         function = tool.get("function")
         if not isinstance(function, dict):
-            continue  # custom tools, and those of other speakers
+            continue  # custom tools, and tools of other providers
         name = function.get("name", "")
         if not TOOL_NAME.fullmatch(str(name)):
             yield f"Invalid 'tools[{index}].function.name': string does not match pattern. Expected a string that matches the pattern '^[a-zA-Z0-9_-]+$'."
         parameters = function.get("parameters")
         if parameters is not None and is_openai:
-            yield from _of_schema(name, parameters, is_strict=function.get("strict") is True)
+            yield from _check_schema(name, parameters, is_strict=function.get("strict") is True)
 
 
-def _of_schema(name: str, schema: Any, *, is_strict: bool) -> Iterator[str]:
+def _check_schema(name: str, schema: Any, *, is_strict: bool) -> Iterator[str]:
     start = f"Invalid schema for function '{name}': "
     if not isinstance(schema, dict) or (schema and schema.get("type") != "object" and "$ref" not in schema):
         kind = schema.get("type") if isinstance(schema, dict) else None
@@ -277,47 +298,47 @@ def _of_schema(name: str, schema: Any, *, is_strict: bool) -> Iterator[str]:
         yield f"{start}In context=(), 'required' is required to be supplied and to be an array including every key in properties."
 
 
-def _of_reasoning(body: dict[str, Any], issued: Issued | None) -> Iterator[str]:
+def _check_reasoning(body: dict[str, Any], issued: IssuedSignatures | None) -> Iterator[str]:
     for index, message in enumerate(body["messages"]):
-        said = message.get("reasoning_content")
-        if issued is not None and said and said not in issued.signatures.values():
+        reasoning = message.get("reasoning_content")
+        if issued is not None and reasoning and reasoning not in issued.signatures.values():
             yield f"Unrecognized request argument supplied: messages[{index}].reasoning_content"
 
 
-# --- what it answers -------------------------------------------------------------------------------------------------
+# --- replies ---------------------------------------------------------------------------------------------------------
 
 
 def refusal(status: int, message: str) -> dict[str, Any]:
-    """An error as this API says it."""
+    """Return the body of an error response."""
     kinds = {429: ("rate_limit_error", "rate_limit_exceeded"), 401: ("invalid_request_error", "invalid_api_key")}
     kind, code = kinds.get(status, ("invalid_request_error" if status < 500 else "server_error", None))
     return {"error": {"message": message, "type": kind, "param": None, "code": code}}
 
 
 def is_streamed(path: str, body: dict[str, Any]) -> bool:
-    """Whether the answer is to be streamed."""
+    """Return whether the request asks for a stream."""
     return body.get("stream") is True
 
 
 def model_of(path: str, body: dict[str, Any]) -> str:
-    """The model that is asked."""
+    """Return the model of a request."""
     return str(body.get("model", ""))
 
 
-def whole(parts: list[Part], model: str, issued: Issued) -> dict[str, Any]:
-    """The answer at once."""
+def write_reply(parts: list[Part], model: str, issued: IssuedSignatures) -> dict[str, Any]:
+    """Return a reply that is not streamed."""
     seed = issued.next_answer()
     message: dict[str, Any] = {"role": "assistant", "content": None, "refusal": None}
     for index, part in enumerate(parts):
         match part:
-            case Say(text):
+            case TextPart(text):
                 message["content"] = (message["content"] or "") + text
-            case Think(text):
+            case ThinkingPart(text):
                 message["reasoning_content"] = message.get("reasoning_content", "") + text
-            case Call(name, value):
+            case CallPart(name, value):
                 function = {"name": name, "arguments": json_text(value)}
-                made = {"id": made_id("call_", 24, seed, str(index)), "type": "function", "function": function}
-                message.setdefault("tool_calls", []).append(made)
+                call = {"id": derive_id("call_", 24, seed, str(index)), "type": "function", "function": function}
+                message.setdefault("tool_calls", []).append(call)
     if "reasoning_content" in message:
         issued.sign(message["reasoning_content"], seed)
     choice = {
@@ -327,7 +348,7 @@ def whole(parts: list[Part], model: str, issued: Issued) -> dict[str, Any]:
         "finish_reason": "tool_calls" if "tool_calls" in message else "stop",
     }
     usage = {"prompt_tokens": 11, "completion_tokens": 7, "total_tokens": 18}
-    name = made_id("chatcmpl-", 29, seed)
+    name = derive_id("chatcmpl-", 29, seed)
     return {
         "id": name,
         "object": "chat.completion",
@@ -338,9 +359,9 @@ def whole(parts: list[Part], model: str, issued: Issued) -> dict[str, Any]:
     }
 
 
-def streamed(parts: list[Part], model: str, issued: Issued) -> list[bytes]:
-    """The same answer in pieces, with usage at the end."""
-    answer = whole(parts, model, issued)
+def write_stream(parts: list[Part], model: str, issued: IssuedSignatures) -> list[bytes]:
+    """Return the chunks of a streamed reply, with usage at the end."""
+    answer = write_reply(parts, model, issued)
     message, reason = answer["choices"][0]["message"], answer["choices"][0]["finish_reason"]
     deltas: list[dict[str, Any]] = [{"role": "assistant", "content": ""}]
     deltas.extend({"reasoning_content": piece} for piece in _pieces(message.get("reasoning_content")))
@@ -348,7 +369,7 @@ def streamed(parts: list[Part], model: str, issued: Issued) -> list[bytes]:
     for index, call in enumerate(message.get("tool_calls", ())):
         function = {"name": call["function"]["name"], "arguments": ""}
         deltas.append({"tool_calls": [{"index": index, "id": call["id"], "type": "function", "function": function}]})
-        for piece in pieces_of(call["function"]["arguments"]):
+        for piece in split_text(call["function"]["arguments"]):
             deltas.append({"tool_calls": [{"index": index, "function": {"arguments": piece}}]})
     top = {"id": answer["id"], "object": "chat.completion.chunk", "created": answer["created"], "model": model}
     chunks = [{**top, "choices": [{"index": 0, "delta": delta, "finish_reason": None}]} for delta in deltas]
@@ -358,4 +379,4 @@ def streamed(parts: list[Part], model: str, issued: Issued) -> list[bytes]:
 
 
 def _pieces(text: str | None) -> list[str]:
-    return pieces_of(text) if text else []
+    return split_text(text) if text else []

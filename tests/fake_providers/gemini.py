@@ -10,9 +10,18 @@ import re
 from collections.abc import Iterator
 from typing import Any, Final
 
-from tests.strict.rules import rule_problems
-from tests.strict.script import Call, Issued, Part, Say, Think, json_text, made_id, pieces_of
-from tests.strict.shape import decoded, looks_like, unknown_keys
+from tests.fake_providers.rules import rule_problems
+from tests.fake_providers.script import (
+    CallPart,
+    IssuedSignatures,
+    Part,
+    TextPart,
+    ThinkingPart,
+    derive_id,
+    json_text,
+    split_text,
+)
+from tests.fake_providers.shape import decode_base64, detect_media_type, unknown_keys
 
 NAME: Final = "gemini"
 MODEL: Final = "gemini:gemini-3-flash-preview"
@@ -50,7 +59,7 @@ _DATA: Final = frozenset(
         "toolResponse",
     ]
 )
-_BESIDE: Final = frozenset(["thought", "thoughtSignature", "videoMetadata", "mediaResolution", "partMetadata"])
+_METADATA: Final = frozenset(["thought", "thoughtSignature", "videoMetadata", "mediaResolution", "partMetadata"])
 _SCHEMA: Final = frozenset(
     [
         "type",
@@ -83,23 +92,23 @@ _MEDIA: Final = re.compile(r"(?:image/(?:png|jpeg|webp|heic|heif)|audio/|video/|
 _SKIPS: Final = ("skip_thought_signature_validator", "context_engineering_is_the_way_to_go")
 
 
-def refusals(body: Any, issued: Issued | None = None, model: str = "") -> list[str]:
-    """Why the API would refuse the request. Without ``issued`` any signature is taken for its own."""
+def refusals(body: Any, issued: IssuedSignatures | None = None, model: str = "") -> list[str]:
+    """Return the reasons why the API rejects a request. Without ``issued``, any signature is accepted."""
     if not isinstance(body, dict):
         return ["Invalid JSON payload received. Expected an object."]
-    body = _in_camel(body)
-    wrong = list(_of_shape(body))
-    if wrong:
-        return wrong
+    body = _to_camel_case(body)
+    problems = list(_check_shape(body))
+    if problems:
+        return problems
     contents = [_content(content) for content in body["contents"]]
     values = rule_problems(NAME, body, model)
-    return [*_of_order(contents), *_of_tools(body), *_of_signatures(contents, issued, model), *values]
+    return [*_check_order(contents), *_check_tools(body), *_check_signatures(contents, issued, model), *values]
 
 
-def _in_camel(value: Any, key: str = "") -> Any:
-    """The keys in one style. What a tool takes and gives has keys of its own."""
+def _to_camel_case(value: Any, key: str = "") -> Any:
+    """Return a value with its keys in camel case. Arguments and results of tools are unchanged."""
     if isinstance(value, list):
-        return [_in_camel(item, key) for item in value]
+        return [_to_camel_case(item, key) for item in value]
     if not isinstance(value, dict) or key in (
         "args",
         "response",
@@ -109,7 +118,7 @@ def _in_camel(value: Any, key: str = "") -> Any:
     ):
         return value
     camel = {re.sub(r"(?<=[a-z])_([a-z])", lambda found: found[1].upper(), name): item for name, item in value.items()}
-    return {name: _in_camel(item, name) for name, item in camel.items()}
+    return {name: _to_camel_case(item, name) for name, item in camel.items()}
 
 
 def _content(content: dict[str, Any]) -> tuple[str, list[dict[str, Any]]]:
@@ -117,7 +126,7 @@ def _content(content: dict[str, Any]) -> tuple[str, list[dict[str, Any]]]:
     return content.get("role") or "user", [parts] if isinstance(parts, dict) else parts
 
 
-def _of_shape(body: dict[str, Any]) -> Iterator[str]:
+def _check_shape(body: dict[str, Any]) -> Iterator[str]:
     for key in unknown_keys(body, _TOP):
         yield f'Invalid JSON payload received. Unknown name "{key}": Cannot find field.'
     contents = body.get("contents")
@@ -136,55 +145,57 @@ def _of_shape(body: dict[str, Any]) -> Iterator[str]:
         if content.get("role") not in ("user", "model", "function", None):
             yield "Please use a valid role: user, model."
         for place, part in enumerate([parts] if isinstance(parts, dict) else parts):
-            yield from _of_part(part, f"{where}.parts[{place}]")
+            yield from _check_part(part, f"{where}.parts[{place}]")
 
 
-def _of_part(part: Any, where: str) -> Iterator[str]:
+def _check_part(part: Any, where: str) -> Iterator[str]:
     if not isinstance(part, dict):
         yield f"Invalid value at '{where}'"
         return
-    for key in unknown_keys(part, _DATA | _BESIDE):
+    for key in unknown_keys(part, _DATA | _METADATA):
         yield f"Invalid JSON payload received. Unknown name \"{key}\" at '{where}': Cannot find field."
-    said = [key for key in part if key in _DATA]
-    if len(said) > 1:
-        yield f"Invalid value at '{where}' (oneof), oneof field 'data' is already set. Cannot set '{said[1]}'"
-    if not said and not set(part) & {"thoughtSignature", "videoMetadata"}:
+    data_keys = [key for key in part if key in _DATA]
+    if len(data_keys) > 1:
+        yield f"Invalid value at '{where}' (oneof), oneof field 'data' is already set. Cannot set '{data_keys[1]}'"
+    if not data_keys and not set(part) & {"thoughtSignature", "videoMetadata"}:
         yield f"* GenerateContentRequest.{where}.data: required oneof field 'data' must have one initialized field\n"
     match part:
         case {"text": text} if not isinstance(text, str):
             yield f"Invalid value at '{where}.text' (TYPE_STRING)"
         case {"inlineData": blob}:
-            yield from _of_blob(blob, f"{where}.inline_data")
+            yield from _check_blob(blob, f"{where}.inline_data")
         case {"functionCall": call}:
-            yield from _of_named(call, f"{where}.function_call", "args")
+            yield from _check_function(call, f"{where}.function_call", "args")
         case {"functionResponse": answer}:
-            yield from _of_named(answer, f"{where}.function_response", "response")
+            yield from _check_function(answer, f"{where}.function_response", "response")
             for place, inner in enumerate(answer.get("parts") or () if isinstance(answer, dict) else ()):
-                yield from _of_part(inner, f"{where}.function_response.parts[{place}]")
+                yield from _check_part(inner, f"{where}.function_response.parts[{place}]")
         case _:
             return
 
 
-def _of_blob(blob: Any, where: str) -> Iterator[str]:
+def _check_blob(blob: Any, where: str) -> Iterator[str]:
     data = blob.get("data") if isinstance(blob, dict) else None
     media_type = blob.get("mimeType") if isinstance(blob, dict) else None
-    found = decoded(_padded(data)) if isinstance(data, str) else None
+    found = decode_base64(_to_standard_base64(data)) if isinstance(data, str) else None
     if not isinstance(media_type, str) or not _MEDIA.fullmatch(media_type):
         yield f"Unsupported MIME type: {media_type}"
     elif found is None:
         yield f"Invalid value at '{where}.data' (TYPE_BYTES), Base64 decoding failed for \"{str(data)[:20]}\""
-    elif media_type in ("image/png", "image/jpeg", "image/webp") and not str(looks_like(found)).startswith("image/"):
+    elif media_type in ("image/png", "image/jpeg", "image/webp") and not str(detect_media_type(found)).startswith(
+        "image/"
+    ):
         yield "Unable to process input image. Please retry or report in https://developers.generativeai.google/guide/troubleshooting"
-    elif media_type == "application/pdf" and looks_like(found) != media_type:
+    elif media_type == "application/pdf" and detect_media_type(found) != media_type:
         yield "The document has no pages."
 
 
-def _padded(data: str) -> str:
+def _to_standard_base64(data: str) -> str:
     data = data.replace("-", "+").replace("_", "/")
     return data + "=" * (-len(data) % 4)
 
 
-def _of_named(value: Any, where: str, key: str) -> Iterator[str]:
+def _check_function(value: Any, where: str, key: str) -> Iterator[str]:
     if not isinstance(value, dict):
         yield f"Invalid value at '{where}'"
         return
@@ -202,8 +213,8 @@ def _of_named(value: Any, where: str, key: str) -> Iterator[str]:
 # --- order, tools and signatures -------------------------------------------------------------------------------------
 
 
-def _of_order(contents: list[tuple[str, list[dict[str, Any]]]]) -> Iterator[str]:
-    """A turn of calls is answered by the next turn, with as many results; neighbours of one role are one turn."""
+def _check_order(contents: list[tuple[str, list[dict[str, Any]]]]) -> Iterator[str]:
+    """The turn after a turn with calls has as many results. Consecutive contents of a role are one turn."""
     turns: list[tuple[str, list[dict[str, Any]]]] = []
     for role, parts in contents:
         side = "model" if role == "model" else "user"
@@ -231,20 +242,20 @@ def _of_order(contents: list[tuple[str, list[dict[str, Any]]]]) -> Iterator[str]
         yield "Please ensure that single turn requests end with a user role or the role field is empty."
 
 
-def _of_tools(body: dict[str, Any]) -> Iterator[str]:
+def _check_tools(body: dict[str, Any]) -> Iterator[str]:
     for index, tool in enumerate(body.get("tools") or ()):
         if not isinstance(tool, dict):
             continue
         for place, function in enumerate(tool.get("functionDeclarations") or ()):
             where = f"tools[{index}].function_declarations[{place}]"
-            yield from _of_named({"name": function.get("name")}, where, "args")
+            yield from _check_function({"name": function.get("name")}, where, "args")
             if "parameters" in function:
-                yield from _of_schema(function["parameters"], f"{where}.parameters")
+                yield from _check_schema(function["parameters"], f"{where}.parameters")
             if "parameters" in function and "parametersJsonSchema" in function:
                 yield f"Invalid value at '{where}' (oneof), parameters and parameters_json_schema are both set"
 
 
-def _of_schema(schema: Any, where: str) -> Iterator[str]:
+def _check_schema(schema: Any, where: str) -> Iterator[str]:
     if not isinstance(schema, dict):
         yield f"Invalid value at '{where}'"
         return
@@ -255,16 +266,16 @@ def _of_schema(schema: Any, where: str) -> Iterator[str]:
     if str(schema.get("type")).upper() == "ARRAY" and "items" not in schema:
         yield f"* GenerateContentRequest.{where}.items: missing field.\n"
     for name, inner in (schema.get("properties") or {}).items():
-        yield from _of_schema(inner, f"{where}.properties[{name}]")
+        yield from _check_schema(inner, f"{where}.properties[{name}]")
     if "items" in schema:
-        yield from _of_schema(schema["items"], f"{where}.items")
+        yield from _check_schema(schema["items"], f"{where}.items")
 
 
-def _of_signatures(
-    contents: list[tuple[str, list[dict[str, Any]]]], issued: Issued | None, model: str
+def _check_signatures(
+    contents: list[tuple[str, list[dict[str, Any]]]], issued: IssuedSignatures | None, model: str
 ) -> Iterator[str]:
-    """Any signature must be its own. In the current turn, the first call of each step must have one (Gemini 3)."""
-    begins = max((place for place, content in enumerate(contents) if _is_asking(*content)), default=0)
+    """The API accepts only its own signatures. In the current turn, Gemini 3 requires one on the first call of each step."""
+    turn_start = max((place for place, content in enumerate(contents) if _is_question(*content)), default=0)
     position = 0
     for place, (_, parts) in enumerate(contents):
         first = True
@@ -272,7 +283,7 @@ def _of_signatures(
             signature = part.get("thoughtSignature")
             if "functionCall" in part:
                 position += 1
-                if first and signature is None and place > begins and "gemini-3" in model:
+                if first and signature is None and place > turn_start and "gemini-3" in model:
                     yield (
                         "Function call is missing a thought_signature in functionCall parts. This is required for tools "
                         "to work correctly, and missing thought_signature may lead to degraded model performance. "
@@ -281,63 +292,63 @@ def _of_signatures(
                 first = False
             if signature in _SKIPS or signature is None or issued is None:
                 continue
-            if not issued.knows(signature):
+            if not issued.has_issued(signature):
                 yield "Thought signature is not valid."
 
 
-def _is_asking(role: str, parts: list[dict[str, Any]]) -> bool:
+def _is_question(role: str, parts: list[dict[str, Any]]) -> bool:
     return role == "user" and not any("functionResponse" in part for part in parts)
 
 
-def _signed(part: dict[str, Any]) -> str:
+def _signed_content(part: dict[str, Any]) -> str:
     """Return the content that the signature of a part covers."""
     call = part.get("functionCall")
     return json_text([call["name"], call.get("args", {})]) if call else str(part.get("text", ""))
 
 
-# --- what it answers -------------------------------------------------------------------------------------------------
+# --- replies ---------------------------------------------------------------------------------------------------------
 
 
 def refusal(status: int, message: str) -> dict[str, Any]:
-    """An error as this API says it."""
-    words = {401: "UNAUTHENTICATED", 403: "PERMISSION_DENIED", 429: "RESOURCE_EXHAUSTED", 503: "UNAVAILABLE"}
-    word = words.get(status, "INVALID_ARGUMENT" if status < 500 else "INTERNAL")
-    return {"error": {"code": status, "message": message, "status": word}}
+    """Return the body of an error response."""
+    names = {401: "UNAUTHENTICATED", 403: "PERMISSION_DENIED", 429: "RESOURCE_EXHAUSTED", 503: "UNAVAILABLE"}
+    name = names.get(status, "INVALID_ARGUMENT" if status < 500 else "INTERNAL")
+    return {"error": {"code": status, "message": message, "status": name}}
 
 
 def is_streamed(path: str, body: dict[str, Any]) -> bool:
-    """Whether the answer is to be streamed."""
+    """Return whether the request asks for a stream."""
     return ":streamGenerateContent" in path
 
 
 def model_of(path: str, body: dict[str, Any]) -> str:
-    """The model that is asked."""
+    """Return the model of a request."""
     found = PATH.search(path)
     return found["model"] if found else ""
 
 
-def whole(parts: list[Part], model: str, issued: Issued) -> dict[str, Any]:
-    """The answer at once. The first call of it is signed, as by Gemini 3, and so is reasoning."""
+def write_reply(parts: list[Part], model: str, issued: IssuedSignatures) -> dict[str, Any]:
+    """Return a reply that is not streamed. Reasoning and the first call are signed, as by Gemini 3."""
     seed = issued.next_answer()
     return _answer(_parts(parts, seed, issued), model, seed, "STOP")
 
 
-def _parts(parts: list[Part], seed: str, issued: Issued) -> list[dict[str, Any]]:
-    made: list[dict[str, Any]] = []
+def _parts(parts: list[Part], seed: str, issued: IssuedSignatures) -> list[dict[str, Any]]:
+    wires: list[dict[str, Any]] = []
     for index, part in enumerate(parts):
         match part:
-            case Say(text):
-                made.append({"text": text})
-            case Think(text):
-                made.append({"text": text, "thought": True, "thoughtSignature": issued.sign(text, seed, str(index))})
-            case Call(name, value):
+            case TextPart(text):
+                wires.append({"text": text})
+            case ThinkingPart(text):
+                wires.append({"text": text, "thought": True, "thoughtSignature": issued.sign(text, seed, str(index))})
+            case CallPart(name, value):
                 wire: dict[str, Any] = {
-                    "functionCall": {"id": made_id("", 8, seed, str(index)), "name": name, "args": value}
+                    "functionCall": {"id": derive_id("", 8, seed, str(index)), "name": name, "args": value}
                 }
-                if not any("functionCall" in before for before in made):
-                    wire["thoughtSignature"] = issued.sign(_signed(wire), seed, str(index))
-                made.append(wire)
-    return made
+                if not any("functionCall" in before for before in wires):
+                    wire["thoughtSignature"] = issued.sign(_signed_content(wire), seed, str(index))
+                wires.append(wire)
+    return wires
 
 
 def _answer(parts: list[dict[str, Any]], model: str, seed: str, reason: str | None) -> dict[str, Any]:
@@ -349,19 +360,19 @@ def _answer(parts: list[dict[str, Any]], model: str, seed: str, reason: str | No
         "candidates": [candidate],
         "usageMetadata": usage,
         "modelVersion": model,
-        "responseId": made_id("", 20, seed),
+        "responseId": derive_id("", 20, seed),
     }
 
 
-def streamed(parts: list[Part], model: str, issued: Issued) -> list[bytes]:
-    """The same answer in pieces: words in several, calls whole."""
+def write_stream(parts: list[Part], model: str, issued: IssuedSignatures) -> list[bytes]:
+    """Return the chunks of a streamed reply. A text is split, a call is not."""
     seed = issued.next_answer()
     chunks: list[dict[str, Any]] = []
     for part in _parts(parts, seed, issued):
-        texts = pieces_of(part["text"]) if "text" in part else []
+        texts = split_text(part["text"]) if "text" in part else []
         if len(texts) > 1:
-            signed = {key: value for key, value in part.items() if key != "thoughtSignature"}
-            chunks.extend(_answer([{**signed, "text": text}], model, seed, None) for text in texts[:-1])
+            unsigned = {key: value for key, value in part.items() if key != "thoughtSignature"}
+            chunks.extend(_answer([{**unsigned, "text": text}], model, seed, None) for text in texts[:-1])
             chunks.append(_answer([{**part, "text": texts[-1]}], model, seed, None))
         else:
             chunks.append(_answer([part], model, seed, None))
