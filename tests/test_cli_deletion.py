@@ -16,7 +16,7 @@ from dragoman.attachments import Owner, open_attachments
 from dragoman.message import Attachment
 from dragoman.store import Store
 from tests.cli_store import EXAMPLE, expect_error, fill_store, run, run_json, with_store
-from tests.store.messages import said
+from tests.store.messages import text_message
 from tests.test_cli import COMMAND
 
 # --- delete, retain, erase -------------------------------------------------------------------------------------------
@@ -67,7 +67,7 @@ def test_retain_lists_sessions_before_it_deletes_them(chats: Path) -> None:
 
 
 def test_erase_prints_a_receipt(chats: Path) -> None:
-    fill_store(chats, [said("hello")], user_id="bob")
+    fill_store(chats, [text_message("hello")], user_id="bob")
     receipt = run_json("erase", "--user", "ada", "--yes", store=chats)
     assert (receipt["user_id"], receipt["sessions"], receipt["messages"], receipt["tool_calls"]) == ("ada", 1, 4, 1)
     assert [session["user_id"] for session in run_json("sessions", store=chats)["sessions"]] == ["bob"]
@@ -161,7 +161,7 @@ def attach_files(location: str, file: Path, user_id: str | None, *, title: str |
             owner = Owner(user_id or "local")
             files = [await attachments.put(owner, session.id, "r", b"hello") for _ in range(count)]
         blocks = tuple(Attachment(stored.bucket, stored.path, stored.mime_type) for stored in files)
-        await store.append(session.id, said("look", user_message_attachments=blocks))
+        await store.append(session.id, text_message("look", user_message_attachments=blocks))
         return session.id
 
     session_id: str = with_store(file, put)

@@ -17,7 +17,7 @@ from dragoman.cli.parser import app
 from dragoman.cli.totals import bar
 from dragoman.message import ContentBlock, Role, TextBlock, ToolResultBlock, ToolUseBlock
 from tests.cli_store import EXAMPLE, damage_first_message, expect_error, fill_store, run, run_json
-from tests.store.messages import answered, message, said
+from tests.store.messages import answer_message, message, text_message
 from tests.test_cli import COMMAND
 
 # --- which store, which session --------------------------------------------------------------------------------------
@@ -25,13 +25,13 @@ from tests.test_cli import COMMAND
 
 def test_store_is_set_by_option_variable_or_data_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     mine, theirs = tmp_path / "mine.db", tmp_path / "the ir%20s.db"
-    fill_store(mine, [said("hello")], title="mine")
-    fill_store(theirs, [said("hello")], title="theirs")
+    fill_store(mine, [text_message("hello")], title="mine")
+    fill_store(theirs, [text_message("hello")], title="theirs")
     assert "mine" in run("sessions", store=mine).stdout
     assert "theirs" in run("sessions", "--store", theirs, store=mine).stdout
     assert "mine" in run("sessions", "--store", f"sqlite:///{mine}").stdout
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
-    fill_store(default_path(), [said("hello")], title="the default")
+    fill_store(default_path(), [text_message("hello")], title="the default")
     assert "the default" in run("sessions").stdout
     assert (tmp_path / "data" / "dragoman" / "store.db").is_file()
 
@@ -59,7 +59,7 @@ def test_password_is_never_printed() -> None:
 
 
 def test_session_is_found_by_id_prefix_suffix_or_last(chats: Path) -> None:
-    (other,) = fill_store(chats, [said("something else")], title="newer")
+    (other,) = fill_store(chats, [text_message("something else")], title="newer")
     for name in (EXAMPLE[0].session_id, EXAMPLE[0].session_id[:12], "01KR3ER9E", "00QQD", "qqd"):
         assert run_json("show", name, store=chats)["session"]["id"] == EXAMPLE[0].session_id
     assert run_json("show", "last", store=chats)["session"]["id"] == other.id
@@ -80,7 +80,7 @@ def test_last_session_of_empty_store_is_an_error(tmp_path: Path) -> None:
 
 def test_sessions_are_listed_newest_first_and_page_by_page(tmp_path: Path) -> None:
     file = tmp_path / "many.db"
-    sessions = fill_store(file, *([said(f"number {number}")] for number in range(7)))
+    sessions = fill_store(file, *([text_message(f"number {number}")] for number in range(7)))
     newest_first = [session.id for session in reversed(sessions)]
     first = run_json("sessions", "--limit", "3", store=file)
     assert [session["id"] for session in first["sessions"]] == newest_first[:3]
@@ -94,7 +94,7 @@ def test_sessions_are_listed_newest_first_and_page_by_page(tmp_path: Path) -> No
 
 
 def test_sessions_are_filtered(chats: Path) -> None:
-    fill_store(chats, [said("hello")], user_id="bob", team_id="red")
+    fill_store(chats, [text_message("hello")], user_id="bob", team_id="red")
     for arguments, count in [
         (("--user", "ada"), 1),
         (("--team", "red"), 1),
@@ -170,7 +170,9 @@ def test_control_characters_never_reach_the_terminal(tmp_path: Path) -> None:
     blocks: list[ContentBlock] = [TextBlock(evil), ToolUseBlock("tu_1", evil, {evil: evil})]
     result = message(Role.TOOL, [ToolResultBlock("tu_1", (TextBlock(evil),), is_error=True)])
     file = tmp_path / "evil.db"
-    fill_store(file, [said(evil), message(Role.ASSISTANT, blocks, model=evil), result], title=evil, user_id=evil)
+    fill_store(
+        file, [text_message(evil), message(Role.ASSISTANT, blocks, model=evil), result], title=evil, user_id=evil
+    )
     for arguments in (("sessions",), ("show", "last"), ("show", "last", "--full"), ("search", "kept")):
         output = run(*arguments, store=file).stdout
         assert not set("\x1b\x07\x9b\u202e") & set(output)
@@ -202,7 +204,7 @@ def test_every_block_type_is_shown(tmp_path: Path) -> None:
 
 def test_closed_pipe_is_not_an_error(tmp_path: Path) -> None:
     file = tmp_path / "long.db"
-    fill_store(file, [said("word " * 200) for _ in range(300)])
+    fill_store(file, [text_message("word " * 200) for _ in range(300)])
     script = f"'{COMMAND}' show last --store '{file}' | head -n 1; echo ${{PIPESTATUS[0]}}"
     done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=False, timeout=60)
     assert done.stderr == ""
@@ -214,7 +216,7 @@ def test_closed_pipe_is_not_an_error(tmp_path: Path) -> None:
 
 def test_search_matches_any_language_and_returns_positions(chats: Path) -> None:
     (other,) = fill_store(
-        chats, [said("用令牌桶限流"), answered("A token bucket.", model="openai:gpt-5")], user_id="bob"
+        chats, [text_message("用令牌桶限流"), answer_message("A token bucket.", model="openai:gpt-5")], user_id="bob"
     )
     (hit,) = run_json("search", "令牌桶", store=chats)["hits"]
     assert (hit["session_id"], hit["seq"], hit["role"]) == (other.id, 1, "user")
@@ -271,7 +273,7 @@ def test_stats_prints_sizes_totals_and_a_bar_per_day(chats: Path) -> None:
 
 
 def test_store_without_usage_has_no_chart(tmp_path: Path) -> None:
-    fill_store(tmp_path / "quiet.db", [said("hello")])
+    fill_store(tmp_path / "quiet.db", [text_message("hello")])
     assert "no usage" in run("stats", store=tmp_path / "quiet.db").stdout
 
 

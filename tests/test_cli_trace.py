@@ -20,7 +20,7 @@ from dragoman.message import UNPRICED, Message, Usage
 from dragoman.store import Evaluation, Store, message_writer
 from tests.bus.test_otel import emit_turn
 from tests.cli_store import expect_error, run, run_json, with_store
-from tests.store.messages import answered, said
+from tests.store.messages import answer_message, text_message
 from tests.test_cli import COMMAND
 
 
@@ -45,14 +45,18 @@ def file(tmp_path: Path) -> Path:
         await store.append(
             "sess_1",
             [
-                at(1, said("fix cart.py")),
-                at(1, answered("Done", **SONNET, usage=usage("3"), user_id="ada", run_id="turn_1")),
-                at(4, answered("And more", **SONNET, usage=usage("1.5", 500_000), user_id="ada", run_id="turn_1")),
+                at(1, text_message("fix cart.py")),
+                at(1, answer_message("Done", **SONNET, usage=usage("3"), user_id="ada", run_id="turn_1")),
+                at(
+                    4, answer_message("And more", **SONNET, usage=usage("1.5", 500_000), user_id="ada", run_id="turn_1")
+                ),
             ],
         )
         await store.create_session("sess_2", user_id="grace")
         other = {"model": "nobody:knows", "provider": "nobody", "user_id": "grace", "team_id": "blue"}
-        await store.append("sess_2", [at(2, said("x")), at(2, answered("y", **other, usage=usage("0.25")))])
+        await store.append(
+            "sess_2", [at(2, text_message("x")), at(2, answer_message("y", **other, usage=usage("0.25")))]
+        )
 
     with_store(path, fill)
     return path
@@ -156,9 +160,9 @@ def store_with_unpriced_reply(tmp_path: Path) -> Path:
 
     async def fill(store: Store) -> None:
         await store.create_session("sess_1", user_id="ada")
-        priced = answered("Done", **SONNET, usage=usage("3"), user_id="ada")
+        priced = answer_message("Done", **SONNET, usage=usage("3"), user_id="ada")
         await store.append(
-            "sess_1", [at(1, said("x")), at(1, priced), at(2, answered("y", **odd, usage=unpriced_usage))]
+            "sess_1", [at(1, text_message("x")), at(1, priced), at(2, answer_message("y", **odd, usage=unpriced_usage))]
         )
 
     with_store(path, fill)
@@ -199,7 +203,9 @@ def test_numbers_are_not_cut_in_a_narrow_terminal(tmp_path: Path) -> None:
 
     async def fill(store: Store) -> None:
         await store.create_session("sess_1", user_id="ada")
-        await store.append("sess_1", [at(1, said("x")), at(1, answered("Done", **SONNET, usage=many, user_id="ada"))])
+        await store.append(
+            "sess_1", [at(1, text_message("x")), at(1, answer_message("Done", **SONNET, usage=many, user_id="ada"))]
+        )
 
     with_store(tmp_path / "store.db", fill)
     for command in ("cost", "stats", "reprice"):
@@ -253,7 +259,7 @@ def test_repair_usage_restores_sums_after_a_forged_row(file: Path, monkeypatch: 
 
     async def poison(store: Store) -> None:
         for _ in range(2):  # their sum does not fit into 64 bits
-            await store.append("sess_2", at(3, answered("z", **SONNET, usage=forged, user_id="ada")))
+            await store.append("sess_2", at(3, answer_message("z", **SONNET, usage=forged, user_id="ada")))
 
     with monkeypatch.context() as patch:
         patch.setattr(message_writer, "check_usage", lambda message: None)
@@ -411,7 +417,7 @@ def test_invalid_evaluation_is_one_error_line(file: Path, arguments: tuple[str, 
     async def add_sessions(store: Store) -> None:
         await store.create_session("sess_empty")
         await store.create_session("sess_asked")
-        await store.append("sess_asked", said("Anybody?"))
+        await store.append("sess_asked", text_message("Anybody?"))
 
     with_store(file, add_sessions)
     expect_error(run("evaluate", *arguments, store=file), code)

@@ -10,7 +10,7 @@ import pytest
 import dragoman
 from dragoman.message import Role
 from tests.cli_store import EXAMPLE, damage_first_message, expect_error, fill_store, run, run_json
-from tests.store.messages import message, said
+from tests.store.messages import message, text_message
 from tests.test_cli import COMMAND, write_messages
 
 # --- export, import, backup ------------------------------------------------------------------------------------------
@@ -160,7 +160,7 @@ def test_failed_import_creates_no_store(tmp_path: Path) -> None:
     wire.write_text('{"role": "user", "content": "hi"}\n', "utf-8")
     expect_error(run("import", wire, store=tmp_path / "store.db"), "invalid_message")
     assert {path.name for path in tmp_path.iterdir()} == {"store.db.txt", "wire.jsonl"}
-    fill_store(tmp_path / "store.db", [said("hello")])
+    fill_store(tmp_path / "store.db", [text_message("hello")])
     expect_error(run("import", wire, store=tmp_path / "store.db"), "invalid_message")
     assert "1" in run("sessions", store=tmp_path / "store.db").stdout
 

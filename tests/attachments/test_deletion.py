@@ -20,7 +20,7 @@ from tests.attachments.conftest import ANN, BOB
 from tests.attachments.samples import png
 from tests.attachments.supabase_server import KEY, SupabaseServer
 from tests.cli_store import run
-from tests.store.messages import said
+from tests.store.messages import text_message
 
 LOCAL = Owner("local")
 
@@ -37,14 +37,14 @@ def store(runner: asyncio.Runner) -> Iterator[Store]:
 def message_with_files(*files: StoredFile | str) -> Message:
     """Return a message that references these files."""
     paths = [("agent-files", file) if isinstance(file, str) else (file.bucket, file.path) for file in files]
-    return said("look", user_message_attachments=tuple(Attachment(*file, "image/png") for file in paths))
+    return text_message("look", user_message_attachments=tuple(Attachment(*file, "image/png") for file in paths))
 
 
 async def create_session(
     store: Store, name: str, *messages: Message, user_id: str | None = "ann", **fields: Any
 ) -> Session:
     await store.create_session(name, user_id=user_id, **fields)
-    await store.append(name, messages or [said("hello")])
+    await store.append(name, messages or [text_message("hello")])
     return await store.get_session(name)
 
 
@@ -181,7 +181,7 @@ async def test_append_during_file_deletion_is_not_lost(
 
     class AppendingAttachments(Attachments):
         async def delete_all(self, owner: Owner, thread: str | None = None) -> int:
-            await store.append("s1", said("wait"))
+            await store.append("s1", text_message("wait"))
             return await in_supabase.delete_all(owner, thread)
 
     appending = AppendingAttachments(in_supabase._storage, in_supabase._urls)

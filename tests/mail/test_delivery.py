@@ -1,4 +1,4 @@
-"""Letters are taken, handed out in order, done with once, tried again, and given up."""
+"""Tests of delivery: order, leases, retries, dead letters, effects, dependencies and teams."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from dragoman.store import Store
 from dragoman.store.mailbox import dependencies
 from dragoman.store.sessions import change_session
 from tests.mail.conftest import Clock, failure, pass_time, result
-from tests.store.conftest import Place
+from tests.store.conftest import StoreLocation
 
 
-def ids(deliveries: list[Any]) -> list[str]:
+def list_ids(deliveries: list[Any]) -> list[str]:
     return [delivery.letter_id for delivery in deliveries]
 
 
@@ -81,18 +81,18 @@ async def test_wall_clock_changes_do_not_affect_leases_or_retries(
     await mail.send(result("A"))
     await mail.send(result("B"))
     first, second = await mail.receive("ARCH", lease_s=60)
-    await second.nack("it broke")  # to be tried again after 5 s
+    await second.nack("it broke")  # retried after 5 s
     clock.move(**step)
     assert await mail.receive("ARCH") == []
-    assert [one.leased_until is not None for one in await mail.thread("A")] == [True]
+    assert [status.leased_until is not None for status in await mail.thread("A")] == [True]
     (waiting,) = await mail.thread("B")
     assert waiting.retry_at is not None
     assert 0 < (waiting.retry_at - clock.now).total_seconds() <= 5
     await pass_time(mail.store, seconds=5)
     clock.move(**step)
-    assert ids(await mail.receive("ARCH")) == [second.letter_id]
+    assert list_ids(await mail.receive("ARCH")) == [second.letter_id]
     await pass_time(mail.store, seconds=55)
-    assert ids(await mail.receive("ARCH")) == [first.letter_id]
+    assert list_ids(await mail.receive("ARCH")) == [first.letter_id]
 
 
 async def test_decryption_does_not_change_the_lease(mail: Mail, clock: Clock) -> None:
@@ -112,9 +112,9 @@ async def test_only_the_holder_can_extend_a_lease(mail: Mail, clock: Clock) -> N
     assert await mail.receive("ARCH") == []
     await pass_time(mail.store, clock, seconds=1)
     (second,) = await mail.receive("ARCH")
-    for late in (first.extend(), first.ack(), first.nack("too late")):
+    for operation in (first.extend(), first.ack(), first.nack("too late")):
         with pytest.raises(ConflictError) as caught:
-            await late
+            await operation
         assert caught.value.code == "lease_lost"
     assert (await second.ack()).is_first
 
@@ -131,12 +131,12 @@ async def test_letters_of_one_task_are_delivered_one_at_a_time_in_order(mail: Ma
     for number in range(3):
         await mail.send(result("TASK-1", message_id=f"A{number}"))
         await mail.send(result("TASK-2", message_id=f"B{number}"))
-    seen = []
+    batches = []
     while deliveries := await mail.receive("ARCH"):
-        seen.append(ids(deliveries))
+        batches.append(list_ids(deliveries))
         for delivery in deliveries:
             await delivery.ack()
-    assert seen == [["A0", "B0"], ["A1", "B1"], ["A2", "B2"]]
+    assert batches == [["A0", "B0"], ["A1", "B1"], ["A2", "B2"]]
 
 
 async def test_letter_waits_while_an_earlier_letter_of_its_task_is_retried(mail: Mail, clock: Clock) -> None:
@@ -148,10 +148,10 @@ async def test_letter_waits_while_an_earlier_letter_of_its_task_is_retried(mail:
     assert outcome.retry_at is not None
     assert await mail.receive("ARCH") == []
     await pass_time(mail.store, clock, seconds=(outcome.retry_at - clock.now).total_seconds())
-    (again,) = await mail.receive("ARCH")
-    assert (again.letter_id, again.attempts) == ("A0", 2)
-    await again.ack()
-    assert ids(await mail.receive("ARCH")) == ["A1"]
+    (retried,) = await mail.receive("ARCH")
+    assert (retried.letter_id, retried.attempts) == ("A0", 2)
+    await retried.ack()
+    assert list_ids(await mail.receive("ARCH")) == ["A1"]
 
 
 async def test_retries_back_off_and_end_with_a_dead_letter_and_an_escalation(mail: Mail, clock: Clock) -> None:
@@ -176,11 +176,11 @@ async def test_retries_back_off_and_end_with_a_dead_letter_and_an_escalation(mai
     )
     assert dead.raw is not None
     assert b"TASK-1 is done" in dead.raw
-    (told,) = await mail.receive("HUMAN")
-    assert told.letter.sender_id == POSTMASTER
-    assert told.letter.payload.details["letter_id"] == "A0"
-    assert told.letter.trace_id == "t-1"
-    assert ids(await mail.receive("ARCH")) == ["A1"]  # which need not wait any longer
+    (escalation,) = await mail.receive("HUMAN")
+    assert escalation.letter.sender_id == POSTMASTER
+    assert escalation.letter.payload.details["letter_id"] == "A0"
+    assert escalation.letter.trace_id == "t-1"
+    assert list_ids(await mail.receive("ARCH")) == ["A1"]  # no longer blocked
 
 
 async def test_number_of_retries_depends_on_the_error_class(mail: Mail, clock: Clock) -> None:
@@ -218,8 +218,8 @@ async def test_critical_error_is_escalated_immediately(mail: Mail) -> None:
     outcome = await delivery.nack(RuntimeError("fatal: data loss"))
     assert outcome is not None
     assert outcome.retry_at is not None
-    (told,) = await mail.receive("HUMAN")
-    assert told.letter.payload.details["error_class"] == "critical_error"
+    (escalation,) = await mail.receive("HUMAN")
+    assert escalation.letter.payload.details["error_class"] == "critical_error"
 
 
 async def test_failed_escalation_is_not_escalated(store: Store, clock: Clock) -> None:
@@ -241,10 +241,10 @@ async def test_resent_dead_letter_is_delivered_again(mail: Mail) -> None:
     receipt = await mail.resend(dead.id)
     assert (receipt.letter_id, receipt.state) == ("A0", "ready")
     assert await mail.dead_letters() == []
-    (again,) = await mail.receive("ARCH")
-    assert (again.letter_id, again.attempts) == ("A0", 1)
-    assert (await again.ack()).is_first
-    assert (await mail.resend(dead.id)).state == "done"  # and not handed out a third time
+    (redelivered,) = await mail.receive("ARCH")
+    assert (redelivered.letter_id, redelivered.attempts) == ("A0", 1)
+    assert (await redelivered.ack()).is_first
+    assert (await mail.resend(dead.id)).state == "done"  # not delivered again
     assert await mail.receive("ARCH") == []
 
 
@@ -253,7 +253,7 @@ async def test_unknown_dead_letter_cannot_be_resent(mail: Mail) -> None:
         await mail.resend("dead_0")
 
 
-BAD = {
+INVALID_LETTERS = {
     "no task": b'{"type":"task_result","protocol_version":"1.0","sender_id":"CA","recipient_id":"ARCH","timestamp":"2025-05-21T20:00:00Z","payload":{"status":"success","result":{"output":"x"}}}',
     "no payload": b'{"type":"task_result","protocol_version":"1.0","sender_id":"CA","recipient_id":"ARCH","timestamp":"2025-05-21T20:00:00Z","task_id":"T"}',
     "unknown type": b'{"type":"done","protocol_version":"1.0","sender_id":"CA","recipient_id":"ARCH","timestamp":"2025-05-21T20:00:00Z","task_id":"T","payload":{}}',
@@ -264,8 +264,8 @@ BAD = {
 }
 
 
-@pytest.mark.parametrize("data", BAD.values(), ids=BAD)
-async def test_invalid_letter_is_stored_as_dead_letter_and_its_sender_is_notified(mail: Mail, data: bytes) -> None:
+@pytest.mark.parametrize("data", INVALID_LETTERS.values(), ids=INVALID_LETTERS)
+async def test_invalid_letter_becomes_dead_letter_and_sender_is_notified(mail: Mail, data: bytes) -> None:
     dead = await mail.accept(data)
     assert isinstance(dead, DeadLetter)
     assert dead.reason in (
@@ -276,17 +276,17 @@ async def test_invalid_letter_is_stored_as_dead_letter_and_its_sender_is_notifie
         "invalid_json",
     )
     assert await mail.receive("ARCH") == []
-    (kept,) = await mail.dead_letters()
-    assert kept.key_id is not None
-    assert kept.raw is not None
-    assert mail.encryptor.decrypt_bytes(kept.key_id, kept.raw, "dead letter", "") == data
+    (stored,) = await mail.dead_letters()
+    assert stored.key_id is not None
+    assert stored.raw is not None
+    assert mail.encryptor.decrypt_bytes(stored.key_id, stored.raw, "dead letter", "") == data
     with pytest.raises(LetterError if dead.reason != "invalid_json" else Exception):
         await mail.resend(dead.id)
-    told = await mail.receive("CA")
+    notices = await mail.receive("CA")
     if dead.sender_id == "CA":
-        assert told[0].letter.payload.code == dead.reason.upper()
+        assert notices[0].letter.payload.code == dead.reason.upper()
     else:
-        assert told == []  # nobody can tell who sent it
+        assert notices == []  # the sender is unknown
 
 
 async def test_unparsable_bytes_are_stored_without_a_notice(mail: Mail) -> None:
@@ -297,12 +297,12 @@ async def test_unparsable_bytes_are_stored_without_a_notice(mail: Mail) -> None:
 
 
 async def test_malformed_error_letter_causes_no_notice(mail: Mail) -> None:
-    bad = b'{"type":"error","protocol_version":"1.0","sender_id":"CA","recipient_id":"ARCH","timestamp":"2025-05-21T20:00:00Z","task_id":"T","payload":{}}'
-    assert isinstance(await mail.accept(bad), DeadLetter)
+    malformed = b'{"type":"error","protocol_version":"1.0","sender_id":"CA","recipient_id":"ARCH","timestamp":"2025-05-21T20:00:00Z","task_id":"T","payload":{}}'
+    assert isinstance(await mail.accept(malformed), DeadLetter)
     assert await mail.receive("CA") == []
 
 
-async def test_letter_stored_by_an_earlier_version_is_delivered_despite_inconsistent_durations(mail: Mail) -> None:
+async def test_stored_letter_with_inconsistent_durations_is_delivered(mail: Mail) -> None:
     data = write_letter(result(duration_sec=12.34)).replace(b'"result":', b'"metrics":{"duration_ms":99999},"result":')
     with pytest.raises(LetterError):
         await mail.send(data)
@@ -319,7 +319,7 @@ async def test_artifact_path_is_data(mail: Mail) -> None:
     assert [artifact.path for artifact in delivery.letter.payload.result.artifacts] == ["/etc/passwd", "../x"]
 
 
-async def test_send_all_stores_all_letters_or_none(mail: Mail) -> None:
+async def test_send_all_is_atomic(mail: Mail) -> None:
     receipts = await mail.send_all([result("T", message_id="L0"), result("T", message_id="L1"), result("U")])
     assert [receipt.state for receipt in receipts] == ["ready", "behind", "ready"]
     with pytest.raises(ConflictError):
@@ -329,22 +329,22 @@ async def test_send_all_stores_all_letters_or_none(mail: Mail) -> None:
     assert len(await mail.letters()) == 3
 
 
-async def test_ack_all_acknowledges_the_others_when_one_lease_is_lost(mail: Mail, clock: Clock) -> None:
+async def test_ack_all_acknowledges_others_if_one_lease_is_lost(mail: Mail, clock: Clock) -> None:
     await mail.send_all([result(f"T{number}", message_id=f"L{number}") for number in range(3)])
     slow = await mail.receive("ARCH", lease_s=1)
     await pass_time(mail.store, clock, seconds=2)
     (quick,) = await mail.receive("ARCH", limit=1)
     await slow[1].ack()
-    ends = await mail.ack_all(slow)
-    assert isinstance(ends[0], ConflictError)
-    assert [end.is_first for end in ends[1:] if isinstance(end, AckResult)] == [False, True]
+    results = await mail.ack_all(slow)
+    assert isinstance(results[0], ConflictError)
+    assert [result.is_first for result in results[1:] if isinstance(result, AckResult)] == [False, True]
     assert (await quick.ack()).is_first
 
 
 # --- effects ---------------------------------------------------------------------------------------------------------
 
 
-def renamed(session_id: str, title: str) -> Any:
+def rename_session(session_id: str, title: str) -> Any:
     return change_session(session_id, {"title": title}, datetime.now(UTC))
 
 
@@ -352,10 +352,10 @@ async def test_effect_is_committed_with_its_letter(mail: Mail, store: Store) -> 
     session = await store.create_session()
     await mail.send(result())
     (delivery,) = await mail.receive("ARCH")
-    acked = await delivery.ack(renamed(session.id, "done"))
+    acked = await delivery.ack(rename_session(session.id, "done"))
     assert (acked.is_first, acked.result.title) == (True, "done")
     assert (await store.get_session(session.id)).title == "done"
-    acked = await delivery.ack(renamed(session.id, "twice"))
+    acked = await delivery.ack(rename_session(session.id, "twice"))
     assert not acked.is_first
     assert (await store.get_session(session.id)).title == "done"
 
@@ -363,14 +363,14 @@ async def test_effect_is_committed_with_its_letter(mail: Mail, store: Store) -> 
 async def test_failed_effect_leaves_its_letter_unacknowledged(mail: Mail, store: Store) -> None:
     session = await store.create_session(title="before")
 
-    def broken(_: Any) -> Generator[Any, Any, None]:
+    def fail_halfway(_: Any) -> Generator[Any, Any, None]:
         yield "UPDATE sessions SET title = ? WHERE id = ?", ("half", session.id)
         raise ValueError("no")
 
     await mail.send(result())
     (delivery,) = await mail.receive("ARCH")
     with pytest.raises(ValueError, match="no"):
-        await delivery.ack(broken)
+        await delivery.ack(fail_halfway)
     assert (await store.get_session(session.id)).title == "before"
     assert (await delivery.ack()).is_first
 
@@ -382,12 +382,12 @@ async def test_effect_after_a_lost_lease_is_not_committed(mail: Mail, store: Sto
     await pass_time(mail.store, clock, seconds=2)
     (quick,) = await mail.receive("ARCH")
     with pytest.raises(ConflictError):
-        await slow.ack(renamed(session.id, "slow"))
-    await quick.ack(renamed(session.id, "quick"))
+        await slow.ack(rename_session(session.id, "slow"))
+    await quick.ack(rename_session(session.id, "quick"))
     assert (await store.get_session(session.id)).title == "quick"
 
 
-# --- what waits for other tasks --------------------------------------------------------------------------------------
+# --- dependencies ----------------------------------------------------------------------------------------------------
 
 
 async def test_letter_is_held_until_its_dependencies_succeed(mail: Mail) -> None:
@@ -405,7 +405,7 @@ async def test_letter_is_held_until_its_dependencies_succeed(mail: Mail) -> None
 
 async def test_succeeded_dependency_does_not_hold_a_letter(mail: Mail) -> None:
     await mail.send(result("TASK-1"))
-    await mail.send(result("TASK-1", status="failed"))  # what has succeeded once has
+    await mail.send(result("TASK-1", status="failed"))  # success is permanent
     assert (await mail.send(result("TASK-2", to="CC", depends_on=["TASK-1"]))).state == "ready"
 
 
@@ -417,7 +417,7 @@ async def test_held_letter_keeps_its_position_in_its_task(mail: Mail) -> None:
     (first,) = await mail.receive("CC")
     assert first.letter_id == "A0"
     await first.ack()
-    assert ids(await mail.receive("CC")) == ["A1"]
+    assert list_ids(await mail.receive("CC")) == ["A1"]
 
 
 async def test_dependency_cycle_is_rejected_with_its_path(mail: Mail) -> None:
@@ -428,28 +428,28 @@ async def test_dependency_cycle_is_rejected_with_its_path(mail: Mail) -> None:
     assert caught.value.code == "dependency_cycle"
     with pytest.raises(ConflictError, match="D → D"):
         await mail.send(failure("D", depends_on=["D"]))
-    assert len(await mail.letters()) == 2  # nothing is left of what was refused
+    assert len(await mail.letters()) == 2  # the rejected letters left no rows
 
 
 async def test_letter_with_too_many_dependencies_is_rejected(mail: Mail) -> None:
-    most = [f"T{at}" for at in range(MAX_DEPENDENCIES)]
+    task_ids = [f"T{at}" for at in range(MAX_DEPENDENCIES)]
     with pytest.raises(LetterError, match="1001 tasks are more than the limit of 1000") as caught:
-        await mail.send(failure("A", depends_on=[*most, "X"]))
+        await mail.send(failure("A", depends_on=[*task_ids, "X"]))
     assert caught.value.code == "too_many_dependencies"
-    assert (await mail.send(failure("A", depends_on=most))).state == "held"
+    assert (await mail.send(failure("A", depends_on=task_ids))).state == "held"
 
 
 def test_cycle_search_visits_each_task_once() -> None:
     layers = {f"{layer}-{at}": [f"{layer + 1}-{to}" for to in range(10)] for layer in range(10) for at in range(10)}
     search = dependencies._find_path([f"0-{at}" for at in range(10)], "elsewhere", "")
-    looked_at: list[Any] = []
+    visited: list[Any] = []
     rows: list[tuple[str]] | None = None
     with contextlib.suppress(StopIteration):
         while True:
             _, (task, _) = search.send(rows)  # type: ignore[arg-type]
-            looked_at.append(task)
+            visited.append(task)
             rows = [(needed,) for needed in layers.get(task, ())]
-    assert len(looked_at) == len(set(looked_at)) == 110
+    assert len(visited) == len(set(visited)) == 110
 
 
 async def test_answer_to_a_request_does_not_complete_the_task(mail: Mail) -> None:
@@ -458,20 +458,20 @@ async def test_answer_to_a_request_does_not_complete_the_task(mail: Mail) -> Non
     assert await mail.receive("CC") == []
 
 
-# --- teams, threads, numbers -----------------------------------------------------------------------------------------
+# --- teams, threads, counts ------------------------------------------------------------------------------------------
 
 
 async def test_teams_are_isolated(mail: Mail) -> None:
-    ours, theirs = mail.for_team(team_id="us", user_id="ann"), mail.for_team(team_id="them")
-    await ours.send(result("TASK-1", message_id="L"))
-    await theirs.send(result("TASK-1", message_id="L", output="theirs"))
-    await theirs.send(failure("TASK-2", to="CC", depends_on=["TASK-1"]))
-    await ours.send(failure("TASK-3", to="CC", depends_on=["TASK-2"]))
-    assert [one.letter.user_id for one in await ours.thread("TASK-1")] == ["ann"]
-    assert [one.letter.payload.result.output for one in await ours.receive("ARCH")] == ["TASK-1 is done"]
-    assert [one.letter.payload.result.output for one in await theirs.receive("ARCH")] == ["theirs"]
-    assert ids(await mail.receive("ARCH")) == []
-    assert {one.recipient_id: one.held for one in await ours.counts()} == {"ARCH": 0, "CC": 1}
+    first, second = mail.for_team(team_id="us", user_id="ann"), mail.for_team(team_id="them")
+    await first.send(result("TASK-1", message_id="L"))
+    await second.send(result("TASK-1", message_id="L", output="theirs"))
+    await second.send(failure("TASK-2", to="CC", depends_on=["TASK-1"]))
+    await first.send(failure("TASK-3", to="CC", depends_on=["TASK-2"]))
+    assert [item.letter.user_id for item in await first.thread("TASK-1")] == ["ann"]
+    assert [item.letter.payload.result.output for item in await first.receive("ARCH")] == ["TASK-1 is done"]
+    assert [item.letter.payload.result.output for item in await second.receive("ARCH")] == ["theirs"]
+    assert list_ids(await mail.receive("ARCH")) == []
+    assert {item.recipient_id: item.held for item in await first.counts()} == {"ARCH": 0, "CC": 1}
 
 
 async def test_thread_lists_letters_of_a_task_in_order_with_status(mail: Mail, clock: Clock) -> None:
@@ -481,8 +481,8 @@ async def test_thread_lists_letters_of_a_task_in_order_with_status(mail: Mail, c
     (delivery,) = await mail.receive("ARCH")
     await delivery.ack()
     thread = await mail.thread("T")
-    assert [(one.letter.letter_id, one.state) for one in thread] == [("L1", "done"), ("L2", "ready")]
-    assert [one.letter.letter_id for one in await mail.letters(task_id="T", after=thread[0].letter)] == ["L2"]
+    assert [(status.letter.letter_id, status.state) for status in thread] == [("L1", "done"), ("L2", "ready")]
+    assert [status.letter.letter_id for status in await mail.letters(task_id="T", after=thread[0].letter)] == ["L2"]
 
 
 async def test_counts_report_the_letters_of_each_mailbox(mail: Mail, clock: Clock) -> None:
@@ -494,24 +494,24 @@ async def test_counts_report_the_letters_of_each_mailbox(mail: Mail, clock: Cloc
     await first.ack()
     await second.nack("later")
     await third.nack("never", error_class="not_retryable")
-    counts = {one.recipient_id: one for one in await mail.counts()}
+    counts = {mailbox.recipient_id: mailbox for mailbox in await mail.counts()}
     arch = counts["ARCH"]
     assert (arch.ready, arch.leased, arch.waiting, arch.held, arch.done, arch.dead) == (1, 3, 1, 1, 1, 1)
     await pass_time(mail.store, clock, seconds=90)
-    assert fourth.letter_id in ids(again := await mail.receive("ARCH"))
-    counts = {one.recipient_id: one for one in await mail.counts()}
-    assert counts["ARCH"].retries == len(again) - 1  # one of them is handed out for the first time
+    assert fourth.letter_id in list_ids(redelivered := await mail.receive("ARCH"))
+    counts = {mailbox.recipient_id: mailbox for mailbox in await mail.counts()}
+    assert counts["ARCH"].retries == len(redelivered) - 1  # one of them is delivered for the first time
 
 
-async def test_two_stores_on_one_database_deliver_each_letter_once(shared_place: Place) -> None:
-    async with shared_place.open() as one, shared_place.open() as two:
-        here, there = Mail(one), Mail(two)
+async def test_two_stores_on_one_database_deliver_each_letter_once(database_location: StoreLocation) -> None:
+    async with database_location.open() as first_store, database_location.open() as second_store:
+        here, there = Mail(first_store), Mail(second_store)
         for number in range(20):
             await (here if number % 2 else there).send(result(f"T{number}"))
         first = await here.receive("ARCH", limit=7)
         second = await there.receive("ARCH", limit=20)
         assert len(first) == 7
-        assert not set(ids(first)) & set(ids(second))
+        assert not set(list_ids(first)) & set(list_ids(second))
         assert len(first) + len(second) == 20
 
 
@@ -529,10 +529,10 @@ async def test_letter_behind_another_waits_and_its_dependents_follow(mail: Mail)
     await mail.send(failure("T2", to="B", message_id="waits", depends_on=["T1"]))
     await mail.send(result("T1", to="A", message_id="first", status="failed"))
     assert (await mail.send(result("T1", to="A", message_id="second"))).state == "behind"
-    (one,) = await mail.receive("A", limit=5)
-    await one.ack()
-    (two,) = await mail.receive("A", limit=5)
-    assert (two.letter_id, [each.letter_id for each in await mail.receive("B")]) == ("second", ["waits"])
+    (leading,) = await mail.receive("A", limit=5)
+    await leading.ack()
+    (following,) = await mail.receive("A", limit=5)
+    assert (following.letter_id, [delivery.letter_id for delivery in await mail.receive("B")]) == ("second", ["waits"])
 
 
 async def test_lost_lease_cannot_acknowledge(mail: Mail, clock: Clock) -> None:

@@ -1,4 +1,4 @@
-"""Sensitive inputs are sealed, and are found nowhere that can be read."""
+"""Tests of encryption: sensitive inputs are encrypted and not readable anywhere else."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ from dragoman.letters import MASK, TaskResultLetter, answer_letter
 from dragoman.mail import Delivery, Encryptor, Mail
 from dragoman.mail.encryption import KEYS_VARIABLE, make_encryptor
 from dragoman.store import open_store
-from tests.mail.conftest import WHEN, Clock, pass_time, request, result
+from tests.mail.conftest import TIMESTAMP, Clock, pass_time, request, result
 
 KEY = "c2VhbGluZy1rZXktZm9yLXRlc3RzLW9mLW1haWwtMDE="  # 32 bytes
 OTHER = "c2VhbGluZy1rZXktZm9yLXRlc3RzLW9mLW1haWwtMDI="
 
 
-async def asked(mail: Mail, **more: Any) -> Delivery:
+async def receive_request(mail: Mail, **more: Any) -> Delivery:
     await mail.send(request(message_id="ASK", **more))
     (delivery,) = await mail.receive("HUMAN")
     return delivery
 
 
 async def test_answer_reaches_the_requester_with_a_secret_only_they_decrypt(mail: Mail) -> None:
-    question = await asked(mail)
+    question = await receive_request(mail)
     receipt = await mail.answer(question, {"api_key": "s3cret-of-mine", "preference": "a"})
     await question.ack()
     assert receipt.recipient_id == "CA"
@@ -42,18 +42,18 @@ async def test_answer_reaches_the_requester_with_a_secret_only_they_decrypt(mail
 
 
 async def test_request_has_one_answer(mail: Mail) -> None:
-    question = await asked(mail)
+    question = await receive_request(mail)
     await mail.answer(question, {"api_key": "one", "preference": "a"})
     assert not (await mail.answer(question, {"api_key": "one", "preference": "a"})).is_new
-    for other in ({"api_key": "two", "preference": "a"}, {"api_key": "one", "preference": "b"}):
+    for conflicting in ({"api_key": "two", "preference": "a"}, {"api_key": "one", "preference": "b"}):
         with pytest.raises(ConflictError):
-            await mail.answer(question, other)
+            await mail.answer(question, conflicting)
 
 
 async def test_answer_to_another_recipient_is_rejected(mail: Mail) -> None:
-    question = await asked(mail)
-    said = {**(question.letter.context or {})}
-    answer = answer_letter(question.letter.replace(context=said), inputs={"api_key": "x"}, timestamp=WHEN)
+    question = await receive_request(mail)
+    context = {**(question.letter.context or {})}
+    answer = answer_letter(question.letter.replace(context=context), inputs={"api_key": "x"}, timestamp=TIMESTAMP)
     with pytest.raises(Exception, match="the sender of the request"):
         await mail.send(answer.replace(recipient_id="CC"))
 
@@ -81,7 +81,7 @@ async def test_only_the_holder_can_decrypt_a_letter(mail: Mail, clock: Clock) ->
 
 
 async def test_derived_id_does_not_reveal_the_secret(mail: Mail) -> None:
-    """Four digits are guessed in no time, if a hash of them can be had."""
+    """A hash of four digits would reveal them to a search of 10,000 values."""
     from dragoman.letters import derive_id
 
     letter = result(inputs={"pin": "4711"})
@@ -91,29 +91,29 @@ async def test_derived_id_does_not_reveal_the_secret(mail: Mail) -> None:
     assert (await mail.send(result(inputs={"pin": "4712"}))).letter_id != receipt.letter_id
 
 
-# --- the keys --------------------------------------------------------------------------------------------------------
+# --- keys ------------------------------------------------------------------------------------------------------------
 
 
 def test_ciphertext_is_bound_to_its_context() -> None:
-    sealing = Encryptor.in_memory()
-    key, box = sealing.encrypt({"x": 1}, "CA", "", "L1", "inputs/x")
-    assert sealing.decrypt(key, box, "CA", "", "L1", "inputs/x") == {"x": 1}
-    for about in (("CA", "", "L2", "inputs/x"), ("CC", "", "L1", "inputs/x"), ()):
+    encryptor = Encryptor.in_memory()
+    key, ciphertext = encryptor.encrypt({"x": 1}, "CA", "", "L1", "inputs/x")
+    assert encryptor.decrypt(key, ciphertext, "CA", "", "L1", "inputs/x") == {"x": 1}
+    for context in (("CA", "", "L2", "inputs/x"), ("CC", "", "L1", "inputs/x"), ()):
         with pytest.raises(CorruptDataError):
-            sealing.decrypt(key, box, *about)
-    for at in range(len(box)):
-        changed = bytes((*box[:at], box[at] ^ 1, *box[at + 1 :]))
+            encryptor.decrypt(key, ciphertext, *context)
+    for at in range(len(ciphertext)):
+        changed = bytes((*ciphertext[:at], ciphertext[at] ^ 1, *ciphertext[at + 1 :]))
         with pytest.raises(CorruptDataError):
-            sealing.decrypt(key, changed, "CA", "", "L1", "inputs/x")
+            encryptor.decrypt(key, changed, "CA", "", "L1", "inputs/x")
     with pytest.raises(CorruptDataError):
-        sealing.decrypt(key, b"", "CA", "", "L1", "inputs/x")
+        encryptor.decrypt(key, b"", "CA", "", "L1", "inputs/x")
 
 
 def test_key_file_is_private(tmp_path: Path) -> None:
     file = tmp_path / "keys.json"
-    key, box = Encryptor.in_file(file).encrypt("x")
+    key, ciphertext = Encryptor.in_file(file).encrypt("x")
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
-    assert Encryptor.in_file(file).decrypt(key, box) == "x"
+    assert Encryptor.in_file(file).decrypt(key, ciphertext) == "x"
     file.chmod(0o644)
     with pytest.raises(SettingsError) as caught:
         Encryptor.in_file(file).encrypt("x")
@@ -126,27 +126,27 @@ def test_key_file_is_private(tmp_path: Path) -> None:
 
 def test_rotation_encrypts_with_the_new_key_and_decrypts_with_the_old(tmp_path: Path) -> None:
     file = tmp_path / "keys.json"
-    sealing, other = Encryptor.in_file(file), Encryptor.in_file(file)
-    old, box = sealing.encrypt("x")
-    name = sealing.keyed_hash("text")
+    encryptor, other = Encryptor.in_file(file), Encryptor.in_file(file)
+    old, ciphertext = encryptor.encrypt("x")
+    text_hash = encryptor.keyed_hash("text")
     assert other.rotate() != old
-    assert sealing.encrypt("x")[0] == other.key_names()[0]
-    assert sealing.decrypt(old, box) == "x"
-    assert sealing.keyed_hash("text") == name
+    assert encryptor.encrypt("x")[0] == other.key_names()[0]
+    assert encryptor.decrypt(old, ciphertext) == "x"
+    assert encryptor.keyed_hash("text") == text_hash
 
 
 def test_keys_are_parsed_from_text() -> None:
-    sealing = Encryptor.from_text(f"b:{OTHER},a:{KEY}")
-    assert sealing.key_names() == ("b", "a")
-    key, box = Encryptor.from_text(f"a:{KEY}").encrypt("x")
-    assert sealing.decrypt(key, box) == "x"
-    assert KEY not in repr(sealing._keys())
-    for bad in ("", "a", "a:short", f"a:{KEY},a:{OTHER}", f"a:{KEY},"):
+    encryptor = Encryptor.from_text(f"b:{OTHER},a:{KEY}")
+    assert encryptor.key_names() == ("b", "a")
+    key, ciphertext = Encryptor.from_text(f"a:{KEY}").encrypt("x")
+    assert encryptor.decrypt(key, ciphertext) == "x"
+    assert KEY not in repr(encryptor._keys())
+    for invalid in ("", "a", "a:short", f"a:{KEY},a:{OTHER}", f"a:{KEY},"):
         with pytest.raises(SettingsError) as caught:
-            Encryptor.from_text(bad)
+            Encryptor.from_text(invalid)
         assert caught.value.code == "invalid_key"
     with pytest.raises(SettingsError) as caught:
-        Encryptor.from_text(f"b:{OTHER}").decrypt(key, box)
+        Encryptor.from_text(f"b:{OTHER}").decrypt(key, ciphertext)
     assert caught.value.code == "missing_key"
 
 
@@ -171,12 +171,12 @@ async def test_rotate_keys_reencrypts_values_of_older_keys(tmp_path: Path) -> No
         assert await mail.rotate_keys() == 3
         newest = Encryptor((mail.encryptor._keys()[0],))
         deliveries = await Mail(store, encryptor=newest).receive("ARCH")
-        assert [(await one.decrypt()).payload.result.inputs["a"] for one in deliveries] == [
+        assert [(await delivery.decrypt()).payload.result.inputs["a"] for delivery in deliveries] == [
             f"secret-{number}" for number in range(3)
         ]
 
 
-# --- nowhere ---------------------------------------------------------------------------------------------------------
+# --- plaintext -------------------------------------------------------------------------------------------------------
 
 SECRETS: dict[str, tuple[str, Any, bytes]] = {
     "string": ("string", "correct horse battery staple", b"correct horse battery staple"),
@@ -189,54 +189,56 @@ SECRETS: dict[str, tuple[str, Any, bytes]] = {
 }
 
 
-def found_in(folder: Path, words: bytes) -> list[str]:
-    return [str(path) for path in folder.rglob("*") if path.is_file() and words in path.read_bytes()]
+def find_files_with(folder: Path, content: bytes) -> list[str]:
+    return [str(path) for path in folder.rglob("*") if path.is_file() and content in path.read_bytes()]
 
 
 async def test_planted_secrets_appear_nowhere(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG)
-    place = tmp_path / "store"
-    said: list[bytes] = []
-    async with open_store(f"sqlite:///{place / 'chats.db'}") as store:
+    folder = tmp_path / "store"
+    outputs: list[bytes] = []
+    async with open_store(f"sqlite:///{folder / 'chats.db'}") as store:
         session = await store.create_session()
         mail = Mail(store)
-        wanted = [
+        inputs = [
             {"id": name, "type": kind, "description": name, "sensitive": True, "required": name != "malformed"}
             | ({"default": value} if name == "default" else {})
             for name, (kind, value, _) in SECRETS.items()
         ]
-        question = request(requested_inputs=wanted, message_id="ASK")
+        question = request(requested_inputs=inputs, message_id="ASK")
         await mail.send(question, session_id=session.id)
-        (asked_of,) = await mail.receive("HUMAN")
+        (request_delivery,) = await mail.receive("HUMAN")
         answer = {name: value for name, (_, value, _) in SECRETS.items() if name not in ("default", "malformed")}
-        await mail.answer(asked_of, answer, output=f"The password is {SECRETS['object'][1]['password']}")
+        await mail.answer(request_delivery, answer, output=f"The password is {SECRETS['object'][1]['password']}")
         (delivery,) = await mail.receive("CA")
         opened = await delivery.decrypt()
-        assert opened.payload.result.inputs == answer  # it is there for its recipient
+        assert opened.payload.result.inputs == answer  # its recipient can read it
         malformed = msgspec.json.encode({"sender_id": "CA", "payload": {"result": {"inputs": SECRETS["malformed"][1]}}})
         dead = await mail.accept(malformed)
         await delivery.nack("broken", error_class="not_retryable")
-        said.append(repr((dead, delivery, delivery.letter, await mail.letters(), await mail.dead_letters())).encode())
-        said.append(repr((await mail.counts(), await mail.health(), await mail.receive("HUMAN"))).encode())
-        said.extend([line async for line in store.export(session.id)])
-        said.extend([line async for line in store.export_store()])
-        said.append(repr(await store.trace.events("system")).encode())
+        outputs.append(
+            repr((dead, delivery, delivery.letter, await mail.letters(), await mail.dead_letters())).encode()
+        )
+        outputs.append(repr((await mail.counts(), await mail.health(), await mail.receive("HUMAN"))).encode())
+        outputs.extend([line async for line in store.export(session.id)])
+        outputs.extend([line async for line in store.export_store()])
+        outputs.append(repr(await store.trace.events("system")).encode())
         await store.backup(tmp_path / "copy.db")
-        for _, _, words in SECRETS.values():
-            assert found_in(tmp_path, words) == []  # with the log beside the database
-    said.append(caplog.text.encode())
-    for name, (_, _, words) in SECRETS.items():
-        assert found_in(tmp_path, words) == [], name
-        assert not any(words in line for line in said), name
+        for _, _, secret in SECRETS.values():
+            assert find_files_with(tmp_path, secret) == []  # includes the write-ahead log
+    outputs.append(caplog.text.encode())
+    for name, (_, _, secret) in SECRETS.items():
+        assert find_files_with(tmp_path, secret) == [], name
+        assert not any(secret in line for line in outputs), name
 
 
 async def test_secret_search_finds_a_planted_secret(tmp_path: Path) -> None:
     async with open_store(f"sqlite:///{tmp_path / 'chats.db'}") as store:
         await Mail(store).send(result(output="correct horse battery staple"))
-        assert found_in(tmp_path, b"correct horse battery staple")
+        assert find_files_with(tmp_path, b"correct horse battery staple")
 
 
-@pytest.mark.skipif(os.name != "posix", reason="there are no modes of files here")
+@pytest.mark.skipif(os.name != "posix", reason="this system has no file modes")
 async def test_key_file_is_created_on_first_use(tmp_path: Path) -> None:
     async with open_store(f"sqlite:///{tmp_path / 'chats.db'}") as store:
         await Mail(store).send(result())

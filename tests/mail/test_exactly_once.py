@@ -1,4 +1,4 @@
-"""The effect of a letter happens once: delivered one to five times, by consumers that die between effect and ack."""
+"""Tests that the effect of a letter happens once, with duplicate deliveries and consumers that die."""
 
 from __future__ import annotations
 
@@ -17,192 +17,199 @@ from dragoman.mail.nats import NatsTransport
 from dragoman.mail.stored_letter import to_transport
 from dragoman.store import Store, open_store
 from tests.conftest import scale
-from tests.mail.brokers import Broker, Cluster, running
+from tests.mail.brokers import Broker, Cluster, run_broker
 from tests.mail.conftest import result
-from tests.mail.consumers import KEYS, MADE, Consumers, Orders, effects, steps
-from tests.mail.timeouts import within
-from tests.store.conftest import Place
+from tests.mail.consumers import CREATE_EFFECTS, KEYS, ConsumerConfig, Consumers, count_effects, run_statement
+from tests.mail.timeouts import time_limit
+from tests.store.conftest import StoreLocation
 from tests.store.faults.conftest import IS_LONG, times
 
 LETTERS = times(scale(100, 1_000), 10_000)
-TASKS = min(400, LETTERS * 2 // 5)  # so that there is an order to keep, and still something to do for several
-GIVE_UP_S = 600 if IS_LONG else 120
+TASKS = min(400, LETTERS * 2 // 5)  # few enough for ordered tasks, enough for parallel consumers
+TIMEOUT_S = 600 if IS_LONG else 120
 
 Count = Callable[[str], None]
 
 
-def letters(count: int, to: str = "ARCH") -> list[Letter]:
+def create_letters(count: int, to: str = "ARCH") -> list[Letter]:
     return [result(f"T{number % TASKS}", to=to, message_id=f"L{number}") for number in range(count)]
 
 
-async def sent(mail: Mail, all_of_them: list[Letter], chance: random.Random) -> int:
-    """Send each letter one to five times, with a higher retry count each time; how often that was."""
+async def send_copies(mail: Mail, letters: list[Letter], rng: random.Random) -> int:
+    """Send each letter one to five times with a growing retry count and return the number of sends."""
     total = 0
-    for first in range(0, len(all_of_them), 100):
-        some = all_of_them[first : first + 100]
-        again = [letter.replace(retry_count=count) for letter in some for count in range(chance.randint(1, 5))]
-        await asyncio.gather(*(mail.send(letter) for letter in again))
-        total += len(again)
+    for first in range(0, len(letters), 100):
+        batch = letters[first : first + 100]
+        copies = [letter.replace(retry_count=count) for letter in batch for count in range(rng.randint(1, 5))]
+        await asyncio.gather(*(mail.send(letter) for letter in copies))
+        total += len(copies)
     return total
 
 
-async def all_done(mail: Mail) -> bool:
+async def is_done(mail: Mail) -> bool:
     counts = await mail.counts()
-    return not any(one.ready + one.leased + one.waiting + one.behind + one.held + one.away for one in counts)
+    return not any(
+        mailbox.ready + mailbox.leased + mailbox.waiting + mailbox.behind + mailbox.held + mailbox.away
+        for mailbox in counts
+    )
 
 
-async def made_ready(store: Store) -> None:
-    await store._write(steps(MADE))
+async def create_effects_table(store: Store) -> None:
+    await store._write(run_statement(CREATE_EFFECTS))
 
 
 @pytest.mark.slow
 async def test_every_letter_has_its_effect_once_without_a_broker(
-    shared_place: Place, chance: random.Random, count: Count
+    database_location: StoreLocation, rng: random.Random, count: Count
 ) -> None:
-    wanted = LETTERS if shared_place.url.startswith("sqlite") else times(scale(50, 200), 10_000)
-    async with shared_place.open() as store:
-        await made_ready(store)
+    letter_count = LETTERS if database_location.url.startswith("sqlite") else times(scale(50, 200), 10_000)
+    async with database_location.open() as store:
+        await create_effects_table(store)
         mail = Mail(store)
-        orders = Orders(url=shared_place.url, deaths=min(500, max(15, wanted // 5)))
-        with Consumers(orders, orders, chance=chance) as consumers:
-            total = await sent(mail, letters(wanted), chance)
-            await consumers.until(lambda: all_done(mail), GIVE_UP_S)
-            total += await sent(mail, letters(wanted)[:50], chance)  # and late
-        found = await effects(store)
-        states = {one.state for one in await mail.letters(limit=wanted + 1)}
+        config = ConsumerConfig(url=database_location.url, death_odds=min(500, max(15, letter_count // 5)))
+        with Consumers(config, config, rng=rng) as consumers:
+            total = await send_copies(mail, create_letters(letter_count), rng)
+            await consumers.wait_until(lambda: is_done(mail), TIMEOUT_S)
+            total += await send_copies(mail, create_letters(letter_count)[:50], rng)  # and late duplicates
+        effects = await count_effects(store)
+        states = {status.state for status in await mail.letters(limit=letter_count + 1)}
         assert consumers.deaths > 0
-    count(f"{wanted} letters, sent {total} times, {consumers.deaths} deaths, {sum(found.values())} effects")
-    assert found == {f"L{number}": 1 for number in range(wanted)}
+    count(f"{letter_count} letters, sent {total} times, {consumers.deaths} deaths, {sum(effects.values())} effects")
+    assert effects == {f"L{number}": 1 for number in range(letter_count)}
     assert states == {"done"}
 
 
 @pytest.mark.slow
-async def test_consumer_that_skips_the_inbox_is_detected(tmp_path: Path, chance: random.Random) -> None:
-    """The negative control: without the inbox in the same transaction, effects are doubled, and this test sees it."""
+async def test_consumer_that_skips_the_inbox_is_detected(tmp_path: Path, rng: random.Random) -> None:
+    """Negative control: without the inbox in the same transaction, effects are duplicated and detected."""
     url = f"sqlite:///{tmp_path / 'store.db'}"
     async with open_store(url) as store:
-        await made_ready(store)
+        await create_effects_table(store)
         mail = Mail(store)
-        await sent(mail, letters(100), chance)
-        orders = Orders(url=url, deaths=10, is_careless=True)
+        await send_copies(mail, create_letters(100), rng)
+        config = ConsumerConfig(url=url, death_odds=10, skips_inbox=True)
 
-        async def is_seen() -> bool:
-            return any(often > 1 for often in (await effects(store)).values())
+        async def has_duplicate() -> bool:
+            return any(effect_count > 1 for effect_count in (await count_effects(store)).values())
 
-        with Consumers(orders, orders, chance=chance) as consumers:
-            await consumers.until(is_seen, GIVE_UP_S)
+        with Consumers(config, config, rng=rng) as consumers:
+            await consumers.wait_until(has_duplicate, TIMEOUT_S)
 
 
 # --- with a broker ---------------------------------------------------------------------------------------------------
 
 
-async def doubled(transport: NatsTransport, posted: list[StoredLetter], chance: random.Random) -> int:
-    """Publish copies of letters that the broker does not know for copies, as a broker that redelivers would."""
+async def publish_duplicates(transport: NatsTransport, letters: list[StoredLetter], rng: random.Random) -> int:
+    """Publish duplicates that the broker does not recognize, as a redelivery would."""
     total = 0
-    async with within(GIVE_UP_S, "a broker that takes copies"):
+    async with time_limit(TIMEOUT_S, "a broker that accepts duplicates"):
         await transport._connected.wait()
         assert transport._js is not None
-        for one in posted:
-            for _ in range(chance.randint(0, 4)):
-                await transport._js.publish(transport._subject(one.recipient_id, one.team_id), to_transport(one))
+        for letter in letters:
+            for _ in range(rng.randint(0, 4)):
+                await transport._js.publish(
+                    transport._subject(letter.recipient_id, letter.team_id), to_transport(letter)
+                )
                 total += 1
     return total
 
 
 @pytest.mark.slow
 async def test_every_letter_has_its_effect_once_with_a_damaged_broker(
-    tmp_path: Path, chance: random.Random, count: Count
+    tmp_path: Path, rng: random.Random, count: Count
 ) -> None:
-    wanted = LETTERS
+    letter_count = LETTERS
     url = f"sqlite:///{tmp_path / 'store.db'}"
     broker = Broker(tmp_path / "broker")
     transport = NatsTransport(broker.url, resend_s=1.0, redeliver_s=2.0)
-    with running(broker):
+    with run_broker(broker):
         async with (
             open_store(url) as store,
             Mail(store, transport=transport, encryptor=Encryptor.from_text(KEYS)) as mail,
         ):
-            await made_ready(store)
-            orders = Orders(
-                url=url, brokers=[broker.url], deaths=max(100, wanted * 2 // 5) if wanted < 5_000 else 1_500
+            await create_effects_table(store)
+            config = ConsumerConfig(
+                url=url,
+                brokers=[broker.url],
+                death_odds=max(100, letter_count * 2 // 5) if letter_count < 5_000 else 1_500,
             )
-            with Consumers(orders, orders, chance=chance) as consumers:
+            with Consumers(config, config, rng=rng) as consumers:
                 total, faults = 0, []
-                part = wanted // 4
+                part = letter_count // 4
                 for number, fault in enumerate(("kill", "wipe", "flip", "none")):
-                    some = letters(wanted)[number * part : (number + 1) * part]
-                    total += await sent(mail, some, chance)
-                    kept = [one.letter for one in await mail.letters(limit=wanted)][: part // 10]
-                    total += await doubled(transport, kept, chance)
-                    consumers.replaced()
-                    faults.append(await _broken(broker, fault, chance))
-                await consumers.until(lambda: all_done(mail), GIVE_UP_S)
-            found = await effects(store)
-            states = {one.state for one in await mail.letters(limit=wanted + 1)}
+                    batch = create_letters(letter_count)[number * part : (number + 1) * part]
+                    total += await send_copies(mail, batch, rng)
+                    duplicated = [status.letter for status in await mail.letters(limit=letter_count)][: part // 10]
+                    total += await publish_duplicates(transport, duplicated, rng)
+                    consumers.replace_dead()
+                    faults.append(await inject_fault(broker, fault, rng))
+                await consumers.wait_until(lambda: is_done(mail), TIMEOUT_S)
+            effects = await count_effects(store)
+            states = {status.state for status in await mail.letters(limit=letter_count + 1)}
     count(
-        f"{wanted} letters, {total} deliveries, {consumers.deaths} deaths, broker {faults}, {sum(found.values())} effects"
+        f"{letter_count} letters, {total} deliveries, {consumers.deaths} deaths, broker {faults}, {sum(effects.values())} effects"
     )
-    assert found == {f"L{number}": 1 for number in range(wanted // 4 * 4)}
+    assert effects == {f"L{number}": 1 for number in range(letter_count // 4 * 4)}
     assert states == {"done"}
 
 
-async def _broken(broker: Broker, fault: str, chance: random.Random) -> str:
+async def inject_fault(broker: Broker, fault: str, rng: random.Random) -> str:
     if fault == "none":
         return fault
     broker.kill()
     if fault == "wipe":
         broker.wipe()
     if fault == "flip":
-        fault = f"flip {broker.flip(chance, 10)}"
+        fault = f"flip {broker.flip_bits(rng, 10)}"
     await asyncio.to_thread(broker.start)
     return fault
 
 
 @pytest.mark.slow
-async def test_two_servers_and_a_cluster_exchange_mail_while_leader_and_server_are_killed(
-    tmp_path: Path, postgres_server: str, chance: random.Random, count: Count
+async def test_effects_happen_once_while_leader_and_consumers_are_killed(
+    tmp_path: Path, postgres_server: str, rng: random.Random, count: Count
 ) -> None:
     rounds, part = times(1, 5), times(60, 400)
-    url = f"{postgres_server}&schema=cluster_{chance.getrandbits(32)}"
+    url = f"{postgres_server}&schema=cluster_{rng.getrandbits(32)}"
     cluster = Cluster(tmp_path / "cluster")
     transport = NatsTransport(cluster.urls, resend_s=1.0, redeliver_s=2.0, replicas=3)
-    with running(cluster):
+    with run_broker(cluster):
         async with (
             open_store(url) as store,
             Mail(store, transport=transport, encryptor=Encryptor.from_text(KEYS)) as mail,
         ):
-            await made_ready(store)
-            given: dict[str, Any] = {"url": url, "brokers": cluster.urls, "deaths": 0}
-            one = Orders(recipient="ARCH", answers_to="CA", **given)
-            two = Orders(recipient="CA", **given)
-            with Consumers(one, two, chance=chance) as consumers:
+            await create_effects_table(store)
+            options: dict[str, Any] = {"url": url, "brokers": cluster.urls, "death_odds": 0}
+            first = ConsumerConfig(recipient="ARCH", answers_to="CA", **options)
+            second = ConsumerConfig(recipient="CA", **options)
+            with Consumers(first, second, rng=rng) as consumers:
                 killed: list[str] = []
                 for number in range(rounds):
-                    some = letters(rounds * part)[number * part : (number + 1) * part]
-                    await sent(mail, some[: part // 2], chance)
-                    leader = await leader_of(transport, cluster)
+                    batch = create_letters(rounds * part)[number * part : (number + 1) * part]
+                    await send_copies(mail, batch[: part // 2], rng)
+                    leader = await find_leader(transport, cluster)
                     leader.kill()
                     killed.append(leader.name)
                     consumers.kill(number % 2)
-                    await sent(mail, some[part // 2 :], chance)
-                    consumers.replaced()
+                    await send_copies(mail, batch[part // 2 :], rng)
+                    consumers.replace_dead()
                     await asyncio.to_thread(leader.start)
-                await consumers.until(lambda: all_done(mail), GIVE_UP_S)
-            found = await effects(store)
+                await consumers.wait_until(lambda: is_done(mail), TIMEOUT_S)
+            effects = await count_effects(store)
     count(f"{rounds * part} letters and answers, leaders killed {killed}, {consumers.deaths} servers killed")
     assert consumers.deaths >= rounds
-    assert found == {f"{start}L{number}": 1 for number in range(rounds * part) for start in ("", "re-")}
+    assert effects == {f"{start}L{number}": 1 for number in range(rounds * part) for start in ("", "re-")}
 
 
-async def leader_of(transport: NatsTransport, cluster: Cluster) -> Broker:
-    """The server that leads the stream, once there is one."""
-    async with within(60, "a leader of the stream"):
+async def find_leader(transport: NatsTransport, cluster: Cluster) -> Broker:
+    """Wait until the stream has a leader and return its broker."""
+    async with time_limit(60, "a leader of the stream"):
         while True:
             await transport._connected.wait()
             try:
                 assert transport._js is not None
                 info = await transport._js.stream_info("DRAGOMAN_MAIL")
-            except Exception:  # noqa: BLE001  whatever it is, there is none yet
+            except Exception:  # noqa: BLE001  no leader yet
                 await asyncio.sleep(0.1)
                 continue
             for broker in cluster.brokers:

@@ -1,4 +1,4 @@
-"""A mailbox is a loop: what its body ends well with is done, what it raises is tried again."""
+"""Tests of the mailbox loop: acknowledgement, retries, cancellation and leases."""
 
 from __future__ import annotations
 
@@ -10,25 +10,25 @@ import pytest
 from dragoman.mail import Delivery, Mail, RetryRule
 from dragoman.store import Store
 from tests.mail.conftest import Clock, pass_time, result
-from tests.mail.timeouts import ended, within
-from tests.store.conftest import Place
+from tests.mail.timeouts import cancel_and_wait, time_limit
+from tests.store.conftest import StoreLocation
 
 
-async def states(mail: Mail) -> dict[str, str]:
-    return {one.letter.letter_id: one.state for one in await mail.letters()}
+async def read_states(mail: Mail) -> dict[str, str]:
+    return {status.letter.letter_id: status.state for status in await mail.letters()}
 
 
 async def test_letter_is_acknowledged_when_the_body_succeeds(mail: Mail) -> None:
     for number in range(5):
         await mail.send(result(message_id=f"L{number}"))
-    seen = []
+    received = []
     async with mail.mailbox("ARCH") as mailbox:
         async for delivery in mailbox:
-            seen.append(delivery.letter_id)
-            if len(seen) == 5:
+            received.append(delivery.letter_id)
+            if len(received) == 5:
                 break
-    assert seen == [f"L{number}" for number in range(5)]
-    assert set((await states(mail)).values()) == {"done"}
+    assert received == [f"L{number}" for number in range(5)]
+    assert set((await read_states(mail)).values()) == {"done"}
 
 
 async def test_exception_ends_the_loop_and_the_letter_is_retried(mail: Mail, clock: Clock) -> None:
@@ -43,76 +43,80 @@ async def test_exception_ends_the_loop_and_the_letter_is_retried(mail: Mail, clo
         await loop()
     assert await mail.receive("ARCH") == []
     await pass_time(mail.store, clock, seconds=5)
-    (again,) = await mail.receive("ARCH")
-    assert again.attempts == 2
+    (retried,) = await mail.receive("ARCH")
+    assert retried.attempts == 2
 
 
 async def test_worker_continues_after_a_failure(store: Store) -> None:
     mail = Mail(store, retry_rules={"error": RetryRule(1)})
     for number in range(4):
         await mail.send(result(f"T{number}", message_id=f"L{number}"))
-    seen: list[str] = []
+    received: list[str] = []
 
     async def function(delivery: Delivery) -> None:
-        seen.append(delivery.letter_id)
+        received.append(delivery.letter_id)
         if delivery.letter_id == "L1":
             raise ValueError("no")
 
     async with mail.mailbox("ARCH") as mailbox:
-        working = asyncio.create_task(mailbox.work(function))
-        async with within(60, "letters that are done or dead"):
-            while {one.state for one in await mail.letters(recipient_id="ARCH")} != {"done", "dead"}:
-                assert not working.done()
+        worker = asyncio.create_task(mailbox.work(function))
+        async with time_limit(60, "letters that are done or dead"):
+            while {status.state for status in await mail.letters(recipient_id="ARCH")} != {"done", "dead"}:
+                assert not worker.done()
                 await asyncio.sleep(0.01)
-        await ended(working)
-    assert sorted(seen) == ["L0", "L1", "L1", "L2", "L3"]
+        await cancel_and_wait(worker)
+    assert sorted(received) == ["L0", "L1", "L1", "L2", "L3"]
     assert [dead.letter_id for dead in await mail.dead_letters()] == ["L1"]
 
 
 async def test_cancelled_loop_releases_its_letters(mail: Mail) -> None:
     for number in range(3):
         await mail.send(result(f"T{number}"))
-    begun = asyncio.Event()
+    started = asyncio.Event()
 
     async def loop() -> None:
         async with mail.mailbox("ARCH", concurrency=3) as mailbox:
             async for _ in mailbox:
-                begun.set()
+                started.set()
                 await asyncio.sleep(60)
 
     task = asyncio.create_task(loop())
-    async with within(60, "the first letter"):
-        await begun.wait()
+    async with time_limit(60, "the first letter"):
+        await started.wait()
     assert await mail.receive("ARCH") == []
-    await ended(task)
-    again = await mail.receive("ARCH")
-    assert [delivery.attempts for delivery in again] == [1, 1, 1]
+    await cancel_and_wait(task)
+    redelivered = await mail.receive("ARCH")
+    assert [delivery.attempts for delivery in redelivered] == [1, 1, 1]
 
 
 async def test_mailbox_is_notified_of_a_new_letter(store: Store) -> None:
     mail = Mail(store)
-    got: asyncio.Queue[str] = asyncio.Queue()
+    received: asyncio.Queue[str] = asyncio.Queue()
 
     async def loop() -> None:
         async with mail.mailbox("ARCH") as mailbox:
             async for delivery in mailbox:
-                got.put_nowait(delivery.letter_id)
+                received.put_nowait(delivery.letter_id)
 
     task = asyncio.create_task(loop())
     for number in range(3):
         await asyncio.sleep(0.1)
         await mail.send(result(message_id=f"L{number}"))
-        async with within(60, f"letter {number}"):
-            assert await got.get() == f"L{number}"
-    await ended(task)
+        async with time_limit(60, f"letter {number}"):
+            assert await received.get() == f"L{number}"
+    await cancel_and_wait(task)
 
 
-async def test_mailbox_polls_letters_of_another_process(shared_place: Place) -> None:
-    async with shared_place.open() as one, shared_place.open() as two, Mail(one).mailbox("ARCH") as mailbox:
+async def test_mailbox_polls_letters_of_another_process(database_location: StoreLocation) -> None:
+    async with (
+        database_location.open() as first_store,
+        database_location.open() as second_store,
+        Mail(first_store).mailbox("ARCH") as mailbox,
+    ):
         waiting = asyncio.ensure_future(mailbox.__anext__())
         await asyncio.sleep(0.05)
-        await Mail(two).send(result(message_id="L0"))
-        async with within(60, "a letter of another process"):
+        await Mail(second_store).send(result(message_id="L0"))
+        async with time_limit(60, "a letter of another process"):
             assert (await waiting).letter_id == "L0"
 
 
@@ -126,22 +130,22 @@ async def test_lease_is_renewed_while_the_body_runs(store: Store) -> None:
     async with mail.mailbox("ARCH", lease_s=1.5) as mailbox:
         async for delivery in mailbox:
             first = await store._read(lease_end())
-            async with within(60, "a lease that ends later"):
+            async with time_limit(60, "a lease that ends later"):
                 while await store._read(lease_end()) == first:
                     await asyncio.sleep(0.02)
             assert await mail.receive("ARCH") == []
             assert delivery.attempts == 1
             break
-    assert set((await states(mail)).values()) == {"done"}
+    assert set((await read_states(mail)).values()) == {"done"}
 
 
 async def test_explicit_ack_is_not_repeated(mail: Mail) -> None:
     await mail.send(result("T0"))
     await mail.send(result("T1"))
-    ends = []
+    results = []
     async with mail.mailbox("ARCH") as mailbox:
         async for delivery in mailbox:
-            ends.append((await delivery.ack()).is_first)
-            if len(ends) == 2:
+            results.append((await delivery.ack()).is_first)
+            if len(results) == 2:
                 break
-    assert ends == [True, True]
+    assert results == [True, True]

@@ -1,4 +1,4 @@
-"""Three brokers in network namespaces of their own; the one that leads is cut off, again and again: nothing is lost."""
+"""Tests of network partitions: three brokers in separate namespaces, and the leader is disconnected repeatedly."""
 
 from __future__ import annotations
 
@@ -16,14 +16,21 @@ import pytest
 from dragoman.mail import Encryptor, Mail
 from dragoman.mail.nats import NatsTransport
 from dragoman.store import open_store
-from tests.mail.brokers import Cluster, running
-from tests.mail.consumers import KEYS, Consumers, Orders, effects
-from tests.mail.test_exactly_once import GIVE_UP_S, all_done, leader_of, letters, made_ready, sent
+from tests.mail.brokers import Cluster, run_broker
+from tests.mail.consumers import KEYS, ConsumerConfig, Consumers, count_effects
+from tests.mail.test_exactly_once import (
+    TIMEOUT_S,
+    create_effects_table,
+    create_letters,
+    find_leader,
+    is_done,
+    send_copies,
+)
 from tests.store.faults.conftest import IS_LONG
 
 
 class Network:
-    """Three namespaces on a bridge. What is made here is named after this process, and taken away again."""
+    """Three namespaces on a bridge. Their names contain the process id, and they are removed at the end."""
 
     def __init__(self) -> None:
         self._name = f"drm{os.getpid() % 100_000}"
@@ -33,7 +40,7 @@ class Network:
     def namespace(self, number: int) -> str:
         return f"{self._name}-{number}"
 
-    def make(self) -> None:
+    def create(self) -> None:
         _ip("link", "add", self._name, "type", "bridge")
         _ip("addr", "add", f"{self._net}.1/24", "dev", self._name)
         _ip("link", "set", self._name, "up")
@@ -48,11 +55,11 @@ class Network:
             _ip("-n", space, "link", "set", inner, "up")
             _ip("-n", space, "link", "set", "lo", "up")
 
-    def cut(self, number: int) -> None:
-        """Let nobody reach a broker, nor it anybody."""
+    def disconnect(self, number: int) -> None:
+        """Disconnect a broker from the network."""
         _ip("link", "set", f"{self._name}o{number}", "down")
 
-    def mend(self, number: int) -> None:
+    def reconnect(self, number: int) -> None:
         _ip("link", "set", f"{self._name}o{number}", "up")
 
     def remove(self) -> None:
@@ -69,54 +76,54 @@ def _ip(*arguments: str) -> None:
 
 @pytest.fixture
 def network() -> Iterator[Network]:
-    """A network, where this machine allows one."""
+    """A network, if this machine allows namespaces."""
     if shutil.which("ip") is None:
-        pytest.skip("there is no ip here; on Debian or Ubuntu: sudo apt-get install iproute2")
-    made = Network()
+        pytest.skip("ip is not installed; on Debian or Ubuntu: sudo apt-get install iproute2")
+    created = Network()
     try:
-        made.make()
+        created.create()
     except (OSError, subprocess.CalledProcessError) as error:
-        made.remove()
-        pytest.skip(f"no network namespaces can be made here: {error}")
-    yield made
-    made.remove()
+        created.remove()
+        pytest.skip(f"cannot create network namespaces: {error}")
+    yield created
+    created.remove()
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(not IS_LONG, reason="it takes minutes: make faults")
-async def test_partitions_and_kills_lose_and_duplicate_nothing(
-    tmp_path: Path, network: Network, chance: random.Random, count: Callable[[str], None]
+@pytest.mark.skipif(not IS_LONG, reason="takes minutes: make faults")
+async def test_partitions_and_kills_lose_and_duplicate_no_letter(
+    tmp_path: Path, network: Network, rng: random.Random, count: Callable[[str], None]
 ) -> None:
     rounds, part = 5, 200
-    inside = [["ip", "netns", "exec", network.namespace(number)] for number in range(3)]
-    cluster = Cluster(tmp_path / "cluster", network.hosts, inside)
+    command_prefixes = [["ip", "netns", "exec", network.namespace(number)] for number in range(3)]
+    cluster = Cluster(tmp_path / "cluster", network.hosts, command_prefixes)
     url = f"sqlite:///{tmp_path / 'store.db'}"
     transport = NatsTransport(cluster.urls, resend_s=2.0, redeliver_s=3.0, replicas=3)
-    told: list[str] = []
-    with running(cluster):
+    faults: list[str] = []
+    with run_broker(cluster):
         async with (
             open_store(url) as store,
             Mail(store, transport=transport, encryptor=Encryptor.from_text(KEYS)) as mail,
         ):
-            await made_ready(store)
-            orders = Orders(url=url, brokers=cluster.urls, deaths=1_000)
-            with Consumers(orders, orders, chance=chance) as consumers:
-                for turn in range(rounds):
-                    some = letters(rounds * part)[turn * part : (turn + 1) * part]
-                    await sent(mail, some[: part // 2], chance)
-                    leader = await leader_of(transport, cluster)
+            await create_effects_table(store)
+            config = ConsumerConfig(url=url, brokers=cluster.urls, death_odds=1_000)
+            with Consumers(config, config, rng=rng) as consumers:
+                for round_number in range(rounds):
+                    batch = create_letters(rounds * part)[round_number * part : (round_number + 1) * part]
+                    await send_copies(mail, batch[: part // 2], rng)
+                    leader = await find_leader(transport, cluster)
                     number = cluster.brokers.index(leader)
-                    network.cut(number)
-                    if turn % 2:
+                    network.disconnect(number)
+                    if round_number % 2:
                         leader.kill()
-                    told.append(f"{leader.name} {'cut off and killed' if turn % 2 else 'cut off'}")
-                    await sent(mail, some[part // 2 :], chance)
+                    faults.append(f"{leader.name} {'cut off and killed' if round_number % 2 else 'cut off'}")
+                    await send_copies(mail, batch[part // 2 :], rng)
                     await asyncio.sleep(6)
-                    consumers.replaced()
-                    network.mend(number)
-                    if turn % 2:
+                    consumers.replace_dead()
+                    network.reconnect(number)
+                    if round_number % 2:
                         await asyncio.to_thread(leader.start)
-                await consumers.until(lambda: all_done(mail), GIVE_UP_S)
-            found = await effects(store)
-    count(f"{rounds * part} letters, {told}, {consumers.deaths} deaths, {sum(found.values())} effects")
-    assert found == {f"L{number}": 1 for number in range(rounds * part)}
+                await consumers.wait_until(lambda: is_done(mail), TIMEOUT_S)
+            effects = await count_effects(store)
+    count(f"{rounds * part} letters, {faults}, {consumers.deaths} deaths, {sum(effects.values())} effects")
+    assert effects == {f"L{number}": 1 for number in range(rounds * part)}

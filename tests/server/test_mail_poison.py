@@ -15,9 +15,9 @@ from tests.mail.mutants import mutants
 from tests.mail.test_poison import POISON
 from tests.server.conftest import ServerFixture
 from tests.server.test_threads import read_error_code
-from tests.store.faults.conftest import IS_LONG, chance
+from tests.store.faults.conftest import IS_LONG, rng
 
-__all__ = ["chance"]
+__all__ = ["rng"]
 
 MUTANTS = 2_000 if IS_LONG else 240
 _JSON = {"content-type": "application/json"}
@@ -42,12 +42,10 @@ async def test_rejected_letters_are_stored_as_dead_letters(chat_server: ServerFi
 
 
 @pytest.mark.parametrize("path", ["/api/v1/mail", "/evaluate"])
-async def test_mutated_letters_cause_no_server_error(
-    chat_server: ServerFixture, path: str, chance: random.Random
-) -> None:
+async def test_mutated_letters_cause_no_server_error(chat_server: ServerFixture, path: str, rng: random.Random) -> None:
     statuses: Counter[int] = Counter()
     for letter in (result(score=0.5), failure(), request()):
-        for body in mutants(write_letter(letter), chance, MUTANTS // 6):
+        for body in mutants(write_letter(letter), rng, MUTANTS // 6):
             async with chat_server.client.post(path, data=body, headers=_JSON) as answer:
                 statuses[answer.status] += 1
     assert {status // 100 for status in statuses} <= {2, 4}, statuses

@@ -11,13 +11,13 @@ import pytest
 from dragoman.letters import task_result_letter
 from dragoman.mail.broker_access import BrokerAccess
 from dragoman.mail.remote import RemoteMail
-from tests.mail.brokers import Broker, running
-from tests.mail.test_forgery import certificates, guarded
+from tests.mail.brokers import Broker, run_broker
+from tests.mail.test_forgery import certificates, tls_broker
 from tests.mail.test_nats import KEYS
 from tests.server.conftest import run_test_server
 from tests.server.test_threads import read_json
 
-__all__ = ["certificates", "guarded"]
+__all__ = ["certificates", "tls_broker"]
 
 
 def result(number: int) -> Any:
@@ -36,7 +36,7 @@ async def test_letters_reach_another_server_and_none_is_lost_while_it_is_down(tm
     folders = [tmp_path / name for name in ("here", "there")]
     for folder in folders:
         folder.mkdir()
-    with running(broker):
+    with run_broker(broker):
         options: dict[str, Any] = {"nats": (broker.url,), "nats_monitor": broker.monitor}
         async with run_test_server(folders[0], **options) as here, RemoteMail(here.base_url) as sender:
             seen = set[str]()
@@ -72,7 +72,7 @@ async def received(base_url: str, count: int) -> set[str]:
 
 async def test_health_reports_a_mailbox_that_is_not_served(tmp_path: Path) -> None:
     broker = Broker(tmp_path / "broker")
-    with running(broker):
+    with run_broker(broker):
         async with run_test_server(tmp_path, nats=(broker.url,)) as server:
             transport: Any = server.state.mail.transport
             transport._redeliver_s = 0.5
@@ -107,9 +107,9 @@ async def eventually(server: Any, **wanted: str) -> dict[str, Any]:
 
 
 async def test_servers_connect_with_nkey_and_tls_and_sign_letters(
-    tmp_path: Path, guarded: tuple[Broker, BrokerAccess], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, tls_broker: tuple[Broker, BrokerAccess], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    broker, access = guarded
+    broker, access = tls_broker
     monkeypatch.setenv("DRAGOMAN_MAIL_KEYS", KEYS)
     options: dict[str, Any] = {"nats": (broker.url,), "nats_nkey": access.nkey, "nats_ca": access.ca}
     options |= {"nats_cert": access.cert, "nats_key": access.key}

@@ -31,7 +31,7 @@ from dragoman.store.operation import from_micros
 from tests.server.conftest import ServerFixture, run_test_server
 from tests.server.runs.conftest import post_run, run_input
 from tests.server.test_threads import API, SOME_DAY, make_message, make_thread, read_error_code, read_json
-from tests.store.messages import used
+from tests.store.messages import create_usage
 
 SECRET = "signature-of-the-provider"
 CALL = ToolUseBlock("tu_01ARZ3NDEKTSV4RRFFQ69G5FAV", "look", {"at": "sky"})
@@ -189,9 +189,9 @@ async def test_a_thread_tells_what_it_cost_by_model_and_by_answer(tmp_path: Path
         name = await make_thread(
             server,
             make_message("a"),
-            make_message("b", Role.ASSISTANT, model="m:1", provider="m", usage=used(10, 5, "0.5")),
-            make_message("c", Role.ASSISTANT, model="m:2", provider="m", usage=used(1, 1, "0.25")),
-            make_message("d", Role.ASSISTANT, model="m:1", provider="m", usage=used(10, 5, "0.125")),
+            make_message("b", Role.ASSISTANT, model="m:1", provider="m", usage=create_usage(10, 5, "0.5")),
+            make_message("c", Role.ASSISTANT, model="m:2", provider="m", usage=create_usage(1, 1, "0.25")),
+            make_message("d", Role.ASSISTANT, model="m:1", provider="m", usage=create_usage(10, 5, "0.125")),
         )
         found = await read_json(server.client.get(f"{API}/threads/{name}/cost"))
         assert found["totalUsd"] == "0.875"
@@ -246,7 +246,7 @@ async def test_the_caller_is_told_what_they_alone_consumed(tmp_path: Path) -> No
         ann, bob = await server.make_key("ann"), await server.make_key("bob")
         for user, cost in (("ann", "0.5"), ("bob", "8"), ("ann", "0.25")):
             session = await server.store.create_session(user_id=user)
-            usage = used(1, 1, cost)
+            usage = create_usage(1, 1, cost)
             await server.store.append(
                 session.id, make_message("x", Role.ASSISTANT, model="m:1", usage=usage, user_id=user)
             )
@@ -265,7 +265,7 @@ async def test_costs_have_threads_people_savings_and_a_table(tmp_path: Path) -> 
         model = "anthropic:claude-sonnet-4-6"
         for user, title, cost in (("ann", "=1+1", "0.5"), ("ann", None, "0.25"), ("bob", "secret of bob", "8")):
             session = await server.store.create_session(user_id=user, title=title)
-            usage = used(10, 1, cost).replace(cached_input_tokens=1_000_000, cache_creation_input_tokens=0)
+            usage = create_usage(10, 1, cost).replace(cached_input_tokens=1_000_000, cache_creation_input_tokens=0)
             await server.store.append(
                 session.id, make_message("x", Role.ASSISTANT, model=model, usage=usage, user_id=user)
             )

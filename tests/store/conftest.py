@@ -1,12 +1,12 @@
-"""Every engine, each test with a fresh and empty place of its own.
+"""Fixtures of every engine. Each test gets a new, empty store.
 
-    async def test_…(store)          a store that is open, once for every engine
-    async def test_…(place)          where one can be opened: place.open(), or place.url for other processes
-    async def test_…(shared_place)   the same, of those engines that several Store objects can open at once
+    async def test_…(store)                an open store, once for every engine
+    async def test_…(store_location)       a location of a store: open() opens it, url is for other processes
+    async def test_…(database_location)    the same, only engines that several Store objects can open
 
-Tests may be coroutines: each runs in a loop of its own, in which ``store`` was opened. One that is no coroutine (a
-property, for example) takes ``runner`` and calls ``runner.run``. PostgreSQL is a real server, started when the first
-test asks for it, one for each process of the tests; a place in it is a schema.
+A coroutine test runs in its own event loop, in which ``store`` was opened. Another test (a property, for example) uses
+the fixture ``runner`` and calls ``runner.run``. PostgreSQL is a real server. It starts with the first test that needs
+it, once for each process of the tests. A location in it is a schema.
 """
 
 from __future__ import annotations
@@ -26,42 +26,42 @@ from dragoman.store.operation import Rows, Statement
 from tests.store.schema_pool import schema_pool
 
 
-class Place:
-    """Somewhere to keep a store: nothing is there yet."""
+class StoreLocation:
+    """The location of a store that does not exist yet."""
 
     def __init__(self, url: str, *, is_shared: bool = True) -> None:
         self.url = url
-        self.is_shared = is_shared  # whether a second Store object finds what a first one keeps there
+        self.is_shared = is_shared  # whether a second Store object can open the same data
 
     def open(self) -> Store:
-        """The store, to be used with ``async with``."""
+        """Return the store for ``async with``."""
         return open_store(self.url)
 
 
-def _memory(request: pytest.FixtureRequest) -> Place:
-    return Place("memory:", is_shared=False)
+def _memory(request: pytest.FixtureRequest) -> StoreLocation:
+    return StoreLocation("memory:", is_shared=False)
 
 
-def _sqlite(request: pytest.FixtureRequest) -> Place:
+def _sqlite(request: pytest.FixtureRequest) -> StoreLocation:
     folder: Path = request.getfixturevalue("tmp_path")
-    return Place(f"sqlite:///{folder / 'store.db'}")
+    return StoreLocation(f"sqlite:///{folder / 'store.db'}")
 
 
-def _postgres(request: pytest.FixtureRequest) -> Place:
-    return schema_of(request, request.getfixturevalue("postgres_server"))
+def _postgres(request: pytest.FixtureRequest) -> StoreLocation:
+    return create_schema_location(request, request.getfixturevalue("postgres_server"))
 
 
-def schema_of(request: pytest.FixtureRequest, server: str) -> Place:
-    """A schema that does not exist yet; for a test that takes ``store``, one with an empty store."""
+def create_schema_location(request: pytest.FixtureRequest, server: str) -> StoreLocation:
+    """Return a new schema, or one with an empty store for a test that uses ``store``."""
     if "store" not in request.fixturenames:
-        return Place(f"{server}&schema=place_{next(_NUMBERS)}")
+        return StoreLocation(f"{server}&schema=place_{next(_NUMBERS)}")
     pool = schema_pool(server)
     name = pool.take()
     request.addfinalizer(lambda: pool.give_back(name))
-    return Place(pool.url(name))
+    return StoreLocation(pool.url(name))
 
 
-PLACES: dict[str, Callable[[pytest.FixtureRequest], Place]] = {
+LOCATIONS: dict[str, Callable[[pytest.FixtureRequest], StoreLocation]] = {
     "memory": _memory,
     "sqlite": _sqlite,
     "postgres": _postgres,
@@ -71,38 +71,40 @@ _NUMBERS = itertools.count(1)
 
 
 def engine_names() -> set[str]:
-    """The names of the engine modules: those that define a subclass of ``Store``."""
+    """Return the names of the engine modules, which define a subclass of ``Store``."""
     (folder,) = engines.__path__
     return {path.stem for path in Path(folder).glob("*.py") if "Store(Store)" in path.read_text()}
 
 
-# A store in memory is SQLite without a file: the default run has every test on files, and a sample of them in memory.
-_PLACE_PARAMETERS = [pytest.param(name, marks=pytest.mark.sampled(4) if name == "memory" else ()) for name in PLACES]
+# A store in memory is SQLite without a file. The default run uses files for every test and memory for a sample.
+_LOCATION_PARAMETERS = [
+    pytest.param(name, marks=pytest.mark.sampled(4) if name == "memory" else ()) for name in LOCATIONS
+]
 
 
-@pytest.fixture(params=_PLACE_PARAMETERS)
-def place(request: pytest.FixtureRequest) -> Place:
-    """A fresh place, of every engine."""
-    return PLACES[request.param](request)
+@pytest.fixture(params=_LOCATION_PARAMETERS)
+def store_location(request: pytest.FixtureRequest) -> StoreLocation:
+    """A new location of every engine."""
+    return LOCATIONS[request.param](request)
 
 
 @pytest.fixture(params=SHARED)
-def shared_place(request: pytest.FixtureRequest) -> Place:
-    """A fresh place, of every engine that several Store objects can open at once."""
-    return PLACES[request.param](request)
+def database_location(request: pytest.FixtureRequest) -> StoreLocation:
+    """A new location of every engine that several Store objects can open at the same time."""
+    return LOCATIONS[request.param](request)
 
 
 @pytest.fixture
-def store(place: Place, runner: asyncio.Runner) -> Iterator[Store]:
-    """A fresh store that is open, of every engine."""
-    opened = place.open()
+def store(store_location: StoreLocation, runner: asyncio.Runner) -> Iterator[Store]:
+    """A new, open store of every engine."""
+    opened = store_location.open()
     runner.run(opened.open())
     yield opened
     runner.run(opened.close())
 
 
 class Clock:
-    """A clock that stands still until somebody moves it: ``store.clock = clock``."""
+    """A clock that only a test advances: ``store.clock = clock``."""
 
     def __init__(self) -> None:
         self.now = datetime(2026, 5, 8, 12, tzinfo=UTC)
@@ -115,24 +117,24 @@ class Clock:
 
 
 async def pass_time(store: Store, clock: Clock | None = None, **by: float) -> None:
-    """Let time pass for leases, the signs of life of runs and letters, and on the wall clock if one is given.
+    """Advance the time of leases, runs and letters, and the wall clock if one is passed.
 
-    Nobody can set the clock that leases are measured on, so their ends come nearer instead.
+    The clock of leases cannot be set, so their expiry times are reduced instead.
     """
     if clock is not None:
         clock.move(**by)
-    sooner = round(timedelta(**by) / timedelta(microseconds=1))
-    await store._write(_come_nearer(sooner))
+    elapsed_us = round(timedelta(**by) / timedelta(microseconds=1))
+    await store._write(_advance_leases(elapsed_us))
 
 
-def _come_nearer(sooner: int) -> Generator[Statement, Rows, None]:
-    yield "UPDATE leases SET expires_at = expires_at - ?", (sooner,)
-    yield "UPDATE runs SET alive_until = alive_until - ?", (sooner,)
-    yield "UPDATE outbox SET available_at = available_at - ?", (sooner,)
+def _advance_leases(elapsed_us: int) -> Generator[Statement, Rows, None]:
+    yield "UPDATE leases SET expires_at = expires_at - ?", (elapsed_us,)
+    yield "UPDATE runs SET alive_until = alive_until - ?", (elapsed_us,)
+    yield "UPDATE outbox SET available_at = available_at - ?", (elapsed_us,)
     yield (
         "UPDATE inbox SET available_at = CASE WHEN available_at > ? THEN available_at - ? ELSE 1 END"
         " WHERE available_at > 0",
-        (sooner, sooner),
+        (elapsed_us, elapsed_us),
     )
 
 
@@ -143,16 +145,16 @@ def clock() -> Clock:
 
 @pytest.fixture(autouse=True)
 def runner() -> Iterator[asyncio.Runner]:
-    """The loop in which a test and its store run."""
-    with asyncio.Runner() as made:
-        yield made
+    """The event loop of a test and its store."""
+    with asyncio.Runner() as opened:
+        yield opened
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
-    """Run a test that is a coroutine."""
+    """Run a coroutine test."""
     if not inspect.iscoroutinefunction(pyfuncitem.obj):
         return None
-    given: dict[str, Any] = {name: pyfuncitem.funcargs[name] for name in pyfuncitem._fixtureinfo.argnames}
-    pyfuncitem.funcargs["runner"].run(pyfuncitem.obj(**given))
+    arguments: dict[str, Any] = {name: pyfuncitem.funcargs[name] for name in pyfuncitem._fixtureinfo.argnames}
+    pyfuncitem.funcargs["runner"].run(pyfuncitem.obj(**arguments))
     return True

@@ -41,7 +41,7 @@ from dragoman.message import (
 )
 from dragoman.store import Store, open_store
 from dragoman.store.engines import tables as tables_module
-from tests.store.messages import answered, message, said
+from tests.store.messages import answer_message, message, text_message
 
 FOLDER = Path(__file__).parent / "fixtures"
 DATABASE = FOLDER / "first-version.db"
@@ -62,10 +62,10 @@ async def make(path: Path) -> None:
     async with open_store(f"sqlite:///{path}") as store:
         seconds = itertools.count()
         store.clock = lambda: datetime(2026, 11, 15, 12, tzinfo=UTC) + timedelta(seconds=next(seconds))
-        chance = itertools.count(1)
+        rng = itertools.count(1)
         store._ids = UlidSource(
-            lambda: 1_794_744_000_000 + next(chance),
-            lambda: int.from_bytes(hashlib.sha256(b"%d" % next(chance)).digest()[:10]),
+            lambda: 1_794_744_000_000 + next(rng),
+            lambda: int.from_bytes(hashlib.sha256(b"%d" % next(rng)).digest()[:10]),
         )
         await _talk(store)
         await _branches(store)
@@ -139,7 +139,7 @@ async def _talk(store: Store) -> None:
     picture = ImageBlock(ImageSource("base64", base64.b64encode(_bytes(20_000)).decode()), "image/png")
     page = DocumentBlock(ImageSource("url", "https://example.org/a.pdf"), "application/pdf", "A page")
     await store.append(TALK, message(Role.USER, [TextBlock("天气怎么样? \x00 \U0001f600"), picture, page]))
-    await store.append(TALK, said("frobnicate " + "A long text, with ünïcode. " * 900))
+    await store.append(TALK, text_message("frobnicate " + "A long text, with ünïcode. " * 900))
     opaque = OpaqueBlock("anthropic", {"type": "server_tool_use", "id": "srv_1"})
     await store.append(TALK, message(Role.ASSISTANT, [opaque, TextBlock("Done")], **_metadata("1E-7")))
     await store.append(TALK, newer())
@@ -148,7 +148,7 @@ async def _talk(store: Store) -> None:
 
 def question() -> list[Message]:
     """The messages that were appended under the key."""
-    return [said("Be brief.", Role.SYSTEM), said("How is the weather in Lissabon?", user_id="user_1")]
+    return [text_message("Be brief.", Role.SYSTEM), text_message("How is the weather in Lissabon?", user_id="user_1")]
 
 
 def newer() -> Message:
@@ -171,7 +171,7 @@ def newer() -> Message:
 
 def arriving(text: str, **metadata: Any) -> Message:
     """The message that was still arriving."""
-    return answered(text, **metadata).replace(
+    return answer_message(text, **metadata).replace(
         id=ARRIVING, session_id=TALK, created_at=datetime(2026, 11, 15, 13, tzinfo=UTC)
     )
 
@@ -179,9 +179,9 @@ def arriving(text: str, **metadata: Any) -> Message:
 async def _branches(store: Store) -> None:
     """A fork, and a fork of the fork."""
     fork = await store.fork(TALK, 3, title="Another way", user_id="user_2")
-    await store.append(fork.id, [_result("tu_0", "19 °C"), answered("It is 19 °C", **_metadata("0.5"))])
+    await store.append(fork.id, [_result("tu_0", "19 °C"), answer_message("It is 19 °C", **_metadata("0.5"))])
     twig = await store.fork(fork.id, title="And another")
-    await store.append(twig.id, said("Once more"))
+    await store.append(twig.id, text_message("Once more"))
     await store.create_session(QUIET)
     await store.entries.append(
         QUIET,
@@ -196,10 +196,10 @@ async def _branches(store: Store) -> None:
 async def _gone(store: Store) -> None:
     """A session that was deleted, of which the totals remain; and a person who was erased."""
     await store.create_session(LEFT, user_id="user_9")
-    await store.append(LEFT, [said("Forget me"), answered("I will", **_metadata("0.25"))])
+    await store.append(LEFT, [text_message("Forget me"), answer_message("I will", **_metadata("0.25"))])
     await store.delete_session(LEFT)
     await store.create_session("sess_erased", user_id="user_8")
-    await store.append("sess_erased", said("And me"))
+    await store.append("sess_erased", text_message("And me"))
     await store.erase_user("user_8")
 
 

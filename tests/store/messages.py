@@ -1,4 +1,4 @@
-"""Messages to store, as a dialect gives them: they belong to no session yet; and what is asked of stored ones."""
+"""Messages without a session, as a dialect returns them, and queries of stored messages."""
 
 from __future__ import annotations
 
@@ -26,23 +26,23 @@ def message(role: Role, content: Sequence[ContentBlock], **metadata: Any) -> Mes
     return Message("", "", role, tuple(content), MessageMetadata(**metadata), NO_TIME)
 
 
-def said(text: str, role: Role = Role.USER, **metadata: Any) -> Message:
+def text_message(text: str, role: Role = Role.USER, **metadata: Any) -> Message:
     return message(role, [TextBlock(text)], **metadata)
 
 
-def answered(text: str, **metadata: Any) -> Message:
-    return said(text, Role.ASSISTANT, **metadata)
+def answer_message(text: str, **metadata: Any) -> Message:
+    return text_message(text, Role.ASSISTANT, **metadata)
 
 
-def called(*ids: str, **metadata: Any) -> Message:
-    return message(Role.ASSISTANT, [ToolUseBlock(one, "look", {"at": one}) for one in ids], **metadata)
+def call_message(*ids: str, **metadata: Any) -> Message:
+    return message(Role.ASSISTANT, [ToolUseBlock(call_id, "look", {"at": call_id}) for call_id in ids], **metadata)
 
 
-def result(call_id: str, *, is_error: bool = False) -> Message:
+def result_message(call_id: str, *, is_error: bool = False) -> Message:
     return message(Role.TOOL, [ToolResultBlock(call_id, (TextBlock("seen"),), is_error)], parent_tool_use_id=call_id)
 
 
-def used(input: int = 0, output: int = 0, cost: str = "0") -> Usage:  # noqa: A002
+def create_usage(input: int = 0, output: int = 0, cost: str = "0") -> Usage:  # noqa: A002
     return Usage(
         input_tokens=input,
         output_tokens=output,
@@ -55,9 +55,9 @@ def used(input: int = 0, output: int = 0, cost: str = "0") -> Usage:  # noqa: A0
     )
 
 
-def texts(rows: Sequence[Row]) -> list[str]:
+def list_texts(rows: Sequence[Row]) -> list[str]:
     return [block.text for row in rows for block in row.message.content if isinstance(block, TextBlock)]
 
 
-async def states(store: Store, session_id: str) -> dict[str, str]:
+async def read_call_states(store: Store, session_id: str) -> dict[str, str]:
     return {call.id: call.status for call in await store.tool_calls(session_id)}

@@ -14,8 +14,8 @@ import dragoman
 from dragoman.errors import ConflictError, CorruptDataError, DragomanError, FormatError, UnknownSessionError
 from dragoman.message import MessageStatus, TextBlock
 from dragoman.store import Session, Store, open_store
-from tests.store.conftest import Place
-from tests.store.messages import answered, called, result, said
+from tests.store.conftest import StoreLocation
+from tests.store.messages import answer_message, call_message, result_message, text_message
 from tests.store.test_retention import LARGE, calls, change, everything, history, paid
 
 
@@ -42,11 +42,11 @@ async def family(store: Store) -> list[Session]:
     await store.entries.append(first.id, {"type": "task", "content": "look", "timestamp": 0}, agent_key="worker")
     await store.entries.append(first.id, {"type": "user_message", "content": "hello", "timestamp": 1.5})
     fork = await store.fork(first.id, 3, title="fork")
-    await store.append(fork.id, [result("tu_1"), said(LARGE + "!"), called("tu_5")])
+    await store.append(fork.id, [result_message("tu_1"), text_message(LARGE + "!"), call_message("tu_5")])
     await store.cancel_tool_call(fork.id, "tu_5")
     await store.save_tool_ids(fork.id, [("openai", "tu_5", "call_5")])
     deep = await store.fork(fork.id)
-    await store.append(deep.id, [said("deep"), answered("still arr", status=MessageStatus.PARTIAL)])
+    await store.append(deep.id, [text_message("deep"), answer_message("still arr", status=MessageStatus.PARTIAL)])
     gone = await everything(store)
     heir = await store.fork(gone.id, 4)
     await store.append(heir.id, paid("mine now", "0.3"))
@@ -104,7 +104,7 @@ async def test_however_the_bytes_are_cut_the_session_is_read(store: Store, other
 
 async def test_a_file_that_was_cut_is_refused_and_nothing_is_stored(store: Store, other: Store) -> None:
     session = await store.create_session()
-    await store.append(session.id, [said("one"), paid("two", "1"), said("three")])
+    await store.append(session.id, [text_message("one"), paid("two", "1"), text_message("three")])
     data = b"".join(await exported(store, session.id))
     for at in range(len(data) - 1):
         with pytest.raises(FormatError):
@@ -116,7 +116,7 @@ async def test_a_file_that_was_cut_is_refused_and_nothing_is_stored(store: Store
 
 async def test_a_file_with_one_changed_byte_is_refused(store: Store, other: Store) -> None:
     session = await store.create_session(title="t")
-    await store.append(session.id, [said("one"), paid("two", "1")])
+    await store.append(session.id, [text_message("one"), paid("two", "1")])
     data = b"".join(await exported(store, session.id))
     end = data.rindex(b'{"messages"')
     for at in range(end):
@@ -146,7 +146,7 @@ async def test_a_byte_that_is_no_text_is_refused_on_every_line(store: Store, oth
 async def test_another_session_of_the_same_id_is_a_conflict(store: Store, other: Store) -> None:
     session = await everything(store)
     lines = await exported(store, session.id)
-    await store.append(session.id, said("more"))
+    await store.append(session.id, text_message("more"))
     with pytest.raises(ConflictError) as caught:
         await store.import_session(lines)
     assert caught.value.code == "session_exists"
@@ -178,7 +178,7 @@ async def test_messages_alone_are_a_session(store: Store, other: Store) -> None:
     assert await history(other, session.id) == rows
     assert await other.import_session(bare) == made
     assert (await other.import_session(bare, session_id="sess_x")).last_seq == 5
-    nobody_s = [dragoman.encode(said(text)) + b"\n" for text in ("a", "b")]
+    nobody_s = [dragoman.encode(text_message(text)) + b"\n" for text in ("a", "b")]
     fresh = await other.import_session(nobody_s)
     assert [row.message.content for row in await history(other, fresh.id)] == [(TextBlock("a"),), (TextBlock("b"),)]
     mixed = [bare[0], dragoman.encode(rows[1].message.replace(session_id="sess_y")) + b"\n"]
@@ -257,10 +257,10 @@ async def test_a_copy_of_a_store_is_a_store(store: Store, tmp_path: Path) -> Non
         assert await whole(copy) == await whole(store)
         assert await copy.costs.totals("day") == await store.costs.totals("day")
         assert len(await copy.search("hello")) == len(await store.search("hello"))
-        (row,) = await copy.append(sessions[0].id, said("on"))
+        (row,) = await copy.append(sessions[0].id, text_message("on"))
         assert row.seq == sessions[0].last_seq + 1
         keyed = await copy.append(
-            sessions[0].id, [said("hello"), paid("hi", "0.10"), called("tu_1")], idempotency_key="k"
+            sessions[0].id, [text_message("hello"), paid("hi", "0.10"), call_message("tu_1")], idempotency_key="k"
         )
         assert [row.seq for row in keyed] == [1, 2, 3]
     with pytest.raises(ConflictError) as caught:
@@ -268,16 +268,19 @@ async def test_a_copy_of_a_store_is_a_store(store: Store, tmp_path: Path) -> Non
     assert caught.value.code == "target_exists"
 
 
-async def test_a_copy_is_made_while_others_write(shared_place: Place, tmp_path: Path) -> None:
-    async with shared_place.open() as store, shared_place.open() as busy:
+async def test_a_copy_is_made_while_others_write(database_location: StoreLocation, tmp_path: Path) -> None:
+    async with database_location.open() as store, database_location.open() as busy:
         session = await store.create_session()
-        await store.append(session.id, [said(f"{number} " + "x" * 500) for number in range(2_000)])
+        await store.append(session.id, [text_message(f"{number} " + "x" * 500) for number in range(2_000)])
         is_over = False
 
         async def write() -> int:
             count = 0
             while not is_over:
-                await busy.append(session.id, [called(f"tu_{count}"), result(f"tu_{count}"), said(LARGE + str(count))])
+                await busy.append(
+                    session.id,
+                    [call_message(f"tu_{count}"), result_message(f"tu_{count}"), text_message(LARGE + str(count))],
+                )
                 count += 1
             return count
 

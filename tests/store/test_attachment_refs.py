@@ -14,15 +14,15 @@ from dragoman.message import Attachment, Message, MessageStatus
 from dragoman.store import Owners, Store
 from dragoman.store.message_reader import find_attachment_refs, find_message
 from dragoman.store.operation import Operation, operation
-from tests.store.conftest import Place
-from tests.store.messages import said
+from tests.store.conftest import StoreLocation
+from tests.store.messages import text_message
 
 ANN = Owners("ann")
 
 
 def showing(*paths: str, **metadata: Any) -> Message:
     files = tuple(Attachment("b", path, "image/png") for path in paths)
-    return said("look", user_message_attachments=files, **metadata)
+    return text_message("look", user_message_attachments=files, **metadata)
 
 
 @operation
@@ -37,7 +37,7 @@ async def noted(store: Store) -> set[tuple[str, int, str]]:
 
 async def test_files_are_noted_once_and_go_with_their_session(store: Store) -> None:
     session, other = await store.create_session(), await store.create_session()
-    await store.append(session.id, [showing("a", "b", "a"), said("none"), showing("c")])
+    await store.append(session.id, [showing("a", "b", "a"), text_message("none"), showing("c")])
     await store.append(other.id, showing("a"))
     wanted = {(session.id, 1, "a"), (session.id, 1, "b"), (session.id, 3, "c"), (other.id, 1, "a")}
     assert await noted(store) == wanted
@@ -95,7 +95,7 @@ async def test_a_file_that_is_not_noted_is_damage(store: Store) -> None:
 async def test_a_long_name_is_told_from_one_that_begins_the_same(store: Store) -> None:
     session = await store.create_session()
     names = ["图" * 3_000 + end for end in ("", "a", "b")]
-    await store.append(session.id, [said("x", message_id=name) for name in names])
+    await store.append(session.id, [text_message("x", message_id=name) for name in names])
     assert [(await store.find_message(session.id, name)).seq for name in names] == [1, 2, 3]
     with pytest.raises(UnknownMessageError):
         await store.find_message(session.id, "图" * 3_000 + "c")
@@ -104,7 +104,7 @@ async def test_a_long_name_is_told_from_one_that_begins_the_same(store: Store) -
 async def test_a_name_is_found_beside_what_an_engine_cannot_hold(store: Store) -> None:
     session = await store.create_session()
     odd = {"nul": "a\0b", "text": "\\u0000", "both": "\\\0"}
-    await store.append(session.id, [said("x", message_id="m", extra=odd), said("y", message_id="n\0")])
+    await store.append(session.id, [text_message("x", message_id="m", extra=odd), text_message("y", message_id="n\0")])
     assert (await store.find_message(session.id, "m")).seq == 1
     with pytest.raises(UnknownMessageError):
         await store.find_message(session.id, "n\u2400")
@@ -112,7 +112,7 @@ async def test_a_name_is_found_beside_what_an_engine_cannot_hold(store: Store) -
 
 async def test_metadata_that_is_damaged_names_nothing_and_stops_nobody(store: Store) -> None:
     session = await store.create_session()
-    await store.append(session.id, [said("x", message_id="a"), said("y", message_id="b")])
+    await store.append(session.id, [text_message("x", message_id="a"), text_message("y", message_id="b")])
     await store._write(rows_of("""UPDATE messages SET metadata_json = '{"message_id":"a"' WHERE seq = 1"""))
     assert (await store.find_message(session.id, "b")).seq == 2
     with pytest.raises(UnknownMessageError):
@@ -122,10 +122,10 @@ async def test_metadata_that_is_damaged_names_nothing_and_stops_nobody(store: St
 # --- from before -----------------------------------------------------------------------------------------------------
 
 
-async def taken_back(place: Place) -> None:
+async def taken_back(store_location: StoreLocation) -> None:
     """Convert a store to the schema before files and names."""
-    if place.url.startswith("sqlite"):
-        connection = apsw.Connection(place.url.removeprefix("sqlite:///"))
+    if store_location.url.startswith("sqlite"):
+        connection = apsw.Connection(store_location.url.removeprefix("sqlite:///"))
         connection.execute(
             "DROP TABLE attachment_refs; DROP INDEX messages_by_name; DROP INDEX sessions_by_time;"
             " DROP INDEX sessions_by_user; DROP INDEX sessions_to_index; ALTER TABLE sessions DROP COLUMN listed_at;"
@@ -140,7 +140,7 @@ async def taken_back(place: Place) -> None:
         ).fetchall()
         connection.close()
         return
-    async with place.open() as store:
+    async with store_location.open() as store:
         for sql in (
             "DROP TABLE attachment_refs",
             "DROP INDEX messages_by_name",
@@ -164,22 +164,22 @@ async def taken_back(place: Place) -> None:
             await store._write(rows_of(sql))
 
 
-async def test_what_was_stored_before_is_noted_when_a_store_is_opened(shared_place: Place) -> None:
-    async with shared_place.open() as store:
+async def test_what_was_stored_before_is_noted_when_a_store_is_opened(database_location: StoreLocation) -> None:
+    async with database_location.open() as store:
         session = await store.create_session(user_id="ann")
         odd = showing("nul", extra={"x": "a\0b"})
         messages = [
             showing("one", message_id="m"),
             showing("a", "b", "a"),
             odd,
-            said("no"),
+            text_message("no"),
             showing("图", "ok", "x" * 2_000),
         ]
         await store.append(session.id, messages)
         before = await noted(store)
     assert {path for _, _, path in before} == {"one", "a", "b", "nul", "ok"}
-    await taken_back(shared_place)
-    async with shared_place.open() as store:
+    await taken_back(database_location)
+    async with database_location.open() as store:
         assert await noted(store) == before
         assert (await store.find_message(session.id, "m")).seq == 1
         assert (await store.verify()).is_sound
@@ -188,13 +188,13 @@ async def test_what_was_stored_before_is_noted_when_a_store_is_opened(shared_pla
 # --- cost ------------------------------------------------------------------------------------------------------------
 
 
-async def looks(place: Place, store: Store, asked: Operation[Any]) -> list[int]:
+async def looks(store_location: StoreLocation, store: Store, asked: Operation[Any]) -> list[int]:
     """Return the cost of each statement: steps of SQLite's machine, rows of PostgreSQL's plans."""
-    return await store._read(_explained(asked)) if store.engine == "postgres" else _stepped(place, asked)
+    return await store._read(_explained(asked)) if store.engine == "postgres" else _stepped(store_location, asked)
 
 
-def _stepped(place: Place, asked: Operation[Any]) -> list[int]:
-    connection = apsw.Connection(place.url.removeprefix("sqlite:///"))
+def _stepped(store_location: StoreLocation, asked: Operation[Any]) -> list[int]:
+    connection = apsw.Connection(store_location.url.removeprefix("sqlite:///"))
     steps: list[int] = []
     connection.trace_v2(
         apsw.SQLITE_TRACE_PROFILE, lambda told: steps.append(told["stmt_status"]["SQLITE_STMTSTATUS_VM_STEP"])
@@ -231,15 +231,17 @@ def _looked_at(plan: dict[str, Any]) -> int:
     return int(seen + sum(map(_looked_at, plan.get("Plans", ()))))
 
 
-async def test_a_name_costs_the_same_in_a_history_of_any_length(shared_place: Place) -> None:
+async def test_a_name_costs_the_same_in_a_history_of_any_length(database_location: StoreLocation) -> None:
     costs = []
-    async with shared_place.open() as store:
+    async with database_location.open() as store:
         for length in (600, 3_000):  # PostgreSQL may read a table of a page or two by any index
             session = await store.create_session()
-            await store.append(session.id, [said("x", message_id=f"m{n}" if n % 2 else None) for n in range(length)])
+            await store.append(
+                session.id, [text_message("x", message_id=f"m{n}" if n % 2 else None) for n in range(length)]
+            )
             assert (await store.find_message(session.id, "m31")).seq == 32
-            with_names = await looks(shared_place, store, find_message(store.engine, session.id, "m31"))
-            without = await looks(shared_place, store, _missing(store.engine, session.id))
+            with_names = await looks(database_location, store, find_message(store.engine, session.id, "m31"))
+            without = await looks(database_location, store, _missing(store.engine, session.id))
             costs.append((with_names, without))
     assert costs[0] == costs[1]
 
@@ -252,16 +254,16 @@ def _missing(engine: str, session_id: str) -> Generator[Any, Any, None]:
         return
 
 
-async def test_what_a_thread_names_is_found_without_reading_others(shared_place: Place) -> None:
+async def test_what_a_thread_names_is_found_without_reading_others(database_location: StoreLocation) -> None:
     costs = []
-    async with shared_place.open() as store:
+    async with database_location.open() as store:
         session = await store.create_session(user_id="ann")
-        await store.append(session.id, [showing("here/1"), said("x")])
+        await store.append(session.id, [showing("here/1"), text_message("x")])
         for count in (30, 1_500):
             other = await store.create_session(user_id="ann")
             await store.append(other.id, [showing(f"there/{n}") for n in range(count)])
             found = await store.find_attachment_refs(session.id, ANN, "here/")
             assert (found.exclusive, found.shared) == ({("b", "here/1")}, set())
-            costs.append(await looks(shared_place, store, find_attachment_refs(session.id, ANN, "here/")))
+            costs.append(await looks(database_location, store, find_attachment_refs(session.id, ANN, "here/")))
     # PostgreSQL may count a row in an index and in the table, and does so for one size and not for the other.
     assert costs[0] == costs[1] or (store.engine == "postgres" and max(costs[0] + costs[1]) <= 4)

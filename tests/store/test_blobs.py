@@ -18,8 +18,8 @@ from dragoman.errors import CorruptDataError, StorageError, StoreUnusableError
 from dragoman.store import Store, open_store
 from dragoman.store.blobs import Blob, Blobs, FolderBlobs, MemoryBlobs, S3Blobs, blobs_from_url
 from tests.servers.fixtures import free_ports
-from tests.store.conftest import Place
-from tests.store.messages import said
+from tests.store.conftest import StoreLocation
+from tests.store.messages import text_message
 
 LARGE = "the whole report, at length. " * 1_000
 
@@ -131,10 +131,12 @@ async def test_a_server_that_is_not_there_is_a_failure_of_storage(monkeypatch: p
     assert "very-secret" not in str(caught.value)
 
 
-async def test_every_engine_keeps_large_content_in_a_bucket(place: Place, bucket: str, tmp_path: Path) -> None:
-    async with open_store(place.url, blobs=bucket) as store:
+async def test_every_engine_keeps_large_content_in_a_bucket(
+    store_location: StoreLocation, bucket: str, tmp_path: Path
+) -> None:
+    async with open_store(store_location.url, blobs=bucket) as store:
         session = await store.create_session(user_id="ann")
-        rows = await store.append(session.id, said(LARGE))
+        rows = await store.append(session.id, text_message(LARGE))
         assert await store.read(session.id) == rows
         assert [blob.sha256 async for blob in S3Blobs(bucket).list()] == [name(LARGE.encode())]
         assert (await store.verify()).blobs == 1
@@ -147,7 +149,7 @@ async def test_every_engine_keeps_large_content_in_a_bucket(place: Place, bucket
 async def test_a_folder_may_be_named(tmp_path: Path) -> None:
     async with open_store("memory:", blobs=f"file://{tmp_path}/some%20where") as store:
         session = await store.create_session()
-        await store.append(session.id, said(LARGE))
+        await store.append(session.id, text_message(LARGE))
     assert len(list((tmp_path / "some where").glob("??/*"))) == 1
 
 
@@ -161,8 +163,8 @@ def later(**by: float) -> Callable[[], datetime]:
 async def test_what_nobody_names_is_let_go_after_an_hour(store: Store) -> None:
     session = await store.create_session()
     other = await store.create_session()
-    await store.append(session.id, [said(LARGE), said(LARGE + "1")])
-    (row,) = await store.append(other.id, said(LARGE))
+    await store.append(session.id, [text_message(LARGE), text_message(LARGE + "1")])
+    (row,) = await store.append(other.id, text_message(LARGE))
     await store.blobs.put(name(b"nobody's"), b"nobody's")
     await store.delete_session(session.id)
     assert await store.collect_blobs() == 0
@@ -177,7 +179,7 @@ async def test_what_nobody_names_is_let_go_after_an_hour(store: Store) -> None:
 async def test_what_interrupted_writes_left_is_let_go_too(tmp_path: Path) -> None:
     async with open_store(f"sqlite:///{tmp_path / 'store.db'}") as store:
         session = await store.create_session()
-        await store.append(session.id, said(LARGE))
+        await store.append(session.id, text_message(LARGE))
         (kept,) = (tmp_path / "store.db-blobs").glob("??/*")
         half = kept.with_name(".0123456789abcdef")
         half.write_bytes(b"half")
@@ -212,15 +214,17 @@ class Gate:
         return gated
 
 
-async def test_content_that_is_put_again_while_it_is_let_go_is_there_in_the_end(shared_place: Place) -> None:
-    async with shared_place.open() as writer, shared_place.open() as collector:
+async def test_content_that_is_put_again_while_it_is_let_go_is_there_in_the_end(
+    database_location: StoreLocation,
+) -> None:
+    async with database_location.open() as writer, database_location.open() as collector:
         await writer.blobs.put(name(LARGE.encode()), LARGE.encode())
         session = await writer.create_session()
         collector.clock = later(hours=2)
         gate = collector.blobs = Gate(collector.blobs, "delete", before=True)
         collecting = asyncio.create_task(collector.collect_blobs())
         await gate.reached.wait()  # nobody names it, and in a moment it is gone
-        writing = asyncio.create_task(writer.append(session.id, said(LARGE)))
+        writing = asyncio.create_task(writer.append(session.id, text_message(LARGE)))
         done, _ = await asyncio.wait([writing], timeout=0.2)
         assert not done  # it is not named before it has gone
         gate.open.set()
@@ -230,11 +234,11 @@ async def test_content_that_is_put_again_while_it_is_let_go_is_there_in_the_end(
         assert (await writer.verify()).is_sound
 
 
-async def test_content_that_is_put_and_not_named_yet_may_go_and_comes_back(shared_place: Place) -> None:
-    async with shared_place.open() as writer, shared_place.open() as collector:
+async def test_content_that_is_put_and_not_named_yet_may_go_and_comes_back(database_location: StoreLocation) -> None:
+    async with database_location.open() as writer, database_location.open() as collector:
         session = await writer.create_session()
         gate = writer.blobs = Gate(writer.blobs, "put", before=False)
-        writing = asyncio.create_task(writer.append(session.id, said(LARGE)))
+        writing = asyncio.create_task(writer.append(session.id, text_message(LARGE)))
         await gate.reached.wait()  # it is there, and the row that names it is not
         collector.clock = later(hours=2)
         assert await collector.collect_blobs() == 1
@@ -246,18 +250,18 @@ async def test_content_that_is_put_and_not_named_yet_may_go_and_comes_back(share
 
 
 async def test_without_the_states_of_large_content_a_writer_would_lose_it(
-    shared_place: Place, monkeypatch: pytest.MonkeyPatch
+    database_location: StoreLocation, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def named(session_id: str, seq: int, sha256: str, renewed: int | None) -> Any:
         yield "INSERT INTO blob_refs (session_id, seq, sha256) VALUES (?, ?, ?)", (session_id, seq, sha256)
 
     monkeypatch.setattr("dragoman.store.message_writer._insert_blob_ref", named)  # the control: the race is really run
     with pytest.raises(CorruptDataError, match="missing"):
-        await test_content_that_is_put_and_not_named_yet_may_go_and_comes_back(shared_place)
+        await test_content_that_is_put_and_not_named_yet_may_go_and_comes_back(database_location)
 
 
-async def test_a_collector_that_died_on_the_way_holds_nobody_up_for_long(shared_place: Place) -> None:
-    async with shared_place.open() as writer, shared_place.open() as collector:
+async def test_a_collector_that_died_on_the_way_holds_nobody_up_for_long(database_location: StoreLocation) -> None:
+    async with database_location.open() as writer, database_location.open() as collector:
         session = await writer.create_session()
         await writer.blobs.put(name(LARGE.encode()), LARGE.encode())
         collector.clock = later(hours=2)
@@ -266,19 +270,19 @@ async def test_a_collector_that_died_on_the_way_holds_nobody_up_for_long(shared_
         await gate.reached.wait()
         collecting.cancel()
         writer.clock = later(hours=3)
-        rows = await writer.append(session.id, said(LARGE))
+        rows = await writer.append(session.id, text_message(LARGE))
         assert await writer.read(session.id) == rows
         assert (await writer.verify()).is_sound
 
 
-async def test_many_who_write_and_many_who_collect_lose_nothing(shared_place: Place) -> None:
-    async with shared_place.open() as first, shared_place.open() as second:
+async def test_many_who_write_and_many_who_collect_lose_nothing(database_location: StoreLocation) -> None:
+    async with database_location.open() as first, database_location.open() as second:
         sessions = [await first.create_session() for _ in range(4)]
         first.clock = second.clock = later(hours=2)
 
         async def write(store: Store, session_id: str) -> None:
             for number in range(12):
-                await store.append(session_id, said(f"{number % 3} {LARGE}"))
+                await store.append(session_id, text_message(f"{number % 3} {LARGE}"))
 
         async def collect(store: Store) -> None:
             for _ in range(12):
@@ -298,5 +302,5 @@ async def test_many_who_write_and_many_who_collect_lose_nothing(shared_place: Pl
 
 async def write_and_delete(store: Store) -> None:
     session = await store.create_session()
-    await store.append(session.id, said(f"1 {LARGE}"))
+    await store.append(session.id, text_message(f"1 {LARGE}"))
     await store.delete_session(session.id)

@@ -9,17 +9,17 @@ from typing import Any
 
 from dragoman.cli.tour import example_conversation
 from tests import cli_runner
-from tests.store.conftest import Place
+from tests.store.conftest import StoreLocation
 from tests.test_cli import write_messages
 
 
-async def test_every_command_does_the_same_on_every_engine(shared_place: Place, tmp_path: Path) -> None:
+async def test_every_command_does_the_same_on_every_engine(database_location: StoreLocation, tmp_path: Path) -> None:
     messages = example_conversation()
-    is_file = shared_place.url.startswith("sqlite:")
+    is_file = database_location.url.startswith("sqlite:")
     session_id = messages[0].session_id
 
     def told(*arguments: str | Path, exit_code: int = 0) -> Any:
-        done = cli_runner.run_text(*arguments, "--store", shared_place.url, "--json", environment=os.environ)
+        done = cli_runner.run_text(*arguments, "--store", database_location.url, "--json", environment=os.environ)
         assert (done.returncode, done.stderr) == (exit_code, "")
         return json.loads(done.stdout)
 
@@ -43,19 +43,19 @@ async def test_every_command_does_the_same_on_every_engine(shared_place: Place, 
     assert told("search", "foo", exit_code=1)["hits"] == []
 
 
-async def test_where_nobody_knows_where_files_are_who_deletes_is_told_so(shared_place: Place) -> None:
-    async with shared_place.open() as store:
+async def test_where_nobody_knows_where_files_are_who_deletes_is_told_so(database_location: StoreLocation) -> None:
+    async with database_location.open() as store:
         for name in ("s1", "s2"):
             await store.create_session(name)
 
     def told(*arguments: str) -> tuple[str, ...]:
-        done = cli_runner.run_text(*arguments, "--yes", "--store", shared_place.url, environment=os.environ)
+        done = cli_runner.run_text(*arguments, "--yes", "--store", database_location.url, environment=os.environ)
         return tuple(done.stdout.splitlines())
 
     known, hint = "deleted s1 with 0 messages", "attachments were not deleted: set their location with --attachments"
-    is_file = shared_place.url.startswith("sqlite:")
+    is_file = database_location.url.startswith("sqlite:")
     assert told("delete", "s1") == ((f"{known} and 0 attachments",) if is_file else (known, hint))
     *_, last = told("retain", "--older-than", "0s")
     assert last == ("deleted 1 session with 0 attachments" if is_file else hint)
-    async with shared_place.open() as store:
+    async with database_location.open() as store:
         assert await store.list_sessions() == []

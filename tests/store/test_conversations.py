@@ -17,7 +17,7 @@ from dragoman.errors import EnvelopeError
 from dragoman.store import Store
 from tests.conftest import scale
 from tests.store.conftest import Clock
-from tests.store.messages import answered, called, result, said
+from tests.store.messages import answer_message, call_message, result_message, text_message
 from tests.test_envelope_converter import envelopes, rides, rows
 
 ROW = {
@@ -117,7 +117,10 @@ async def test_a_list_that_only_grows_stays_in_its_session(conversations: Envelo
 async def test_a_canonical_session_is_given_out_and_taken_back_unchanged(store: Store) -> None:
     conversations = EnvelopeStore(store)
     session = await store.create_session()
-    await store.append(session.id, [said("Look."), called("tu_01HZ100"), result("tu_01HZ100"), answered("Seen.")])
+    await store.append(
+        session.id,
+        [text_message("Look."), call_message("tu_01HZ100"), result_message("tu_01HZ100"), answer_message("Seen.")],
+    )
     before = await store.read(session.id)
     messages = await told(conversations, session.id)
     assert [message["type"] for message in messages] == ["text", "tool_call", "tool_result", "text"]
@@ -130,7 +133,10 @@ async def test_a_canonical_session_is_given_out_and_taken_back_unchanged(store: 
 async def test_a_canonical_session_can_be_put_into_another_one(store: Store) -> None:
     conversations = EnvelopeStore(store)
     session = await store.create_session()
-    await store.append(session.id, [said("Look."), called("tu_01HZ100"), result("tu_01HZ100"), answered("Seen.")])
+    await store.append(
+        session.id,
+        [text_message("Look."), call_message("tu_01HZ100"), result_message("tu_01HZ100"), answer_message("Seen.")],
+    )
     copy = await conversations.create_session(1)
     assert await conversations.update_session(copy, await told(conversations, session.id))
     one, other = await store.read(session.id), await store.read(copy)

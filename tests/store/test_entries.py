@@ -16,8 +16,8 @@ from dragoman.store import Store
 from dragoman.store.operation import Rows, operation
 from tests.entries.examples import ALL_EXAMPLES
 from tests.entries.test_bridge import random_entries
-from tests.store.conftest import Clock, Place
-from tests.store.messages import said
+from tests.store.conftest import Clock, StoreLocation
+from tests.store.messages import text_message
 
 _numbers = itertools.count()
 one_store = settings(suppress_health_check=[*HealthCheck], max_examples=settings().max_examples // 2)
@@ -62,10 +62,10 @@ def test_every_entry_comes_back_with_every_field(store: Store, runner: asyncio.R
     runner.run(law())
 
 
-async def test_the_examples_survive_closing_and_opening(shared_place: Place) -> None:
-    async with shared_place.open() as store:
+async def test_the_examples_survive_closing_and_opening(database_location: StoreLocation) -> None:
+    async with database_location.open() as store:
         await store.entries.append("job_123", ALL_EXAMPLES, create=True)
-    async with shared_place.open() as store:
+    async with database_location.open() as store:
         assert [row.entry for row in await store.entries.read("job_123")] == ALL_EXAMPLES
         assert (await store.verify()).is_sound
 
@@ -140,7 +140,7 @@ async def test_writers_at_once_lose_nothing_and_share_no_place(store: Store) -> 
 async def test_entries_go_with_their_session_and_a_fork_begins_without(store: Store, clock: Clock) -> None:
     store.clock = clock
     session = await store.create_session(user_id="u_1")
-    await store.append(session.id, said("hello"))
+    await store.append(session.id, text_message("hello"))
     clock.move(hours=1)
     await store.entries.append(session.id, ALL_EXAMPLES)
     assert (await store.get_session(session.id)).updated_at == clock.now, "something happened in it"

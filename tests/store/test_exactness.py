@@ -32,8 +32,8 @@ from dragoman.store import Store
 from dragoman.store.message_rows import MAX_INLINE_BYTES
 from dragoman.value import RawJson
 from tests import strategies
-from tests.store.conftest import Place
-from tests.store.messages import NO_TIME, message, said
+from tests.store.conftest import StoreLocation
+from tests.store.messages import NO_TIME, message, text_message
 
 _numbers = itertools.count()
 # Each example has a session of its own, so that a store may serve all of them.
@@ -117,10 +117,10 @@ async def test_large_content_stands_outside_its_row_and_once(store: Store) -> No
     assert await largest_row(store) < 1000
 
 
-async def test_large_content_is_read_by_another_store(shared_place: Place) -> None:
-    async with shared_place.open() as one, shared_place.open() as two:
+async def test_large_content_is_read_by_another_store(database_location: StoreLocation) -> None:
+    async with database_location.open() as one, database_location.open() as two:
         session = await one.create_session()
-        rows = await one.append(session.id, said("x" * 100_000))
+        rows = await one.append(session.id, text_message("x" * 100_000))
         assert await two.read(session.id) == rows
 
 
@@ -133,7 +133,7 @@ async def test_a_text_that_looks_like_a_stand_in_is_only_a_text(store: Store) ->
 
 async def test_content_that_grows_beyond_a_row_goes_outside(store: Store) -> None:
     session = await store.create_session()
-    (row,) = await store.append(session.id, said("a", Role.ASSISTANT, status=MessageStatus.PARTIAL))
+    (row,) = await store.append(session.id, text_message("a", Role.ASSISTANT, status=MessageStatus.PARTIAL))
     for size in (100, MAX_INLINE_BYTES + 100, 3 * MAX_INLINE_BYTES, 50):
         row = await store.update(session.id, row.message.replace(content=(TextBlock("a" * size),)))
         assert await store.read(session.id) == [row]
@@ -176,5 +176,5 @@ async def test_a_large_block_that_only_a_newer_version_knows_survives(store: Sto
 async def test_texts_about_the_size_that_is_large_come_back(store: Store, size: int) -> None:
     session = await store.create_session()
     contents = ["a" * size, "ä" * size, base64.b64encode(os.urandom(size)).decode(), '"' * size]
-    rows = await store.append(session.id, [said(text) for text in contents])
+    rows = await store.append(session.id, [text_message(text) for text in contents])
     assert await store.read(session.id) == rows

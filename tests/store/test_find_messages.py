@@ -11,7 +11,7 @@ from dragoman.errors import DragomanError, UnknownMessageError, UnknownSessionEr
 from dragoman.message import Attachment, Message, MessageMetadata, Role, TextBlock
 from dragoman.store import Owners, Store
 from dragoman.store.tool_call_rows import CallInfo
-from tests.store.messages import called, result, said, used
+from tests.store.messages import call_message, create_usage, result_message, text_message
 
 NOON = datetime(2026, 3, 13, 12, tzinfo=UTC)
 MOMENT_LATER = NOON + timedelta(microseconds=1_234_567)
@@ -103,7 +103,11 @@ async def test_a_name_with_a_nul_is_nobodys(store: Store) -> None:
 
 async def test_calls_are_told_by_the_tools_that_they_are_of(store: Store) -> None:
     session = await store.create_session()
-    made = [said("x"), called("tu_1", "tu_2").replace(created_at=NOON), result("tu_1").replace(created_at=MOMENT_LATER)]
+    made = [
+        text_message("x"),
+        call_message("tu_1", "tu_2").replace(created_at=NOON),
+        result_message("tu_1").replace(created_at=MOMENT_LATER),
+    ]
     await store.append(session.id, made)
     fork = await store.fork(session.id, 3)
     wanted = {"tu_1": CallInfo("look", 3, 1_235), "tu_2": CallInfo("look", None, None)}
@@ -140,8 +144,10 @@ async def test_sessions_come_in_pages(store: Store) -> None:
 async def test_a_search_for_owners_finds_their_sessions_and_what_their_forks_share(store: Store) -> None:
     anns = await store.create_session(user_id="ann", team_id="red")
     bobs = await store.create_session(user_id="bob")
-    await store.append(anns.id, [said("copper one"), said("copper two")])
-    await store.append(bobs.id, [said("copper three", user_id="ann", team_id="red"), said("copper four")])
+    await store.append(anns.id, [text_message("copper one"), text_message("copper two")])
+    await store.append(
+        bobs.id, [text_message("copper three", user_id="ann", team_id="red"), text_message("copper four")]
+    )
     fork = await store.fork(bobs.id, 1, user_id="ann")
     await store.change_session(fork.id, team_id="red")
 
@@ -159,8 +165,10 @@ async def test_a_search_for_owners_finds_their_sessions_and_what_their_forks_sha
 async def test_totals_are_those_of_owners(store: Store) -> None:
     for user, team, cost in (("ann", "red", "1"), ("ann", None, "2"), (None, None, "4"), ("local", None, "8")):
         session = await store.create_session(user_id=user, team_id=team)
-        usage = used(1, 1, cost)
-        await store.append(session.id, said("x", Role.ASSISTANT, model="m", usage=usage, user_id=user, team_id=team))
+        usage = create_usage(1, 1, cost)
+        await store.append(
+            session.id, text_message("x", Role.ASSISTANT, model="m", usage=usage, user_id=user, team_id=team)
+        )
     await store.delete_session(session.id)
 
     async def spent(owners: Owners) -> list[str]:
@@ -181,7 +189,7 @@ def showing(*paths: str) -> Message:
 
 async def test_files_that_only_one_session_names_are_told_from_those_of_others(store: Store) -> None:
     first = await store.create_session(user_id="ann")
-    await store.append(first.id, [showing("shared"), showing("own", "too"), said("none")])
+    await store.append(first.id, [showing("shared"), showing("own", "too"), text_message("none")])
     fork = await store.fork(first.id, 1)
     other = await store.create_session(user_id="ann")
     await store.append(other.id, [showing("other"), showing("too")])

@@ -14,7 +14,7 @@ from dragoman.message import UnknownBlock
 from dragoman.store import open_store
 from dragoman.store.engines.tables import migrations
 from tests.store import first_version
-from tests.store.messages import said
+from tests.store.messages import text_message
 
 
 def is_there(then: Any, now: Any) -> bool:
@@ -64,7 +64,7 @@ async def test_it_goes_on(url: str) -> None:
         again = await store.append(session.id, first_version.question(), idempotency_key=first_version.KEY)
         assert [row.seq for row in again] == [1, 2]
         await store.update(session.id, first_version.arriving("It is being streamed, and has ended"))
-        (row,) = await store.append(session.id, said("And now?"), expected_seq=session.last_seq)
+        (row,) = await store.append(session.id, text_message("And now?"), expected_seq=session.last_seq)
         fork = await store.fork(session.id)
         history = [one async for one in store.history(fork.id)]
         assert history[-1] == row

@@ -11,7 +11,7 @@ from dragoman.errors import (
 )
 from dragoman.message import Role, ToolUseBlock
 from dragoman.store import Store
-from tests.store.messages import called, message, result, said, states
+from tests.store.messages import call_message, message, read_call_states, result_message, text_message
 
 
 async def count(store: Store, table: str) -> int:
@@ -25,7 +25,7 @@ async def count(store: Store, table: str) -> int:
 
 async def test_a_fork_shares_the_history_up_to_a_message(store: Store) -> None:
     session = await store.create_session(title="t", active_model="a:b", user_id="u", metadata={"k": 1})
-    rows = await store.append(session.id, [said(str(number)) for number in range(1, 6)])
+    rows = await store.append(session.id, [text_message(str(number)) for number in range(1, 6)])
     by_id = await store.fork(session.id, rows[2].message.id)
     by_seq = await store.fork(session.id, 3, title="other", user_id="v")
     whole = await store.fork(session.id)
@@ -41,10 +41,10 @@ async def test_a_fork_shares_the_history_up_to_a_message(store: Store) -> None:
 
 async def test_a_fork_and_its_parent_go_on_apart(store: Store) -> None:
     session = await store.create_session()
-    rows = await store.append(session.id, [said("1"), said("2"), said("3")])
+    rows = await store.append(session.id, [text_message("1"), text_message("2"), text_message("3")])
     fork = await store.fork(session.id, 2)
-    mine = await store.append(fork.id, [said("3 of fork"), said("4 of fork")], expected_seq=2)
-    (theirs,) = await store.append(session.id, said("4"), expected_seq=3)
+    mine = await store.append(fork.id, [text_message("3 of fork"), text_message("4 of fork")], expected_seq=2)
+    (theirs,) = await store.append(session.id, text_message("4"), expected_seq=3)
     assert [row.seq for row in mine] == [3, 4]
     assert await store.read(fork.id) == [*rows[:2], *mine]
     assert await store.read(session.id) == [*rows, theirs]
@@ -58,11 +58,11 @@ async def test_a_fork_and_its_parent_go_on_apart(store: Store) -> None:
 
 async def test_a_fork_of_a_fork_is_read_across_all_of_them(store: Store) -> None:
     one = await store.create_session()
-    rows = await store.append(one.id, [said(str(number)) for number in range(1, 5)])
+    rows = await store.append(one.id, [text_message(str(number)) for number in range(1, 5)])
     two = await store.fork(one.id, 3)
-    rows_two = await store.append(two.id, [said("4 of two"), said("5 of two")])
+    rows_two = await store.append(two.id, [text_message("4 of two"), text_message("5 of two")])
     three = await store.fork(two.id, 4)
-    rows_three = await store.append(three.id, said("5 of three"))
+    rows_three = await store.append(three.id, text_message("5 of three"))
     early = await store.fork(three.id, 2)
     whole = [*rows[:3], rows_two[0], *rows_three]
     assert await store.read(three.id) == whole
@@ -79,7 +79,7 @@ async def test_a_fork_of_a_fork_is_read_across_all_of_them(store: Store) -> None
 async def test_a_fork_costs_one_row(store: Store) -> None:
     session = await store.create_session()
     blocks = [ToolUseBlock("tu_1", "look", {"x": "a" * 50_000})]
-    await store.append(session.id, [said("x"), message(Role.ASSISTANT, blocks), result("tu_1")])
+    await store.append(session.id, [text_message("x"), message(Role.ASSISTANT, blocks), result_message("tu_1")])
     tables = ("sessions", "messages", "tool_calls", "usage", "blob_refs", "tool_ids", "idempotency")
     before = {table: await count(store, table) for table in tables}
     await store.fork(session.id)
@@ -88,8 +88,8 @@ async def test_a_fork_costs_one_row(store: Store) -> None:
 
 async def test_a_fork_at_a_message_that_is_not_there_is_refused(store: Store) -> None:
     session, other = await store.create_session(), await store.create_session()
-    await store.append(session.id, said("1"))
-    (foreign,) = await store.append(other.id, said("x"))
+    await store.append(session.id, text_message("1"))
+    (foreign,) = await store.append(other.id, text_message("x"))
     for at in (2, -1, "none", foreign.message.id):
         with pytest.raises(UnknownMessageError):
             await store.fork(session.id, at)
@@ -97,35 +97,35 @@ async def test_a_fork_at_a_message_that_is_not_there_is_refused(store: Store) ->
 
 async def test_a_call_is_answered_in_each_history_for_itself(store: Store) -> None:
     session = await store.create_session()
-    await store.append(session.id, called("tu_1", "tu_2"))
+    await store.append(session.id, call_message("tu_1", "tu_2"))
     fork = await store.fork(session.id)
-    assert await states(store, fork.id) == {"tu_1": "pending", "tu_2": "pending"}
-    await store.append(session.id, result("tu_1"))
-    assert await states(store, fork.id) == {"tu_1": "pending", "tu_2": "pending"}
-    (row,) = await store.append(fork.id, result("tu_1", is_error=True))
-    await store.append(fork.id, result("tu_2"))
-    assert await states(store, session.id) == {"tu_1": "succeeded", "tu_2": "pending"}
-    assert await states(store, fork.id) == {"tu_1": "failed", "tu_2": "succeeded"}
+    assert await read_call_states(store, fork.id) == {"tu_1": "pending", "tu_2": "pending"}
+    await store.append(session.id, result_message("tu_1"))
+    assert await read_call_states(store, fork.id) == {"tu_1": "pending", "tu_2": "pending"}
+    (row,) = await store.append(fork.id, result_message("tu_1", is_error=True))
+    await store.append(fork.id, result_message("tu_2"))
+    assert await read_call_states(store, session.id) == {"tu_1": "succeeded", "tu_2": "pending"}
+    assert await read_call_states(store, fork.id) == {"tu_1": "failed", "tu_2": "succeeded"}
     (call,) = await store.tool_calls(fork.id, "failed")
     assert (call.result_message_id, call.seq, call.result_seq) == (row.message.id, 1, 2)
     later = await store.fork(fork.id, 2)
-    assert await states(store, later.id) == {"tu_1": "failed", "tu_2": "pending"}
-    assert await states(store, (await store.fork(session.id, 0)).id) == {}
+    assert await read_call_states(store, later.id) == {"tu_1": "failed", "tu_2": "pending"}
+    assert await read_call_states(store, (await store.fork(session.id, 0)).id) == {}
 
 
 async def test_a_fork_gives_a_shared_call_up_for_itself(store: Store) -> None:
     session = await store.create_session()
-    await store.append(session.id, called("tu_1"))
+    await store.append(session.id, call_message("tu_1"))
     fork = await store.fork(session.id)
     assert await store.cancel_tool_call(fork.id, "tu_1")
     assert not await store.cancel_tool_call(fork.id, "tu_1")
-    assert await states(store, fork.id) == {"tu_1": "cancelled"}
-    assert await states(store, session.id) == {"tu_1": "pending"}
+    assert await read_call_states(store, fork.id) == {"tu_1": "cancelled"}
+    assert await read_call_states(store, session.id) == {"tu_1": "pending"}
 
 
 async def test_a_fork_knows_the_tool_ids_that_its_parent_had_learned(store: Store) -> None:
     session = await store.create_session()
-    await store.append(session.id, called("tu_1"))
+    await store.append(session.id, call_message("tu_1"))
     await store.save_tool_ids(session.id, [("acme", "tu_1", "x")])
     fork = await store.fork(session.id)
     await store.save_tool_ids(fork.id, [("acme", "tu_2", "y")])

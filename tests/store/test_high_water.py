@@ -17,8 +17,8 @@ import pytest
 from dragoman.store import Store, high_water, open_store
 from dragoman.store.high_water import HighWaterMark, MarkState
 from tests import cli_runner
-from tests.store.conftest import Clock, Place
-from tests.store.messages import said
+from tests.store.conftest import Clock, StoreLocation
+from tests.store.messages import text_message
 
 
 def _url(path: Path) -> str:
@@ -30,7 +30,7 @@ async def _filled(path: Path, *texts: str, session_id: str = "s") -> None:
         if session_id not in [one.id for one in await store.list_sessions()]:
             await store.create_session(session_id)
         for text in texts:
-            await store.append(session_id, said(text))
+            await store.append(session_id, text_message(text))
 
 
 def _ends(store: Store) -> dict[str, int]:
@@ -142,7 +142,7 @@ async def test_a_deleted_log_is_found(tmp_path: Path) -> None:
     path = tmp_path / "store.db"
     await _filled(path, "one")
     async with open_store(_url(path)) as store:
-        await store.append("s", [said("two"), said("three")])
+        await store.append("s", [text_message("two"), text_message("three")])
         store.mark.flush()
         whole = _copy(path, tmp_path / "whole", ("", "-mark", "-wal"))
         without = _copy(path, tmp_path / "without", ("", "-mark"))
@@ -185,12 +185,12 @@ async def test_what_is_deleted_is_not_missing(tmp_path: Path, clock: Clock) -> N
         store.clock = clock
         for name, user in (("deleted", None), ("old", None), ("hers", "ann"), ("kept", None), ("again", None)):
             await store.create_session(name, user_id=user)
-            await store.append(name, said("x"))
-        await other.append("deleted", said("by another process, which writes the mark later"))
+            await store.append(name, text_message("x"))
+        await other.append("deleted", text_message("by another process, which writes the mark later"))
         await store.delete_session("deleted")
         clock.move(days=100)
         for name in ("hers", "kept", "again"):
-            await store.append(name, said("y"))
+            await store.append(name, text_message("y"))
         assert [one.id for one in await store.retain(timedelta(days=90))] == ["old"]
         await store.delete_session("again")
         await store.create_session("again")
@@ -208,7 +208,7 @@ async def test_a_deletion_that_does_not_happen_leaves_the_mark_in_force(tmp_path
     async with open_store(_url(path)) as store:
         store.clock = clock
         await store.create_session("s")
-        await store.append("s", said("x"))
+        await store.append("s", text_message("x"))
         assert not await store.delete_if_inactive("s", clock.now)
         assert _ends(store) == {"s": 1}
 
@@ -220,15 +220,15 @@ async def test_the_mark_is_for_its_owner_alone_and_follows_within_a_second(
     path = tmp_path / "store.db"
     async with open_store(_url(path)) as store:
         await store.create_session("s")
-        await store.append("s", said("x"))
+        await store.append("s", text_message("x"))
         while _ends(store) != {"s": 1}:
             await asyncio.sleep(0)
     assert stat.S_IMODE(Path(f"{path}-mark").stat().st_mode) == 0o600
 
 
-async def test_imports_are_marked(store: Store, place: Place, tmp_path: Path) -> None:
+async def test_imports_are_marked(store: Store, store_location: StoreLocation, tmp_path: Path) -> None:
     await store.create_session("s")
-    await store.append("s", [said("x"), said("y")])
+    await store.append("s", [text_message("x"), text_message("y")])
     exported = [line async for line in store.export("s")]
     async with open_store(_url(tmp_path / "other.db")) as other:
         await other.import_session(exported)
@@ -262,7 +262,7 @@ async def test_erasing_names_the_copies_beside_a_store_and_deletes_what_migratio
     path = tmp_path / "store.db"
     async with open_store(_url(path)) as store:
         await store.create_session("s", user_id="ann")
-        await store.append("s", said("a secret"))
+        await store.append("s", text_message("a secret"))
         await store.backup(tmp_path / "backup.db")
         shutil.copy(tmp_path / "backup.db", tmp_path / "store.db.schema-8")
         (tmp_path / "notes.db").write_bytes(b"SQLite format 3\0 of something else")

@@ -14,13 +14,13 @@ from dragoman.errors import FormatError, InputError
 from dragoman.message import MAX_TOKENS, NOT_RECORDED, UNPRICED, Usage, usage_problems
 from dragoman.store import Store, message_writer, open_store
 from tests.store.first_version import drop_additions_since
-from tests.store.messages import answered, said, used
+from tests.store.messages import answer_message, create_usage, text_message
 
 FORGED: dict[str, Any] = {"input_tokens": 2**63 - 1, "cost_usd": Decimal(-1_000_000)}
 
 
 def usage_of(**figures: Any) -> Usage:
-    return used(10, 4, "0.5").replace(**figures)
+    return create_usage(10, 4, "0.5").replace(**figures)
 
 
 async def poisoned(store: Store, monkeypatch: pytest.MonkeyPatch, *usages: Usage) -> str:
@@ -29,7 +29,7 @@ async def poisoned(store: Store, monkeypatch: pytest.MonkeyPatch, *usages: Usage
     with monkeypatch.context() as patch:
         patch.setattr(message_writer, "check_usage", lambda message: None)
         for usage in usages:
-            await store.append(session.id, answered("x", model="a:x", user_id="victim", team_id="t", usage=usage))
+            await store.append(session.id, answer_message("x", model="a:x", user_id="victim", team_id="t", usage=usage))
     return session.id
 
 
@@ -52,7 +52,7 @@ async def test_an_impossible_usage_is_refused_and_nothing_is_stored(store: Store
     session = await store.create_session()
     usage = usage_of(**figures)
     with pytest.raises(FormatError) as refused:
-        await store.append(session.id, [said("Hello"), answered("x", usage=usage)])
+        await store.append(session.id, [text_message("Hello"), answer_message("x", usage=usage)])
     assert refused.value.code == "impossible_usage"
     assert next(iter(figures)) in str(refused.value)
     assert await store.read(session.id) == []
@@ -63,14 +63,14 @@ async def test_the_largest_possible_usage_is_stored_and_adds_up(store: Store) ->
     largest = Usage(
         input_tokens=MAX_TOKENS, output_tokens=0, cost_usd=Decimal(10**9), pricing_version="v1", latency_ms=0
     )
-    await store.append(session.id, [answered(str(n), usage=largest) for n in range(20)])
+    await store.append(session.id, [answer_message(str(n), usage=largest) for n in range(20)])
     (total,) = await store.costs.totals("session")
     assert (total.input_tokens, total.cost_usd) == (20 * MAX_TOKENS, 20 * Decimal(10**9))
     assert (await store.verify()).is_sound
 
 
 async def test_a_file_with_an_impossible_usage_is_not_imported_and_the_error_names_the_message(store: Store) -> None:
-    message = answered("x", usage=usage_of(**FORGED)).replace(id="01ARZ3NDEKTSV4RRFFQ69G5FAV", session_id="s1")
+    message = answer_message("x", usage=usage_of(**FORGED)).replace(id="01ARZ3NDEKTSV4RRFFQ69G5FAV", session_id="s1")
     with pytest.raises(FormatError, match="01ARZ3NDEKTSV4RRFFQ69G5FAV") as refused:
         await store.import_session([dragoman.encode(message) + b"\n"])
     assert refused.value.code == "impossible_usage"
@@ -96,9 +96,9 @@ async def test_a_row_that_is_there_spoils_no_sum_and_verify_names_it(
 
 
 async def test_a_store_with_such_a_row_is_backed_up(
-    place: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    store_location: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async with place.open() as store:
+    async with store_location.open() as store:
         await poisoned(store, monkeypatch, usage_of(**FORGED))
         await store.backup(tmp_path / "copy.db")
     async with open_store(f"sqlite:///{tmp_path / 'copy.db'}") as copy:
@@ -158,7 +158,7 @@ async def test_what_an_earlier_version_left_of_deleted_sessions_is_repaired_as_w
     file = tmp_path / "store.db"
     async with open_store(f"sqlite:///{file}") as store:
         session = await store.create_session()
-        await store.append(session.id, answered("x", user_id="victim", usage=usage_of()))
+        await store.append(session.id, answer_message("x", user_id="victim", usage=usage_of()))
         await store.delete_session(session.id)
     connection = apsw.Connection(str(file))
     connection.execute("UPDATE past_usage SET input_tokens = 9223372036854775807, cost_usd = '-5'")
@@ -175,7 +175,7 @@ async def test_what_an_earlier_version_left_of_deleted_sessions_is_repaired_as_w
 async def test_calls_without_a_price_are_counted_apart(store: Store) -> None:
     session = await store.create_session(user_id="ann")
     usages = [usage_of(), usage_of(cost_usd=None, pricing_version=UNPRICED), usage_of(cost_usd=Decimal(0))]
-    await store.append(session.id, [answered("x", model="a:x", user_id="ann", usage=one) for one in usages])
+    await store.append(session.id, [answer_message("x", model="a:x", user_id="ann", usage=one) for one in usages])
     (total,) = await store.costs.totals("model")
     assert (total.messages, total.cost_usd, total.unpriced) == (3, Decimal("0.5"), 1)
     await store.costs.save_repricing("v2", [(session.id, 2, Decimal("0.25"))])
@@ -193,7 +193,7 @@ async def test_a_store_of_an_earlier_version_counts_its_unpriced_zeros_apart(tmp
         zero = usage_of(cost_usd=Decimal(0))
         usages = [zero, zero.replace(pricing_version=UNPRICED), zero.replace(pricing_version=NOT_RECORDED)]
         extra = {"usage": {"pricing_version": UNPRICED}}
-        await store.append(session.id, [answered("x", usage=one, extra=extra) for one in usages])
+        await store.append(session.id, [answer_message("x", usage=one, extra=extra) for one in usages])
     connection = apsw.Connection(str(file))
     drop_additions_since(connection, 10)
     connection.pragma("user_version", 10)

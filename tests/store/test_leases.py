@@ -12,8 +12,8 @@ import pytest
 from dragoman.errors import ConflictError, StorageError
 from dragoman.store import Store, lease_clock, open_store
 from dragoman.store.lease_clock import restart_leases
-from tests.store.conftest import Clock, Place, pass_time
-from tests.store.messages import said
+from tests.store.conftest import Clock, StoreLocation, pass_time
+from tests.store.messages import text_message
 
 STEPS = [{"days": 1}, {"days": -1}, {"hours": 1}, {"hours": -1}]
 
@@ -63,9 +63,9 @@ async def test_setting_the_wall_clock_neither_ends_nor_prolongs_a_lease(
 
 @pytest.mark.parametrize("step", STEPS, ids=str)
 async def test_two_machines_whose_clocks_disagree_keep_one_turn_at_a_time(
-    shared_place: Place, step: dict[str, float]
+    database_location: StoreLocation, step: dict[str, float]
 ) -> None:
-    async with shared_place.open() as one, shared_place.open() as two:
+    async with database_location.open() as one, database_location.open() as two:
         two.clock = clock = Clock()
         clock.now = one.clock() + timedelta(**step)
         session = await one.create_session()
@@ -86,7 +86,7 @@ async def test_after_the_machine_has_restarted_a_lease_lasts_for_its_length_and_
     url = f"sqlite:///{tmp_path / 'store.db'}"
     async with open_store(url) as store:
         session = (await store.create_session()).id
-        await store.append(session, said("x"))
+        await store.append(session, text_message("x"))
         await store.turns.acquire(session, "me", seconds=30)
         await store.runs.start(store.runs.new(session, "run", b"hash", owner="worker"), alive_s=20)
         await pass_time(store, days=-100)  # it was taken when the machine had run for a hundred days
@@ -113,8 +113,8 @@ async def test_where_the_database_clock_was_set_back_no_lease_lasts_longer_than_
         await store.turns.acquire(session.id, "you")
 
 
-async def test_of_many_who_want_to_run_a_turn_one_does(shared_place: Place) -> None:
-    async with shared_place.open() as one, shared_place.open() as two:
+async def test_of_many_who_want_to_run_a_turn_one_does(database_location: StoreLocation) -> None:
+    async with database_location.open() as one, database_location.open() as two:
         session = await one.create_session()
         done = await asyncio.gather(
             *((one, two)[number % 2].turns.acquire(session.id, f"owner {number}") for number in range(10)),

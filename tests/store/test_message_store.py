@@ -24,8 +24,8 @@ from dragoman.agent_framework import (
 from dragoman.entries import Entry
 from dragoman.errors import FormatError, InputError, StoreUnusableError
 from tests.agent_framework.database import COLUMNS, DatabaseMessageStore, insert, open_database
-from tests.store.conftest import Place
-from tests.store.messages import answered, called, result, said
+from tests.store.conftest import StoreLocation
+from tests.store.messages import answer_message, call_message, result_message, text_message
 
 LOCATION = "job_123"
 # Whose each entry is: two turns of an orchestrator with two workers.
@@ -55,8 +55,8 @@ VIEWS: dict[str, tuple[Any, ...]] = {
 
 
 @pytest.fixture
-def ours(place: Place) -> Iterator[DragomanMessageStore]:
-    with DragomanMessageStore(place.url) as opened:
+def ours(store_location: StoreLocation) -> Iterator[DragomanMessageStore]:
+    with DragomanMessageStore(store_location.url) as opened:
         yield opened
 
 
@@ -244,15 +244,17 @@ def test_a_memory_that_reads_does_not_write_and_one_that_writes_does(ours: Drago
     assert MessageStoreMemory(ours, LOCATION, "b").get_history() == [{"type": "global_observation", "content": "y"}]
 
 
-def test_the_messages_of_a_session_can_be_shown_as_entries_of_an_agent(shared_place: Place) -> None:
+def test_the_messages_of_a_session_can_be_shown_as_entries_of_an_agent(database_location: StoreLocation) -> None:
     async def talk() -> None:
-        async with shared_place.open() as store:
+        async with database_location.open() as store:
             await store.create_session(LOCATION)
             call = "tu_01K4Q2000000000000000000AA"
-            await store.append(LOCATION, [said("Look"), called(call), result(call), answered("Seen")])
+            await store.append(
+                LOCATION, [text_message("Look"), call_message(call), result_message(call), answer_message("Seen")]
+            )
 
     asyncio.run(talk())
-    with DragomanMessageStore(shared_place.url, messages_as="assistant") as store:
+    with DragomanMessageStore(database_location.url, messages_as="assistant") as store:
         store.add_message(LOCATION, {"type": "global_observation", "content": "later"})
         kinds = [entry["type"] for entry in MessageStoreMemory(store, LOCATION, "assistant").get_history()]
         assert kinds == [
@@ -282,14 +284,14 @@ def test_it_can_be_used_from_many_threads_and_inside_a_running_loop(ours: Dragom
     assert asyncio.run(inside()) == 60
 
 
-def test_what_was_added_is_there_for_another_store_at_once(shared_place: Place) -> None:
-    with DragomanMessageStore(shared_place.url) as first, DragomanMessageStore(shared_place.url) as second:
+def test_what_was_added_is_there_for_another_store_at_once(database_location: StoreLocation) -> None:
+    with DragomanMessageStore(database_location.url) as first, DragomanMessageStore(database_location.url) as second:
         first.add_message(LOCATION, DATA[0][1])
         assert second.get_conversation_messages(LOCATION) == [DATA[0][1]]
 
 
-def test_a_store_that_was_closed_says_so_and_closing_twice_is_fine(place: Place) -> None:
-    store = DragomanMessageStore(place.open())
+def test_a_store_that_was_closed_says_so_and_closing_twice_is_fine(store_location: StoreLocation) -> None:
+    store = DragomanMessageStore(store_location.open())
     store.close()
     store.close()
     with pytest.raises(StoreUnusableError, match="the store is closed"):
@@ -305,28 +307,28 @@ def test_a_store_that_cannot_be_opened_says_so_and_leaves_no_thread() -> None:
     assert threading.active_count() == before
 
 
-def test_a_store_that_was_forgotten_ends_by_itself(shared_place: Place) -> None:
-    store = DragomanMessageStore(shared_place.url)
+def test_a_store_that_was_forgotten_ends_by_itself(database_location: StoreLocation) -> None:
+    store = DragomanMessageStore(database_location.url)
     thread = store._thread._thread
     store.add_message(LOCATION, DATA[0][1])
     del store
     gc.collect()
     thread.join(30)
     assert not thread.is_alive()
-    with DragomanMessageStore(shared_place.url) as again:
+    with DragomanMessageStore(database_location.url) as again:
         assert again.get_conversation_messages(LOCATION) == [DATA[0][1]]
 
 
-def test_the_same_entries_are_there_for_asynchronous_code(shared_place: Place) -> None:
-    with DragomanMessageStore(shared_place.url) as store:
+def test_the_same_entries_are_there_for_asynchronous_code(database_location: StoreLocation) -> None:
+    with DragomanMessageStore(database_location.url) as store:
         for agent_key, entry in DATA:
             store.add_message(LOCATION, entry, agent_key)
 
     async def history() -> list[Entry]:
-        async with dragoman.open_store(shared_place.url) as opened:
+        async with dragoman.open_store(database_location.url) as opened:
             return await opened.entries.history(LOCATION, "orchestrator")
 
-    with DragomanMessageStore(shared_place.url) as store:
+    with DragomanMessageStore(database_location.url) as store:
         assert asyncio.run(history()) == MessageStoreMemory(store, LOCATION, "orchestrator").get_history()
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from dragoman.message import Role, TextBlock, ToolUseBlock
 from dragoman.store import Store
-from tests.store.messages import message, result, said, used
+from tests.store.messages import create_usage, message, result_message, text_message
 
 
 async def test_every_naughty_string_round_trips(store: Store, suites: Path) -> None:
@@ -17,7 +17,7 @@ async def test_every_naughty_string_round_trips(store: Store, suites: Path) -> N
     session = await store.create_session()
     blocks = [ToolUseBlock(f"tu_{number}", text, {text: text}) for number, text in enumerate(strings)]
     rows = await store.append(
-        session.id, [*(said(text, extra={"k": text}) for text in strings), message(Role.ASSISTANT, blocks)]
+        session.id, [*(text_message(text, extra={"k": text}) for text in strings), message(Role.ASSISTANT, blocks)]
     )
     assert await store.read(session.id, limit=1000) == rows
     assert [call.name for call in await store.tool_calls(session.id)] == strings
@@ -33,7 +33,7 @@ async def test_every_naughty_string_round_trips(store: Store, suites: Path) -> N
 )
 async def test_odd_characters_of_a_message_survive(store: Store, odd: str) -> None:
     session = await store.create_session()
-    usage = used(1, 1, "1")
+    usage = create_usage(1, 1, "1")
     new = message(
         Role.ASSISTANT,
         [TextBlock(odd), ToolUseBlock("tu_1" + odd, odd, {odd: [odd]})],
@@ -49,6 +49,6 @@ async def test_odd_characters_of_a_message_survive(store: Store, odd: str) -> No
     assert rows[0].message.content == new.content
     (call,) = await store.tool_calls(session.id)
     assert call.name == odd.replace("\0", "\u2400")  # beside a message, a NUL is shown by its picture
-    await store.append(session.id, result("tu_1" + odd))
+    await store.append(session.id, result_message("tu_1" + odd))
     assert (await store.tool_calls(session.id))[0].status == "succeeded"
     assert [total.group for total in await store.costs.totals("model")] == [odd.replace("\0", "\u2400")]

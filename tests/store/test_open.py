@@ -10,12 +10,12 @@ from dragoman.errors import (
     StoreUnusableError,
 )
 from dragoman.store import open_store
-from tests.store.conftest import PLACES, Place, engine_names
-from tests.store.messages import said
+from tests.store.conftest import LOCATIONS, StoreLocation, engine_names
+from tests.store.messages import text_message
 
 
 def test_every_engine_is_tested() -> None:
-    assert engine_names() == set(PLACES) - {"memory"}  # which is SQLite without a file
+    assert engine_names() == set(LOCATIONS) - {"memory"}  # which is SQLite without a file
 
 
 @pytest.mark.parametrize("url", ["", "memory", "sqlite:", "sqlite:///", "mysql://localhost/x", "postgresql:x", "x"])
@@ -25,8 +25,8 @@ def test_a_url_that_names_no_store_is_refused(url: str) -> None:
     assert caught.value.code == "not_a_store"
 
 
-async def test_a_store_that_is_not_open_says_so(place: Place) -> None:
-    store = place.open()
+async def test_a_store_that_is_not_open_says_so(store_location: StoreLocation) -> None:
+    store = store_location.open()
     with pytest.raises(StoreUnusableError, match="not open"):
         await store.get_session("s")
     async with store:
@@ -35,17 +35,17 @@ async def test_a_store_that_is_not_open_says_so(place: Place) -> None:
         await store.create_session()
 
 
-async def test_what_is_stored_is_there_when_the_store_is_opened_again(shared_place: Place) -> None:
-    async with shared_place.open() as store:
+async def test_what_is_stored_is_there_when_the_store_is_opened_again(database_location: StoreLocation) -> None:
+    async with database_location.open() as store:
         session = await store.create_session(title="first")
-        rows = await store.append(session.id, [said("one"), said("two")])
-    async with shared_place.open() as store:
+        rows = await store.append(session.id, [text_message("one"), text_message("two")])
+    async with database_location.open() as store:
         assert await store.read(session.id) == rows
         assert (await store.get_session(session.id)).title == "first"
 
 
-async def test_many_may_open_a_new_store_at_once(shared_place: Place) -> None:
-    stores = [shared_place.open() for _ in range(4)]
+async def test_many_may_open_a_new_store_at_once(database_location: StoreLocation) -> None:
+    stores = [database_location.open() for _ in range(4)]
     await asyncio.gather(*(store.open() for store in stores))
     session = await stores[0].create_session()
     assert [(await store.get_session(session.id)).id for store in stores] == [session.id] * 4

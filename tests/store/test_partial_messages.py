@@ -14,12 +14,20 @@ from dragoman.errors import (
 )
 from dragoman.message import InvalidToolUseBlock, Message, MessageStatus, TextBlock, ToolUseBlock
 from dragoman.store import Row, Store
-from tests.store.conftest import Place
-from tests.store.messages import answered, called, result, said, states, texts, used
+from tests.store.conftest import StoreLocation
+from tests.store.messages import (
+    answer_message,
+    call_message,
+    create_usage,
+    list_texts,
+    read_call_states,
+    result_message,
+    text_message,
+)
 
 
 async def begun(store: Store, session_id: str) -> Message:
-    (row,) = await store.append(session_id, answered("He", status=MessageStatus.PARTIAL))
+    (row,) = await store.append(session_id, answer_message("He", status=MessageStatus.PARTIAL))
     return row.message
 
 
@@ -29,14 +37,14 @@ def grown(message: Message, text: str, status: MessageStatus = MessageStatus.PAR
 
 async def test_a_message_that_arrives_grows_in_its_place_until_it_ends(store: Store) -> None:
     session = await store.create_session()
-    await store.append(session.id, said("hi"))
+    await store.append(session.id, text_message("hi"))
     arriving = await begun(store, session.id)
-    await store.append(session.id, said("next"))
+    await store.append(session.id, text_message("next"))
     more = await store.update(session.id, grown(arriving, "Hello"))
     assert more.seq == 2
     assert (await store.read(session.id))[1] == more
     done = await store.update(session.id, grown(arriving, "Hello.", MessageStatus.COMPLETE))
-    assert texts(await store.read(session.id)) == ["hi", "Hello.", "next"]
+    assert list_texts(await store.read(session.id)) == ["hi", "Hello.", "next"]
     assert await store.get_message(session.id, arriving.id) == done
     assert (await store.get_session(session.id)).last_seq == 3
 
@@ -61,8 +69,8 @@ async def test_a_message_that_is_not_there_does_not_grow(store: Store) -> None:
         await store.update((await store.create_session()).id, arriving)
 
 
-async def test_of_many_who_end_a_message_one_does(shared_place: Place) -> None:
-    async with shared_place.open() as one, shared_place.open() as two:
+async def test_of_many_who_end_a_message_one_does(database_location: StoreLocation) -> None:
+    async with database_location.open() as one, database_location.open() as two:
         session = await one.create_session()
         arriving = await begun(one, session.id)
         ends = [grown(arriving, f"end {number}", MessageStatus.COMPLETE) for number in range(8)]
@@ -77,17 +85,17 @@ async def test_of_many_who_end_a_message_one_does(shared_place: Place) -> None:
 
 async def test_the_calls_of_a_message_that_arrives_are_those_of_its_latest_content(store: Store) -> None:
     session = await store.create_session()
-    (row,) = await store.append(session.id, called("tu_1", "tu_2", status=MessageStatus.PARTIAL))
+    (row,) = await store.append(session.id, call_message("tu_1", "tu_2", status=MessageStatus.PARTIAL))
     invalid = InvalidToolUseBlock("tu_3", "look", "{", "cut")
     content = (row.message.content[0], row.message.content[1], invalid)
     await store.update(session.id, row.message.replace(content=content))
-    assert await states(store, session.id) == {"tu_1": "pending", "tu_2": "pending", "tu_3": "failed"}
-    (answer,) = await store.append(session.id, result("tu_1"))  # while the others still arrive
+    assert await read_call_states(store, session.id) == {"tu_1": "pending", "tu_2": "pending", "tu_3": "failed"}
+    (answer,) = await store.append(session.id, result_message("tu_1"))  # while the others still arrive
     await store.cancel_tool_call(session.id, "tu_2")
     content = (*content[:2], ToolUseBlock("tu_3", "look", {}), ToolUseBlock("tu_4", "look", {}))
     ended = row.message.metadata.replace(status=MessageStatus.COMPLETE)
     await store.update(session.id, row.message.replace(content=content, metadata=ended))
-    assert await states(store, session.id) == {
+    assert await read_call_states(store, session.id) == {
         "tu_1": "succeeded",
         "tu_2": "cancelled",
         "tu_3": "pending",
@@ -98,17 +106,19 @@ async def test_the_calls_of_a_message_that_arrives_are_those_of_its_latest_conte
 
 async def test_an_answer_that_arrives_can_turn_out_to_be_a_failure(store: Store) -> None:
     session = await store.create_session()
-    partial = result("tu_1").replace(metadata=result("tu_1").metadata.replace(status=MessageStatus.PARTIAL))
-    _, row = await store.append(session.id, [called("tu_1"), partial])
-    await store.update(session.id, row.message.replace(content=result("tu_1", is_error=True).content))
-    assert await states(store, session.id) == {"tu_1": "failed"}
+    partial = result_message("tu_1").replace(
+        metadata=result_message("tu_1").metadata.replace(status=MessageStatus.PARTIAL)
+    )
+    _, row = await store.append(session.id, [call_message("tu_1"), partial])
+    await store.update(session.id, row.message.replace(content=result_message("tu_1", is_error=True).content))
+    assert await read_call_states(store, session.id) == {"tu_1": "failed"}
 
 
 async def test_what_a_message_consumed_is_counted_once_however_often_it_grew(store: Store) -> None:
     session = await store.create_session()
     arriving = await begun(store, session.id)
     for tokens in (1, 5, 9):
-        metadata = arriving.metadata.replace(usage=used(output=tokens, cost="0.1"))
+        metadata = arriving.metadata.replace(usage=create_usage(output=tokens, cost="0.1"))
         await store.update(session.id, arriving.replace(metadata=metadata))
     (total,) = await store.costs.totals("session")
     assert (total.messages, total.output_tokens, total.cost_usd) == (1, 9, Decimal("0.1"))

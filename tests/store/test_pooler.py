@@ -9,19 +9,19 @@ import pytest
 from dragoman.errors import StoreUnusableError
 from dragoman.store import Store, open_store
 from dragoman.store.engines.postgres import PostgresStore
-from tests.store.conftest import Place, schema_of
-from tests.store.messages import said
+from tests.store.conftest import StoreLocation, create_schema_location
+from tests.store.messages import text_message
 
 
 @pytest.fixture
-def place(request: pytest.FixtureRequest, pooler: str) -> Place:
-    """A fresh place behind the pooler."""
-    return schema_of(request, pooler)
+def store_location(request: pytest.FixtureRequest, pooler: str) -> StoreLocation:
+    """A new location behind the pooler."""
+    return create_schema_location(request, pooler)
 
 
 @pytest.fixture
-def shared_place(place: Place) -> Place:
-    return place
+def database_location(store_location: StoreLocation) -> StoreLocation:
+    return store_location
 
 
 async def test_a_pooler_is_detected(store: Store, postgres_server: str) -> None:
@@ -33,11 +33,11 @@ async def test_a_pooler_is_detected(store: Store, postgres_server: str) -> None:
         assert not direct.uses_pooler
 
 
-async def test_more_writers_than_connections_of_the_pooler(place: Place) -> None:
-    async with place.open() as first, place.open() as second:
+async def test_more_writers_than_connections_of_the_pooler(store_location: StoreLocation) -> None:
+    async with store_location.open() as first, store_location.open() as second:
         session = (await first.create_session()).id
         stores = [first, second] * 10
-        await asyncio.gather(*(store.append(session, said(f"word {at}")) for at, store in enumerate(stores)))
+        await asyncio.gather(*(store.append(session, text_message(f"word {at}")) for at, store in enumerate(stores)))
         rows = await second.read(session)
         assert [row.seq for row in rows] == list(range(1, 21))
         assert (await first.verify()).is_sound

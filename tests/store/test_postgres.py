@@ -22,7 +22,7 @@ from dragoman.store import Store, open_store
 from dragoman.store.engines.postgres import PostgresStore
 from dragoman.store.engines.tables import migrations
 from dragoman.store.operation import operation
-from tests.store.messages import said
+from tests.store.messages import text_message
 
 _numbers = itertools.count(1)
 
@@ -121,7 +121,7 @@ async def _only_made(url: str) -> None:
 async def test_a_store_of_the_first_version_gets_what_it_lacks(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     async with open_store(f"{url}_now") as store:
         session = await store.create_session(user_id="ann")
-        rows = await store.append(session.id, said("a word"))
+        rows = await store.append(session.id, text_message("a word"))
     with monkeypatch.context() as earlier:
         earlier.setattr("dragoman.store.engines.postgres.migrations", lambda engine: migrations(engine)[:1])
         earlier.setattr("dragoman.store.engines.postgres.PostgresStore._restart_leases", _nothing)
@@ -164,7 +164,7 @@ async def test_stores_in_two_schemas_do_not_meet(postgres_server: str, url: str)
     async with open_store(url) as one, open_store(f"{url}_b") as two:
         await one.create_session("mine")
         await two.create_session("mine")
-        await one.append("mine", said("x"))
+        await one.append("mine", text_message("x"))
         assert await two.read("mine") == []
 
 
@@ -179,7 +179,7 @@ async def test_who_may_only_read_and_write_rows_may_open_a_store_that_is_there(u
         )
     async with open_store(url.replace("postgres:@", "guest:@")) as store:
         session = await store.create_session()
-        rows = await store.append(session.id, said("x" * 100_000))
+        rows = await store.append(session.id, text_message("x" * 100_000))
         assert await store.read(session.id) == rows
     with pytest.raises(StoreUnusableError, match="permission denied"):
         await open_store(f"{url.replace('postgres:@', 'guest:@')}_other").open()
@@ -220,12 +220,12 @@ def test_without_the_extra_it_is_said_what_to_install() -> None:
 async def test_connections_that_the_server_ended_are_replaced(url: str) -> None:
     async with open_store(url) as store, connected(url) as connection:
         session = await store.create_session()
-        await asyncio.gather(*(store.append(session.id, said("x")) for _ in range(10)))
+        await asyncio.gather(*(store.append(session.id, text_message("x")) for _ in range(10)))
         for _ in range(3):
             await connection.execute(
                 "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'dragoman'"
             )
-            await asyncio.gather(*(store.append(session.id, said("x")) for _ in range(10)))
+            await asyncio.gather(*(store.append(session.id, text_message("x")) for _ in range(10)))
         assert [row.seq for row in await store.read(session.id)] == list(range(1, 41))
 
 
@@ -302,35 +302,35 @@ async def test_a_store_opens_although_it_is_the_victim_of_a_deadlock(url: str) -
 async def test_a_server_that_cannot_store_says_why_and_reading_goes_on(url: str, sqlstate: str, code: str) -> None:
     async with open_store(url) as store, connected(url) as connection:
         session = await store.create_session()
-        rows = await store.append(session.id, said("1"))
+        rows = await store.append(session.id, text_message("1"))
         await connection.execute(
             "CREATE FUNCTION fail() RETURNS trigger LANGUAGE plpgsql AS "
             f"'BEGIN RAISE EXCEPTION ''could not extend file'' USING ERRCODE = ''{sqlstate}''; END';"
             "CREATE TRIGGER fails BEFORE INSERT ON messages EXECUTE FUNCTION fail()"
         )
         with pytest.raises(StorageError) as caught:
-            await store.append(session.id, said("2"))
+            await store.append(session.id, text_message("2"))
         assert caught.value.code == code
         assert await store.read(session.id) == rows
         await connection.execute("DROP TRIGGER fails ON messages")
-        await store.append(session.id, said("2"))
+        await store.append(session.id, text_message("2"))
         assert [row.seq for row in await store.read(session.id)] == [1, 2]
 
 
 async def test_a_server_that_is_down_is_named_and_is_used_again_when_it_is_back(postgres: Any, url: str) -> None:
     async with open_store(url) as store:
         session = await store.create_session()
-        await store.append(session.id, said("1"))
+        await store.append(session.id, text_message("1"))
         await asyncio.to_thread(postgres.stop)
         try:
             with pytest.raises(StorageError) as caught:
-                await store.append(session.id, said("lost"))
+                await store.append(session.id, text_message("lost"))
             assert caught.value.code == "storage_failed"
             with pytest.raises(StorageError):
                 await store.read(session.id)
         finally:
             await asyncio.to_thread(postgres.ensure_postgres_running)
-        await store.append(session.id, said("2"))
+        await store.append(session.id, text_message("2"))
         assert [row.message.content[0].text for row in await store.read(session.id)] == ["1", "2"]  # type: ignore[union-attr]
 
 
@@ -359,7 +359,7 @@ async def test_a_reader_sees_one_moment_and_can_change_nothing(url: str) -> None
 
         reading = asyncio.create_task(store._read(twice()))
         await has_read.wait()
-        await store.append(session.id, said("x"))
+        await store.append(session.id, text_message("x"))
         is_appended.append(True)
         assert await reading == (0, 0)
         with pytest.raises(StorageError):
@@ -370,7 +370,9 @@ async def test_metadata_can_be_asked_for_as_json(url: str) -> None:
     async with open_store(url) as store:
         session = await store.create_session(metadata={"project": "x", "odd": "a\0b"})
         other = await store.create_session(metadata={"project": "x"})
-        await store.append(other.id, [said("1", run_id="r1"), said("2", run_id="r2"), said("3", run_id="a\0b")])
+        await store.append(
+            other.id, [text_message("1", run_id="r1"), text_message("2", run_id="r2"), text_message("3", run_id="a\0b")]
+        )
         found = await store._read(asked("SELECT id FROM sessions WHERE metadata ->> 'project' = 'x'"))
         assert found == [(other.id,)]  # jsonb cannot hold a NUL; the text beside it does
         assert (await store.get_session(session.id)).metadata["odd"] == "a\0b"
@@ -406,7 +408,7 @@ async def test_every_key_leads_with_the_session(url: str) -> None:
 async def test_many_writers_leave_connections_to_others(url: str) -> None:
     async with open_store(f"{url}&connections=3") as store:
         sessions = [(await store.create_session()).id for _ in range(4)]
-        await asyncio.gather(*(store.append(sessions[number % 4], said("x")) for number in range(100)))
+        await asyncio.gather(*(store.append(sessions[number % 4], text_message("x")) for number in range(100)))
         assert [(await store.get_session(one)).last_seq for one in sessions] == [25] * 4
 
 
@@ -465,14 +467,14 @@ async def test_the_fast_path_appends_nothing_after_another_server(url: str) -> N
     async with open_store(url) as here, open_store(url) as there:
         session = (await here.create_session()).id
         for at in range(6):
-            (row,) = await (here, there)[at % 2].append(session, said(f"word {at}"))
+            (row,) = await (here, there)[at % 2].append(session, text_message(f"word {at}"))
             assert row.seq == at + 1
         with pytest.raises(ConflictError):
-            await here.append(session, said("late"), expected_seq=5)
-        (again,) = await here.append(session, said("one"), idempotency_key="k")
-        assert [again] == await there.append(session, said("one"), idempotency_key="k")
+            await here.append(session, text_message("late"), expected_seq=5)
+        (again,) = await here.append(session, text_message("one"), idempotency_key="k")
+        assert [again] == await there.append(session, text_message("one"), idempotency_key="k")
         with pytest.raises(ConflictError, match="idempotency key"):
-            await there.append(session, said("two"), idempotency_key="k")
+            await there.append(session, text_message("two"), idempotency_key="k")
         assert len(await here.read(session)) == 7
 
 
@@ -489,7 +491,7 @@ async def test_an_append_whose_connection_is_lost_is_stored_once(url: str, monke
         monkeypatch.setattr(store, "_run_statement", lose)
         monkeypatch.setattr(store._append_groups, "_run", lose)
         store._ends[session] = (0, "")
-        (row,) = await store.append(session, said("a word"))
+        (row,) = await store.append(session, text_message("a word"))
         assert [row] == await store.read(session)
 
 
@@ -506,13 +508,16 @@ async def test_appends_that_wait_share_a_statement_and_one_that_conflicts_fails_
 
         sessions = [(await store.create_session()).id for _ in range(20)]
         for session in sessions:
-            await store.append(session, said("first"))
+            await store.append(session, text_message("first"))
         monkeypatch.setattr(store._append_groups, "_run", count)
-        await asyncio.gather(*(store.append(session, [said("second"), said("third")]) for session in sessions))
+        await asyncio.gather(
+            *(store.append(session, [text_message("second"), text_message("third")]) for session in sessions)
+        )
         assert len(statements) < 20
-        await other.append(sessions[10], said("by another server"))
+        await other.append(sessions[10], text_message("by another server"))
         results = await asyncio.gather(
-            *(store.append(session, said("fourth"), expected_seq=3) for session in sessions), return_exceptions=True
+            *(store.append(session, text_message("fourth"), expected_seq=3) for session in sessions),
+            return_exceptions=True,
         )
         assert [number for number, result in enumerate(results) if isinstance(result, ConflictError)] == [10]
         assert {(await store.get_session(session)).last_seq for session in sessions} == {4}
@@ -525,14 +530,14 @@ async def test_an_append_that_nobody_awaits_any_more_harms_no_other(url: str) ->
     async with open_store(url) as store:
         sessions = [(await store.create_session()).id for _ in range(8)]
         for session in sessions:
-            await store.append(session, said("first"))
-        tasks = [asyncio.create_task(store.append(session, said("second"))) for session in sessions]
+            await store.append(session, text_message("first"))
+        tasks = [asyncio.create_task(store.append(session, text_message("second"))) for session in sessions]
         await asyncio.sleep(0)
         for task in tasks[::3]:
             task.cancel()
         results = await asyncio.gather(*tasks, return_exceptions=True)
         assert all(isinstance(result, list) for number, result in enumerate(results) if number % 3)
-        (row,) = await store.append(sessions[0], said("third"))
+        (row,) = await store.append(sessions[0], text_message("third"))
         assert [row.seq for row in await store.read(sessions[0])] == list(range(1, row.seq + 1))
         assert (await store.verify()).is_sound
 
@@ -544,7 +549,7 @@ async def test_appends_that_share_a_statement_are_stored_once_if_the_answer_is_l
         assert isinstance(store, PostgresStore)
         sessions = [(await store.create_session()).id for _ in range(8)]
         for session in sessions:
-            await store.append(session, said("first"))
+            await store.append(session, text_message("first"))
         run_statement = store._run_statement
 
         async def lose(statement: Any) -> Any:
@@ -553,5 +558,5 @@ async def test_appends_that_share_a_statement_are_stored_once_if_the_answer_is_l
 
         monkeypatch.setattr(store, "_run_statement", lose)
         monkeypatch.setattr(store._append_groups, "_run", lose)
-        await asyncio.gather(*(store.append(session, said("second")) for session in sessions))
+        await asyncio.gather(*(store.append(session, text_message("second")) for session in sessions))
         assert [len(await store.read(session)) for session in sessions] == [2] * 8

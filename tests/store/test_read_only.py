@@ -13,20 +13,20 @@ from pathlib import Path
 import pytest
 
 from dragoman.store import open_store
-from tests.store.messages import said
+from tests.store.messages import text_message
 
 _READ = """
 import asyncio, os, sys
 from dragoman.errors import StorageError
 from dragoman.store import open_store
-from tests.store.messages import said
+from tests.store.messages import text_message
 
 async def main(path):
     async with open_store(f"sqlite:///{path}") as store:
         print([row.message.content[0].text for row in await store.read("s")])
         print([hit.seq for hit in await store.search("two")])
         print(len([line async for line in store.export("s")]) > 3, (await store.verify()).is_sound)
-        for write in (store.append("s", said("three")), store.create_session("other")):
+        for write in (store.append("s", text_message("three")), store.create_session("other")):
             try:
                 await write
             except StorageError as error:
@@ -35,7 +35,7 @@ async def main(path):
 async def warm():
     async with open_store("memory:") as store:  # imports what a user without rights could not read
         await store.create_session("s")
-        await store.append("s", said("two"))
+        await store.append("s", text_message("two"))
         await store.search("two")
         [line async for line in store.export("s")]
         await store.verify()
@@ -72,7 +72,7 @@ def test_a_store_in_a_folder_that_cannot_be_written_is_read_with_its_log(tmp_pat
 async def _made(source: Path, folder: Path) -> None:
     async with open_store(f"sqlite:///{source / 'store.db'}") as store:
         await store.create_session("s")
-        await store.append("s", [said("one"), said("two")])
+        await store.append("s", [text_message("one"), text_message("two")])
         folder.mkdir()
         for end in ("", "-wal", "-mark"):  # as a machine that was switched off leaves it
             (folder / f"store.db{end}").write_bytes((source / f"store.db{end}").read_bytes())

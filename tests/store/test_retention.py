@@ -22,8 +22,8 @@ from dragoman.message import (
     Usage,
 )
 from dragoman.store import Row, Session, Store
-from tests.store.conftest import Clock, Place
-from tests.store.messages import answered, called, message, result, said
+from tests.store.conftest import Clock, StoreLocation
+from tests.store.messages import answer_message, call_message, message, result_message, text_message
 
 LARGE = "the whole report, at length. " * 1_000
 TABLES = (
@@ -67,15 +67,15 @@ def texts(rows: Sequence[Row]) -> list[str]:
 
 def paid(text: str, cost: str, **metadata: Any) -> Message:
     usage = Usage(input_tokens=3, output_tokens=4, cost_usd=Decimal(cost), pricing_version="1", latency_ms=1)
-    return answered(text, usage=usage, model="openai:gpt-6", provider="openai", **metadata)
+    return answer_message(text, usage=usage, model="openai:gpt-6", provider="openai", **metadata)
 
 
 async def everything(store: Store, **session: Any) -> Session:
     """A session that has a row in every table."""
     made = await store.create_session(**session)
-    await store.append(made.id, [said("hello"), paid("hi", "0.10"), called("tu_1")], idempotency_key="k")
+    await store.append(made.id, [text_message("hello"), paid("hi", "0.10"), call_message("tu_1")], idempotency_key="k")
     file = Attachment("agent-files", "agent-inputs/a.png", "image/png")
-    await store.append(made.id, [result("tu_1"), said(LARGE, user_message_attachments=file)])
+    await store.append(made.id, [result_message("tu_1"), text_message(LARGE, user_message_attachments=file)])
     await store.save_tool_ids(made.id, [("openai", "tu_1", "call_1")])
     await store.turns.acquire(made.id, "me", 0)
     await store.search("hello")
@@ -113,7 +113,10 @@ async def test_forks_of_a_session_that_is_deleted_read_what_they_read_before(sto
     session = await everything(store)
     forks = [await store.fork(session.id, place) for place in at]
     for fork in forks:
-        await store.append(fork.id, [called("tu_1" if fork is forks[0] else "tu_2"), result("tu_2"), result("tu_1")])
+        await store.append(
+            fork.id,
+            [call_message("tu_1" if fork is forks[0] else "tu_2"), result_message("tu_2"), result_message("tu_1")],
+        )
         await store.save_tool_ids(fork.id, [("openai", "tu_2", fork.id)])
     deeper = [await store.fork(fork.id) for fork in forks]
     before = [(await history(store, one.id), await calls(store, one.id)) for one in (*forks, *deeper)]
@@ -138,13 +141,13 @@ async def test_a_chain_of_forks_outlives_every_link(store: Store) -> None:
     chain = [await everything(store)]
     for number in range(3):
         chain.append(await store.fork(chain[-1].id))
-        await store.append(chain[-1].id, [said(f"link {number}"), said(LARGE)])
+        await store.append(chain[-1].id, [text_message(f"link {number}"), text_message(LARGE)])
     last = chain.pop()
     before = await history(store, last.id)
     for session in (chain[1], chain[0], chain[2]):
         await store.delete_session(session.id)
         assert await history(store, last.id) == before
-    await store.append(last.id, said("on we go"))
+    await store.append(last.id, text_message("on we go"))
     assert [row.seq for row in await history(store, last.id)] == list(range(1, len(before) + 2))
 
 
@@ -173,7 +176,7 @@ async def test_sessions_that_nobody_has_touched_for_long_are_deleted(store: Stor
     store.clock = clock
     old, other, running, young = [await store.create_session(user_id=who) for who in ("ann", "bob", "ann", "ann")]
     clock.move(days=31)
-    await store.append(young.id, said("still here"))
+    await store.append(young.id, text_message("still here"))
     await store.turns.acquire(running.id, "me", 60)
     month = timedelta(days=30)
     assert await store.retain(month, user_id="ann", dry_run=True) == [old]
@@ -190,7 +193,7 @@ async def test_who_holds_a_session_deletes_it_only_while_it_is_old_and_nobody_el
     store.clock = clock
     old, young = await store.create_session(), await store.create_session()
     clock.move(days=31)
-    await store.append(young.id, said("still here"))
+    await store.append(young.id, text_message("still here"))
     month_ago = clock() - timedelta(days=30)
     for session in (old, young):
         await store.turns.acquire(session.id, "me", 60)
@@ -209,23 +212,23 @@ SECRET = "xyzzy-plugh"
 async def erasable(store: Store) -> tuple[Session, Session, Session]:
     """A session of a person, one of somebody else in which the person speaks, and somebody else's fork of the first."""
     own = await everything(store, user_id="ann")
-    await store.append(own.id, [said(f"{SECRET} {LARGE}", user_id="ann"), paid(SECRET, "0.25", user_id="ann")])
-    await store.append(own.id, said("from bob", user_id="bob"))
+    await store.append(own.id, [text_message(f"{SECRET} {LARGE}", user_id="ann"), paid(SECRET, "0.25", user_id="ann")])
+    await store.append(own.id, text_message("from bob", user_id="bob"))
     shared = await store.create_session(user_id="bob", title="ours")
     await store.append(
         shared.id,
         [
-            said("I am bob", user_id="bob"),
-            said(f"I am ann, {SECRET} {LARGE}!", user_id="ann", run_id=SECRET, extra={"note": SECRET}),
-            called("tu_9", user_id="ann"),
-            result("tu_9"),
+            text_message("I am bob", user_id="bob"),
+            text_message(f"I am ann, {SECRET} {LARGE}!", user_id="ann", run_id=SECRET, extra={"note": SECRET}),
+            call_message("tu_9", user_id="ann"),
+            result_message("tu_9"),
             paid(f"dear {SECRET}", "1.5", user_id="ann", team_id="t"),
-            answered(f"{SECRET} is still arr", status=MessageStatus.PARTIAL, user_id="ann"),
+            answer_message(f"{SECRET} is still arr", status=MessageStatus.PARTIAL, user_id="ann"),
         ],
         idempotency_key="k",
     )
     fork = await store.fork(own.id, user_id="bob", title="mine")
-    await store.append(fork.id, said("bob goes on", user_id="bob"))
+    await store.append(fork.id, text_message("bob goes on", user_id="bob"))
     await store.search(SECRET)
     return own, shared, fork
 
@@ -305,8 +308,8 @@ async def test_of_a_person_who_is_erased_nothing_is_found_but_the_receipt(store:
 async def test_large_content_that_somebody_else_names_too_stays(store: Store) -> None:
     own = await store.create_session(user_id="ann")
     other = await store.create_session(user_id="bob")
-    await store.append(own.id, said(LARGE))
-    (row,) = await store.append(other.id, said(LARGE))
+    await store.append(own.id, text_message(LARGE))
+    (row,) = await store.append(other.id, text_message(LARGE))
     assert (await store.erase_user("ann")).blobs == 0
     assert await store.read(other.id) == [row]
 
@@ -314,22 +317,22 @@ async def test_large_content_that_somebody_else_names_too_stays(store: Store) ->
 @pytest.mark.parametrize("user_id", ["%", "a_n", 'an"n', "ann!", "änn", ""])
 async def test_only_the_person_who_is_named_is_erased(store: Store, user_id: str) -> None:
     session = await store.create_session(user_id="bob")
-    await store.append(session.id, [said("mine", user_id="ann"), said("yours", user_id=user_id)])
+    await store.append(session.id, [text_message("mine", user_id="ann"), text_message("yours", user_id=user_id)])
     await store.erase_user(user_id)
     assert texts(await history(store, session.id)) == ["mine", "[erased]"]
 
 
 async def test_the_bytes_of_what_was_erased_are_in_no_file_of_the_store(tmp_path: Path) -> None:
-    place = Place(f"sqlite:///{tmp_path / 'store.db'}")
+    location = StoreLocation(f"sqlite:///{tmp_path / 'store.db'}")
 
     def holding() -> list[str]:
         files = [path for path in tmp_path.rglob("*") if path.is_file()]
         return [path.name for path in files if SECRET.encode() in path.read_bytes() or b"plugh" in path.read_bytes()]
 
-    async with place.open() as store:
+    async with location.open() as store:
         await erasable(store)
         assert len(holding()) > 1
-        async with place.open() as other:  # somebody else has the file open
+        async with location.open() as other:  # somebody else has the file open
             await other.list_sessions()
             await store.erase_user("ann")
             assert holding() == []
@@ -355,8 +358,8 @@ async def test_the_size_of_everything_is_told(store: Store) -> None:
 async def test_a_store_that_is_sound_is_found_so(store: Store) -> None:
     session = await everything(store)
     fork = await store.fork(session.id, 3)
-    await store.append(fork.id, [result("tu_1"), paid("yes", "0.1"), said(LARGE)])
-    await store.append(fork.id, answered("still arr", status=MessageStatus.PARTIAL))
+    await store.append(fork.id, [result_message("tu_1"), paid("yes", "0.1"), text_message(LARGE)])
+    await store.append(fork.id, answer_message("still arr", status=MessageStatus.PARTIAL))
     told: list[tuple[int, int]] = []
     seen = await store.verify(progress=lambda done, of: told.append((done, of)))
     assert (seen.damage, seen.sessions, seen.messages, seen.blobs) == ((), 2, 9, 1)
@@ -385,7 +388,7 @@ async def test_a_name_or_an_id_that_was_moved_out_is_found_as_it_was_made(store:
     call = ToolUseBlock("tu_" + "i" * 20_000, name, {"of": "x"})
     broken = InvalidToolUseBlock("tu_2", name, "{", "no object")
     await store.append(session.id, message(Role.ASSISTANT, [TextBlock(LARGE), call, broken], user_id="ann"))
-    await store.append(session.id, result(call.id))
+    await store.append(session.id, result_message(call.id))
     assert (await store.verify()).damage == ()
     assert (await store.verify(session.id)).damage == ()
     await change(store, "UPDATE tool_calls SET name = 'another' WHERE id = 'tu_2'")
@@ -396,8 +399,8 @@ async def test_a_name_or_an_id_that_was_moved_out_is_found_as_it_was_made(store:
 async def test_the_call_of_an_erased_message_is_sound_although_its_name_was_moved_out(store: Store) -> None:
     session = await store.create_session(user_id="ann")
     block = ToolUseBlock("tu_1", "n" * 20_000, {})
-    await store.append(session.id, [said("x", user_id="ann"), message(Role.ASSISTANT, [block], user_id="ann")])
-    await store.append(session.id, said("y", user_id="bob"))
+    await store.append(session.id, [text_message("x", user_id="ann"), message(Role.ASSISTANT, [block], user_id="ann")])
+    await store.append(session.id, text_message("y", user_id="bob"))
     await store.erase_user("ann")
     assert (await store.verify()).damage == ()
 
@@ -439,16 +442,16 @@ async def test_whatever_is_not_as_it_was_written_is_listed(store: Store, wrong: 
 
 
 async def test_a_session_that_is_noted_as_indexed_beyond_its_end_is_listed_and_indexed_anew(
-    shared_place: Place,
+    database_location: StoreLocation,
 ) -> None:
-    async with shared_place.open() as store:
+    async with database_location.open() as store:
         await store.search_index.stop()  # nothing is indexed in between
         session = await store.create_session()
-        await store.append(session.id, said("needle"))
+        await store.append(session.id, text_message("needle"))
         await change(store, "UPDATE sessions SET indexed_seq = 9999")
         assert ["counts 9999 messages" in one.what for one in (await store.verify()).damage] == [True]
-    async with shared_place.open() as store:
-        await store.append(session.id, said("needle again"))
+    async with database_location.open() as store:
+        await store.append(session.id, text_message("needle again"))
         assert sorted(hit.seq for hit in await store.search("needle")) == [1, 2]
         assert (await store.verify()).is_sound
         await change(store, "UPDATE sessions SET indexed_seq = 9999")
@@ -470,9 +473,9 @@ async def test_a_clock_that_was_set_back_makes_no_session_older(store: Store, cl
     await store.create_session("s")
     newest = clock.now
     clock.move(days=-3650)
-    await store.append("s", said("one"))
-    await store.append("s", said("two"))  # which may be put at the end in one statement
-    await store.append("s", [said("three"), said("four")])
+    await store.append("s", text_message("one"))
+    await store.append("s", text_message("two"))  # which may be put at the end in one statement
+    await store.append("s", [text_message("three"), text_message("four")])
     await store.rename_session("s", "a title")
     assert (await store.get_session("s")).updated_at == newest
     assert (await store.verify()).is_sound
@@ -483,7 +486,7 @@ async def test_a_clock_that_was_set_back_makes_no_session_older(store: Store, cl
 async def test_large_content_that_is_gone_or_changed_is_listed_where_it_is_named(store: Store) -> None:
     session = await everything(store)
     fork = await store.fork(session.id)
-    await store.append(fork.id, [said(LARGE), said(LARGE + "!")])
+    await store.append(fork.id, [text_message(LARGE), text_message(LARGE + "!")])
     first, second = sorted([blob async for blob in store.blobs.list()], key=lambda blob: blob.size)
     await store.blobs.delete(first.sha256)
     seen = await store.verify()
@@ -495,11 +498,11 @@ async def test_large_content_that_is_gone_or_changed_is_listed_where_it_is_named
 
 
 async def test_a_flipped_bit_in_the_file_is_listed_and_never_served(tmp_path: Path) -> None:
-    place = Place(f"sqlite:///{tmp_path / 'store.db'}")
+    location = StoreLocation(f"sqlite:///{tmp_path / 'store.db'}")
     path = tmp_path / "store.db"
-    async with place.open() as store:
+    async with location.open() as store:
         session = await store.create_session()
-        await store.append(session.id, [said(f"message {number} " + "abc" * 50) for number in range(300)])
+        await store.append(session.id, [text_message(f"message {number} " + "abc" * 50) for number in range(300)])
         await store._scrub()
     whole = path.read_bytes()
     for number in (7, 150, 299):
@@ -508,7 +511,7 @@ async def test_a_flipped_bit_in_the_file_is_listed_and_never_served(tmp_path: Pa
             changed = bytearray(whole)
             changed[at] ^= bit
             path.write_bytes(changed)
-            async with place.open() as store:
+            async with location.open() as store:
                 assert [found.seq for found in (await store.verify()).damage] == [number + 1]
                 with pytest.raises(CorruptDataError):
                     await store.read(session.id, number, 1)
@@ -522,7 +525,7 @@ async def test_retain_keeps_sessions_that_were_imported_today(store: Store, cloc
     session = await store.import_session([undated])
     assert session.updated_at == session.created_at == clock.now  # nobody finds it at the end of every list
     old = await store.create_session("old")
-    await store.append("old", said("Long ago"))
+    await store.append("old", text_message("Long ago"))
     exported = [line async for line in store.export("old")]
     await store.delete_session("old")
     clock.move(days=400)

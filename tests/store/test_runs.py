@@ -14,7 +14,7 @@ from dragoman.message import Message, MessageMetadata, Role, TextBlock
 from dragoman.store import Store, open_store
 from dragoman.store.operation import FOR_UPDATE
 from dragoman.store.runs import OLD_RUNS, Run, RunEnd, RunEventPage, RunExistsError
-from tests.store.conftest import Clock, Place, pass_time
+from tests.store.conftest import Clock, StoreLocation, pass_time
 
 HASH = b"h" * 32
 
@@ -210,8 +210,8 @@ async def test_a_person_who_is_erased_leaves_nothing_in_runs(store: Store) -> No
     assert run.user_id is None
 
 
-async def test_events_that_were_changed_are_found_out(shared_place: Place) -> None:
-    async with shared_place.open() as store:
+async def test_events_that_were_changed_are_found_out(database_location: StoreLocation) -> None:
+    async with database_location.open() as store:
         session = (await store.create_session()).id
         await begin(store, session, "a")
         await append(store, session, "a", 0, ["1"])

@@ -34,8 +34,8 @@ from dragoman.store.operation import Rows, Statement, operation
 from dragoman.store.search import index
 from dragoman.store.search.tokenizer import analyze, terms_from
 from tests.conftest import scale
-from tests.store.conftest import Clock, Place
-from tests.store.messages import answered, message, said
+from tests.store.conftest import Clock, StoreLocation
+from tests.store.messages import answer_message, message, text_message
 from tests.store.test_search_terms import FOUND, NOT_FOUND, TEXTS, fits, is_found
 
 
@@ -46,7 +46,7 @@ def asked(sql: str, *arguments: Any) -> Generator[Statement, Rows, Rows]:
 
 async def a_session(store: Store, *texts: str, **about: Any) -> Session:
     session = await store.create_session(**about)
-    await store.append(session.id, [said(text) for text in texts])
+    await store.append(session.id, [text_message(text) for text in texts])
     return session
 
 
@@ -205,7 +205,7 @@ async def test_the_best_comes_first(store: Store) -> None:
 
 async def test_a_hit_shows_the_words_around_the_match(store: Store) -> None:
     session = await store.create_session()
-    (row,) = await store.append(session.id, answered(f"{'Before. ' * 50}Here is the Straße.{' After.' * 50}"))
+    (row,) = await store.append(session.id, answer_message(f"{'Before. ' * 50}Here is the Straße.{' After.' * 50}"))
     (hit,) = await store.search("strasse")
     assert (hit.message_id, hit.role, hit.created_at) == (row.message.id, "assistant", row.message.created_at)
     assert marked(hit) == ["Straße"]
@@ -223,12 +223,12 @@ async def test_filters_leave_out_what_is_not_meant(store: Store, clock: Clock) -
     mine = await store.create_session(user_id="usr_1", team_id="team_1")
     theirs = await store.create_session(user_id="usr_2", team_id="team_1")
     nobodys = await store.create_session()
-    await store.append(mine.id, said("apple"))
+    await store.append(mine.id, text_message("apple"))
     clock.move(days=1)
-    await store.append(mine.id, answered("apple", model="acme:one"))
+    await store.append(mine.id, answer_message("apple", model="acme:one"))
     clock.move(days=1)
-    await store.append(theirs.id, answered("apple", model="acme:two"))
-    await store.append(nobodys.id, said("apple", user_id="usr_1", team_id="team_2"))
+    await store.append(theirs.id, answer_message("apple", model="acme:two"))
+    await store.append(nobodys.id, text_message("apple", user_id="usr_1", team_id="team_2"))
     places_of = {"mine": mine.id, "theirs": theirs.id, "nobodys": nobodys.id}
     day = timedelta(days=1)
     cases: list[tuple[dict[str, Any], list[tuple[str, int]]]] = [
@@ -259,9 +259,9 @@ async def test_a_session_that_is_not_there_is_an_error(store: Store) -> None:
 async def test_a_fork_finds_what_it_shares_and_everything_is_found_once(store: Store) -> None:
     origin = await a_session(store, "apple one", "apple two", "apple three")
     fork = await store.fork(origin.id, at=2)
-    await store.append(fork.id, said("apple of the fork"))
+    await store.append(fork.id, text_message("apple of the fork"))
     second = await store.fork(fork.id, at=3)
-    await store.append(second.id, said("apple of the second"))
+    await store.append(second.id, text_message("apple of the second"))
     empty = await store.fork(origin.id, at=1)
     assert await places(store, "apple", session_id=fork.id) == [(fork.id, 1), (fork.id, 2), (fork.id, 3)]
     assert await places(store, "apple", session_id=second.id) == [(second.id, seq) for seq in (1, 2, 3, 4)]
@@ -275,7 +275,7 @@ async def test_whoever_forked_anothers_session_finds_what_they_share_in_their_ow
     origin = await a_session(store, "apple one", "apple two", "apple three", user_id="usr_1", team_id="team")
     fork = await store.fork(origin.id, at=2, user_id="usr_2")
     shorter = await store.fork(origin.id, at=1, user_id="usr_2")
-    await store.append(fork.id, said("apple of the fork"))
+    await store.append(fork.id, text_message("apple of the fork"))
     assert await places(store, "apple", user_id="usr_2") == [(fork.id, 1), (fork.id, 2), (fork.id, 3)]
     assert await places(store, "apple", user_id="usr_2", session_id=shorter.id) == [(shorter.id, 1)]
     assert await places(store, "apple", user_id="usr_2", team_id="team") == [(fork.id, seq) for seq in (1, 2, 3)]
@@ -288,7 +288,7 @@ async def test_whoever_forked_anothers_session_finds_what_they_share_in_their_ow
 async def test_what_was_stored_before_the_search_is_found_at_once(store: Store) -> None:
     session = await store.create_session()
     for number in range(10):
-        await store.append(session.id, said(f"apple{number}"))
+        await store.append(session.id, text_message(f"apple{number}"))
         assert await seqs(store, f"apple{number}") == [number + 1]
 
 
@@ -299,17 +299,17 @@ async def test_the_index_follows_without_a_search(store: Store) -> None:
             await asyncio.sleep(0.05)
 
 
-async def test_a_store_that_is_opened_goes_on_with_what_another_left(shared_place: Place) -> None:
-    async with shared_place.open() as store:
+async def test_a_store_that_is_opened_goes_on_with_what_another_left(database_location: StoreLocation) -> None:
+    async with database_location.open() as store:
         await a_session(store, "apple")
-    async with shared_place.open() as store, asyncio.timeout(60):
+    async with database_location.open() as store, asyncio.timeout(60):
         while await is_behind(store):
             await asyncio.sleep(0.05)
         assert len(await store.search("apple")) == 1
 
 
-async def test_several_fill_the_index_at_once_and_every_message_is_in_it_once(shared_place: Place) -> None:
-    async with shared_place.open() as one, shared_place.open() as two:
+async def test_several_fill_the_index_at_once_and_every_message_is_in_it_once(database_location: StoreLocation) -> None:
+    async with database_location.open() as one, database_location.open() as two:
         sessions = [await a_session(one, *(f"apple {number}" for number in range(40))) for _ in range(10)]
         found = await asyncio.gather(*(places(store, "apple") for store in (one, two, one, two)))
         expected = sorted((session.id, seq) for session in sessions for seq in range(1, 41))
@@ -318,8 +318,8 @@ async def test_several_fill_the_index_at_once_and_every_message_is_in_it_once(sh
 
 async def test_a_message_that_grew_is_found_by_what_it_says_now(store: Store) -> None:
     session = await a_session(store, "before")
-    (row,) = await store.append(session.id, answered("apple", status=MessageStatus.PARTIAL))
-    await store.append(session.id, said("behind"))
+    (row,) = await store.append(session.id, answer_message("apple", status=MessageStatus.PARTIAL))
+    await store.append(session.id, text_message("behind"))
     assert await seqs(store, "apple") == [2]
     grown = row.message.replace(content=(TextBlock("pear"),))
     await store.update(session.id, grown)
@@ -333,7 +333,9 @@ async def test_a_message_that_grew_is_found_by_what_it_says_now(store: Store) ->
 
 async def test_what_changes_while_it_is_read_for_the_index_is_not_put_as_it_was(store: Store) -> None:
     session = await store.create_session()
-    rows = await store.append(session.id, [said("one"), answered("apple", status=MessageStatus.PARTIAL), said("three")])
+    rows = await store.append(
+        session.id, [text_message("one"), answer_message("apple", status=MessageStatus.PARTIAL), text_message("three")]
+    )
     await store.search_index.stop()
     found = await store._read(index.read_pending([(session.id, 3)], 100))
     pieces = await store.search_index._make_batches(found, 100_000)
@@ -362,7 +364,7 @@ async def test_what_is_forgotten_is_not_found(store: Store) -> None:
 async def test_what_a_fork_keeps_of_a_session_that_was_deleted_is_found_in_the_fork_alone(store: Store) -> None:
     origin = await a_session(store, "apple one", "apple two", "apple three")
     fork = await store.fork(origin.id, at=2)
-    await store.append(fork.id, said("apple of the fork"))
+    await store.append(fork.id, text_message("apple of the fork"))
     assert len(await store.search("apple")) == 4
     await store.delete_session(origin.id)
     expected = [(fork.id, 1), (fork.id, 2), (fork.id, 3)]
@@ -387,7 +389,7 @@ async def test_no_word_of_what_was_forgotten_stays_in_the_files_of_the_index(tmp
 async def test_nothing_of_a_person_who_was_erased_is_found(store: Store) -> None:
     await a_session(store, "apple one", user_id="usr_1")
     other = await a_session(store, "apple two", user_id="usr_2")
-    await store.append(other.id, said("apple three", user_id="usr_1"))
+    await store.append(other.id, text_message("apple three", user_id="usr_1"))
     assert len(await store.search("apple")) == 3
     await store.erase_user("usr_1")
     assert await places(store, "apple") == [(other.id, 1)]
@@ -398,7 +400,7 @@ async def test_nothing_of_a_person_who_was_erased_is_found(store: Store) -> None
 async def test_the_index_can_be_built_anew(store: Store) -> None:
     session = await a_session(store, "apple one", "apple two")
     fork = await store.fork(session.id, at=1)
-    await store.append(fork.id, said("apple of the fork"))
+    await store.append(fork.id, text_message("apple of the fork"))
     expected = await places(store, "apple")
     await store._write(index.remove_messages(store.engine, session.id))
     assert len(await places(store, "apple")) == 1
@@ -409,7 +411,7 @@ async def test_the_index_can_be_built_anew(store: Store) -> None:
 
 async def test_what_a_program_of_an_earlier_version_wrote_meanwhile_is_put_right(store: Store) -> None:
     session = await store.create_session()
-    await store.append(session.id, said("apple"))
+    await store.append(session.id, text_message("apple"))
     await store.search_index.stop()
     await store._write(index.remove_messages(store.engine, session.id))
     await store._write(asked("UPDATE sessions SET indexed_seq = 0, is_behind = 0, listed_at = 7"))
@@ -427,7 +429,7 @@ async def test_a_damaged_message_is_never_shown_and_does_not_stop_the_index(stor
     assert await seqs(store, "apple") == [1, 3]
     await store._write(asked("UPDATE messages SET metadata_json = '{' WHERE seq = 3"))
     await store.reindex()
-    await store.append(session.id, said("apple four"))
+    await store.append(session.id, text_message("apple four"))
     assert await seqs(store, "apple") == [1, 4]
     assert await seqs(store, "apple", model="acme:one", user_id="usr_1") == []
 
@@ -435,7 +437,7 @@ async def test_a_damaged_message_is_never_shown_and_does_not_stop_the_index(stor
 async def test_a_message_that_is_gone_does_not_stop_the_index(store: Store) -> None:
     session = await a_session(store, "apple one", "apple two", "apple three")
     await store._write(asked("DELETE FROM messages WHERE seq = 2"))
-    await store.append(session.id, said("apple four"))
+    await store.append(session.id, text_message("apple four"))
     assert await seqs(store, "apple") == [1, 3, 4]
     assert not await is_behind(store)
 
@@ -466,7 +468,7 @@ async def test_the_numbers_by_which_sqlite_knows_messages_survive_vacuum(tmp_pat
         await store._write(asked("DELETE FROM messages WHERE seq = 1"))
         apsw.Connection(str(tmp_path / "store.db")).execute("VACUUM").fetchall()
         assert await seqs(store, "plum") == [3]
-        await store.append(session.id, said("apple again"))
+        await store.append(session.id, text_message("apple again"))
         assert await seqs(store, "apple") == [4]
 
 
@@ -476,7 +478,7 @@ async def test_the_numbers_by_which_sqlite_knows_messages_survive_vacuum(tmp_pat
 def tale(number: int) -> Message:
     """A message of some thirty words, most of which many messages have."""
     words = [f"common{(number * step) % 97}" for step in range(1, 25)]
-    return said(f"tale{number} {' '.join(words)} 机器{number}学习 read_file_{number % 500} the end")
+    return text_message(f"tale{number} {' '.join(words)} 机器{number}学习 read_file_{number % 500} the end")
 
 
 @pytest.mark.slow

@@ -18,12 +18,12 @@ from dragoman.errors import (
 )
 from dragoman.store import Session, Store
 from dragoman.store.sessions import list_sessions
-from tests.store.conftest import Clock, Place
-from tests.store.faults.conftest import chance
-from tests.store.messages import said
+from tests.store.conftest import Clock, StoreLocation
+from tests.store.faults.conftest import rng
+from tests.store.messages import text_message
 from tests.store.test_attachment_refs import looks
 
-__all__ = ["chance"]
+__all__ = ["rng"]
 
 
 async def test_a_session_keeps_what_is_said_about_it(store: Store, clock: Clock) -> None:
@@ -47,7 +47,7 @@ async def test_a_session_of_an_unknown_id_is_an_error_of_its_own(store: Store) -
         store.get_session("none"),
         store.read("none"),
         store.tail("none"),
-        store.append("none", said("x")),
+        store.append("none", text_message("x")),
         store.rename_session("none", "x"),
         store.fork("none"),
         store.tool_calls("none"),
@@ -67,8 +67,8 @@ async def test_an_id_of_ones_own_can_be_used_once(store: Store) -> None:
     assert (await store.get_session("mine")).title is None
 
 
-async def test_of_many_who_create_one_session_exactly_one_does(shared_place: Place) -> None:
-    async with shared_place.open() as one, shared_place.open() as two:
+async def test_of_many_who_create_one_session_exactly_one_does(database_location: StoreLocation) -> None:
+    async with database_location.open() as one, database_location.open() as two:
         made = await asyncio.gather(*(store.create_session("mine") for store in (one, two) * 4), return_exceptions=True)
     assert sum(isinstance(outcome, Session) for outcome in made) == 1
     assert {type(outcome) for outcome in made} == {Session, ConflictError}
@@ -94,7 +94,7 @@ async def test_sessions_are_listed_by_page_the_one_that_changed_last_first(store
         made.append(await store.create_session(user_id="ab"[number % 2], team_id="t" if number > 4 else None))
         clock.move(seconds=number % 3)  # some of them at the same time
     clock.move(seconds=1)
-    await store.append(made[2].id, said("x"))
+    await store.append(made[2].id, text_message("x"))
     everything = await store.list_sessions()
     assert everything[0].id == made[2].id
     order = [(session.updated_at, session.id) for session in everything]
@@ -110,15 +110,15 @@ async def test_sessions_are_listed_by_page_the_one_that_changed_last_first(store
 
 
 async def test_pages_are_in_order_however_close_in_time_sessions_change(
-    store: Store, clock: Clock, chance: random.Random
+    store: Store, clock: Clock, rng: random.Random
 ) -> None:
     store.clock = clock
-    made = [await store.create_session(user_id=chance.choice("ab")) for _ in range(12)]
+    made = [await store.create_session(user_id=rng.choice("ab")) for _ in range(12)]
     for _ in range(40):
-        clock.move(seconds=chance.choice((-3, 0, 0.001, 4, 11)))
-        session = chance.choice(made)
-        if chance.random() < 0.5:
-            await store.append(session.id, said("more"))
+        clock.move(seconds=rng.choice((-3, 0, 0.001, 4, 11)))
+        session = rng.choice(made)
+        if rng.random() < 0.5:
+            await store.append(session.id, text_message("more"))
         else:
             await store.rename_session(session.id, "another title")
     wanted = sorted([await store.get_session(one.id) for one in made], key=_when, reverse=True)
@@ -141,9 +141,9 @@ async def _pages(store: Store, size: int, user_id: str | None) -> AsyncIterator[
             yield last
 
 
-async def test_a_page_of_sessions_costs_the_same_however_many_there_are(shared_place: Place) -> None:
+async def test_a_page_of_sessions_costs_the_same_however_many_there_are(database_location: StoreLocation) -> None:
     costs = []
-    async with shared_place.open() as store:
+    async with database_location.open() as store:
         clock = store.clock = Clock()
         made: list[Session] = []
         for count in (60, 1_000):
@@ -152,7 +152,7 @@ async def test_a_page_of_sessions_costs_the_same_however_many_there_are(shared_p
                 made.append(await store.create_session(user_id="ann"))
             before = (made[-5].updated_at, made[-5].id)
             asked = (list_sessions(None, None, None, 10), list_sessions("ann", None, before, 10))
-            costs.append([sum(await looks(shared_place, store, one)) for one in asked])
+            costs.append([sum(await looks(database_location, store, one)) for one in asked])
     assert [round(many / few) for few, many in zip(*costs, strict=True)] == [1, 1]
 
 
@@ -173,7 +173,7 @@ async def test_names_that_not_every_engine_can_hold_are_refused_by_all(store: St
         store.create_session(title=odd),
         store.rename_session(session.id, odd),
         store.get_session(odd),
-        store.append(session.id, said("x"), idempotency_key=odd),
+        store.append(session.id, text_message("x"), idempotency_key=odd),
         store.turns.acquire(session.id, odd),
         store.save_tool_ids(session.id, [("a", "b", odd)]),
         store.list_sessions(user_id=odd),
@@ -226,7 +226,7 @@ async def test_a_negative_limit_is_refused(store: Store) -> None:
 
 async def test_what_is_no_message_or_no_group_is_refused_with_what_to_do(store: Store) -> None:
     await store.create_session("sess_1")
-    wrong: list[Any] = ["hello", 5, None, {"role": "user"}, [said("x"), "hello"]]
+    wrong: list[Any] = ["hello", 5, None, {"role": "user"}, [text_message("x"), "hello"]]
     for given in wrong:
         with pytest.raises(InputError, match=r"is not a message\. Append a dragoman\.Message"):
             await store.append("sess_1", given)

@@ -11,7 +11,7 @@ import pytest
 from dragoman.server.auth.api_keys import KeyRing, load_peppers, new_key
 from dragoman.signals import CANCEL, KEYS, MAIL, RUN, Subscription
 from dragoman.store import Store, open_store
-from tests.store.conftest import Place
+from tests.store.conftest import StoreLocation
 
 
 @pytest.fixture
@@ -32,13 +32,13 @@ async def until_shared(store: Store) -> None:
             await asyncio.sleep(0.005)
 
 
-async def test_a_signal_wakes_a_task_of_the_same_store(place: Place) -> None:
-    async with place.open() as store:
+async def test_a_signal_wakes_a_task_of_the_same_store(store_location: StoreLocation) -> None:
+    async with store_location.open() as store:
         with store.signals.subscribe(MAIL, "/CA") as changes:
             store.signals.publish(MAIL, "/CA")
             await receive(changes)
             store.signals.publish(MAIL, "/CB")
-            if not place.url.startswith("postgres"):  # there, the start of the listener wakes every task once
+            if not store_location.url.startswith("postgres"):  # there, the start of the listener wakes every task once
                 assert not await changes.wait(0.01)
 
 

@@ -27,7 +27,7 @@ from dragoman.errors import (
 from dragoman.store import open_store
 from dragoman.store.engines import sqlite, write_scheduler
 from dragoman.store.operation import Operation, VolatileOperation
-from tests.store.messages import answered, said, texts, used
+from tests.store.messages import answer_message, create_usage, list_texts, text_message
 
 _WORDS = "of a message that takes some room " * 100
 
@@ -101,7 +101,7 @@ async def test_operations_that_wait_together_share_a_commit(path: Path, monkeypa
         assert isinstance(store, sqlite.SqliteStore)
         session = await store.create_session()
         with locked(path):  # so that the first one waits, and the others gather behind it
-            appends = [asyncio.create_task(store.append(session.id, said(str(number)))) for number in range(20)]
+            appends = [asyncio.create_task(store.append(session.id, text_message(str(number)))) for number in range(20)]
             while store._write_queue.qsize() + sum(groups) < 21:
                 await asyncio.sleep(0)
         rows = await asyncio.gather(*appends)
@@ -137,7 +137,7 @@ async def test_the_log_stays_short_while_messages_are_appended(path: Path, short
         session = await store.create_session()
         longest = 0
         for number in range(400):
-            await store.append(session.id, said(f"{number} {_WORDS}"))
+            await store.append(session.id, text_message(f"{number} {_WORDS}"))
             longest = max(longest, log_size(path))
         assert path.stat().st_size > 10 * short_log  # so much went through the log
         assert longest < 5 * short_log
@@ -149,19 +149,19 @@ async def test_a_log_that_somebody_keeps_reading_grows_and_is_short_again_afterw
 ) -> None:
     async with open_store(f"sqlite:///{path}") as store:
         session = await store.create_session()
-        await store.append(session.id, said("before"))
+        await store.append(session.id, text_message("before"))
         reader = apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READONLY)
         try:
             reader.execute("BEGIN")
             assert reader.execute("SELECT count(*) FROM messages").fetchall() == [(1,)]
             for number in range(200):
-                await store.append(session.id, said(f"{number} {_WORDS}"))
+                await store.append(session.id, text_message(f"{number} {_WORDS}"))
             assert log_size(path) > 5 * short_log
             assert reader.execute("SELECT count(*) FROM messages").fetchall() == [(1,)]  # its view stays
         finally:
             reader.close()
         for number in range(100):
-            await store.append(session.id, said(f"{number} {_WORDS}"))
+            await store.append(session.id, text_message(f"{number} {_WORDS}"))
         assert log_size(path) < 5 * short_log
         assert len(await store.read(session.id, limit=1_000)) == 301
 
@@ -178,18 +178,18 @@ async def test_what_waits_when_a_store_is_closed_is_written_first(path: Path) ->
         session = await store.create_session()
         if is_idle:
             await until_idle()
-        writing = [asyncio.create_task(store.append(session.id, said(str(one)))) for one in range(number)]
+        writing = [asyncio.create_task(store.append(session.id, text_message(str(one)))) for one in range(number)]
         reading = asyncio.create_task(store.get_session(session.id))
         await asyncio.sleep(0)
         await store.close()
         rows = [row for done in await asyncio.gather(*writing) for row in done]
         assert (await reading).id == session.id
         with pytest.raises(StoreUnusableError, match="not open"):
-            await store.append(session.id, said("too late"))
+            await store.append(session.id, text_message("too late"))
         assert asyncio.all_tasks() == {asyncio.current_task()}  # nothing goes on behind it
         async with open_store(f"sqlite:///{path}") as again:
             assert await again.read(session.id) == rows
-            assert texts(rows) == [str(one) for one in range(number)]
+            assert list_texts(rows) == [str(one) for one in range(number)]
 
 
 @pytest.mark.usefixtures("short_log")
@@ -198,7 +198,7 @@ async def test_a_store_is_closed_when_what_waits_for_another_program_is_written(
     await store.open()
     session = await store.create_session()
     with locked(path):
-        writing = asyncio.create_task(store.append(session.id, said("waits")))
+        writing = asyncio.create_task(store.append(session.id, text_message("waits")))
         await asyncio.sleep(0.05)
         closing = asyncio.create_task(store.close())
         await asyncio.sleep(0.05)
@@ -214,13 +214,15 @@ async def test_a_write_waits_for_other_programs_without_stopping_the_event_loop(
     async with open_store(f"sqlite:///{path}") as store:
         session = await store.create_session()
         with locked(path):
-            waiting = asyncio.create_task(store.append(session.id, [said("behind our lock"), said("together")]))
+            waiting = asyncio.create_task(
+                store.append(session.id, [text_message("behind our lock"), text_message("together")])
+            )
             await asyncio.sleep(0.05)
             assert not waiting.done()
         assert (await waiting)[0].seq == 1
         stranger = apsw.Connection(str(path))
         stranger.execute("BEGIN IMMEDIATE")
-        waiting = asyncio.create_task(store.append(session.id, said("behind a stranger")))
+        waiting = asyncio.create_task(store.append(session.id, text_message("behind a stranger")))
         await asyncio.sleep(0.05)
         assert not waiting.done()
         stranger.execute("ROLLBACK")
@@ -232,7 +234,9 @@ async def test_a_write_waits_for_other_programs_without_stopping_the_event_loop(
 async def test_an_amount_that_is_no_number_is_damage(path: Path, amount: str) -> None:
     async with open_store(f"sqlite:///{path}") as store:
         session = await store.create_session()
-        await store.append(session.id, [answered(text, usage=used(1, 1, "0.1")) for text in ("one", "two")])
+        await store.append(
+            session.id, [answer_message(text, usage=create_usage(1, 1, "0.1")) for text in ("one", "two")]
+        )
         other = apsw.Connection(str(path))
         other.execute(f"UPDATE usage SET cost_usd = {amount} WHERE seq = 2")
         other.close()
@@ -243,16 +247,16 @@ async def test_an_amount_that_is_no_number_is_damage(path: Path, amount: str) ->
 async def test_an_end_that_others_have_moved_or_deleted_is_not_believed(path: Path) -> None:
     async with open_store(f"sqlite:///{path}") as one, open_store(f"sqlite:///{path}") as other:
         session = await one.create_session()
-        await one.append(session.id, said("1"))
-        await other.append(session.id, said("2"))
-        await one.append(session.id, said("3"))
-        await other.append(session.id, said("4"))
+        await one.append(session.id, text_message("1"))
+        await other.append(session.id, text_message("2"))
+        await one.append(session.id, text_message("3"))
+        await other.append(session.id, text_message("4"))
         with pytest.raises(ConflictError):
-            await one.append(session.id, said("x"), expected_seq=3)
-        assert texts(await one.read(session.id)) == ["1", "2", "3", "4"]
+            await one.append(session.id, text_message("x"), expected_seq=3)
+        assert list_texts(await one.read(session.id)) == ["1", "2", "3", "4"]
         await other.delete_session(session.id)
         with pytest.raises(UnknownSessionError):
-            await one.append(session.id, said("5"))
+            await one.append(session.id, text_message("5"))
 
 
 @pytest.mark.parametrize(
@@ -272,22 +276,22 @@ async def test_a_disk_failure_is_reported_and_the_next_write_uses_a_new_connecti
     async with open_store(f"sqlite:///{path}") as store:
         assert isinstance(store, sqlite.SqliteStore)
         session = await store.create_session()
-        await store.append(session.id, said("1"))
+        await store.append(session.id, text_message("1"))
         monkeypatch.setattr(write_scheduler, "run_operation", failing)
         with pytest.raises(StorageError) as caught:
-            await store.append(session.id, said("2"))
+            await store.append(session.id, text_message("2"))
         assert caught.value.code == code
-        await store.append(session.id, said("3"))
+        await store.append(session.id, text_message("3"))
         assert connections[0] is not connections[-1]
-        await store.append(session.id, said("4"))
-        assert texts(await store.read(session.id)) == ["1", "3", "4"]
+        await store.append(session.id, text_message("4"))
+        assert list_texts(await store.read(session.id)) == ["1", "3", "4"]
         assert (await store.verify()).is_sound
 
 
 async def test_a_role_that_not_every_engine_can_hold_is_refused_also_alone(path: Path) -> None:
     async with open_store(f"sqlite:///{path}") as store:
         session = await store.create_session()
-        (row,) = await store.append(session.id, said("1"))
+        (row,) = await store.append(session.id, text_message("1"))
         odd = decode(encode(row.message.replace(id=store.new_id())).replace(b'"role":"user"', b'"role":"a\\u0000b"'))
         with pytest.raises(FormatError, match="NUL"):
             await store.append(session.id, odd)

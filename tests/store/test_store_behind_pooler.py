@@ -7,10 +7,10 @@ import pytest
 from tests.store.test_append import *  # noqa: F403
 from tests.store.test_entries import *  # noqa: F403
 from tests.store.test_leases import *  # noqa: F403
-from tests.store.test_pooler import place, shared_place
+from tests.store.test_pooler import database_location, store_location
 from tests.store.test_runs import *  # noqa: F403
 from tests.store.test_turns import *  # noqa: F403
 
-__all__ = ["place", "shared_place"]
+__all__ = ["database_location", "store_location"]
 
 pytestmark = pytest.mark.sampled(3)

@@ -20,7 +20,7 @@ from dragoman.message import (
 from dragoman.rules import check
 from dragoman.store import Store, open_store
 from dragoman.store.operation import Rows, Statement, operation
-from tests.store.messages import answered, called, message, said, used
+from tests.store.messages import answer_message, call_message, create_usage, message, text_message
 
 CALL = "tu_01ARZ3NDEKTSV4RRFFQ69G5FAV"
 
@@ -28,7 +28,7 @@ CALL = "tu_01ARZ3NDEKTSV4RRFFQ69G5FAV"
 WHOLE = {
     "model": "fake:model",
     "provider": "fake",
-    "usage": used(),
+    "usage": create_usage(),
     "routing": RoutingDecisionRecord(mode=RoutingMode.DEFAULT, chosen_model="fake:model", reason="test"),
 }
 
@@ -50,8 +50,8 @@ async def test_without_being_strict_a_store_takes_what_comes(store: Store) -> No
 
 async def test_a_message_that_breaks_a_rule_is_refused_and_a_repaired_one_is_offered(store: Store) -> None:
     session = await store.create_session()
-    await store.append(session.id, said("Hello"), strict=True)
-    bare = answered("Hi")
+    await store.append(session.id, text_message("Hello"), strict=True)
+    bare = answer_message("Hi")
     with pytest.raises(RuleViolationError) as caught:
         await store.append(session.id, bare, strict=True)
     error = caught.value
@@ -60,15 +60,15 @@ async def test_a_message_that_breaks_a_rule_is_refused_and_a_repaired_one_is_off
     assert len(await stored(store, session.id)) == 1, "nothing was stored"
     await store.append(session.id, error.repaired_messages, strict=True)
     kept = await stored(store, session.id)
-    assert [message.content for message in kept] == [said("Hello").content, said("Hi").content]
+    assert [message.content for message in kept] == [text_message("Hello").content, text_message("Hi").content]
     assert check(kept) == ()
 
 
 async def test_a_result_needs_a_call_of_its_session_that_has_none_yet(store: Store) -> None:
     session = await store.create_session()
     with pytest.raises(RuleViolationError, match="result-has-call"):
-        await store.append(session.id, [said("Look"), result()], strict=True)
-    await store.append(session.id, [said("Look"), called(CALL, **WHOLE)], strict=True)
+        await store.append(session.id, [text_message("Look"), result()], strict=True)
+    await store.append(session.id, [text_message("Look"), call_message(CALL, **WHOLE)], strict=True)
     (answer,) = await store.append(session.id, result(), strict=True)
     again = await store.append(session.id, answer.message, strict=True)
     assert [row.seq for row in again] == [answer.seq], "the same again changes nothing"
@@ -83,7 +83,7 @@ async def test_a_result_needs_a_call_of_its_session_that_has_none_yet(store: Sto
 async def test_what_is_still_arriving_may_break_any_rule(store: Store) -> None:
     session = await store.create_session()
     partial = message(Role.ASSISTANT, [], status=MessageStatus.PARTIAL)
-    await store.append(session.id, [said("Hello"), partial], strict=True)
+    await store.append(session.id, [text_message("Hello"), partial], strict=True)
 
 
 async def test_a_store_that_is_opened_strictly_refuses_without_being_asked(tmp_path: Path) -> None:

@@ -10,21 +10,26 @@ import pytest
 from dragoman.errors import CorruptDataError
 from dragoman.message import InvalidToolUseBlock, Role, ToolUseBlock
 from dragoman.store import Store
-from tests.store.conftest import Clock, Place
-from tests.store.messages import called, message, result, states
+from tests.store.conftest import Clock, StoreLocation
+from tests.store.messages import call_message, message, read_call_states, result_message
 
 
 async def test_a_call_is_pending_until_it_is_answered(store: Store, clock: Clock) -> None:
     store.clock = clock
     session = await store.create_session()
-    (asked,) = await store.append(session.id, called("tu_9", "tu_1", "tu_5", "tu_3", provider="acme"))
-    assert list(await states(store, session.id)) == ["tu_9", "tu_1", "tu_5", "tu_3"]  # in the order of the message
+    (asked,) = await store.append(session.id, call_message("tu_9", "tu_1", "tu_5", "tu_3", provider="acme"))
+    assert list(await read_call_states(store, session.id)) == [
+        "tu_9",
+        "tu_1",
+        "tu_5",
+        "tu_3",
+    ]  # in the order of the message
     clock.move(seconds=2)
-    good, bad = await store.append(session.id, [result("tu_1"), result("tu_5", is_error=True)])
+    good, bad = await store.append(session.id, [result_message("tu_1"), result_message("tu_5", is_error=True)])
     assert await store.cancel_tool_call(session.id, "tu_3")
     assert not await store.cancel_tool_call(session.id, "tu_1")
     assert not await store.cancel_tool_call(session.id, "none")
-    assert await states(store, session.id) == {
+    assert await read_call_states(store, session.id) == {
         "tu_9": "pending",
         "tu_1": "succeeded",
         "tu_5": "failed",
@@ -43,7 +48,10 @@ async def test_a_call_is_pending_until_it_is_answered(store: Store, clock: Clock
 
 async def test_the_first_answer_of_a_call_counts(store: Store) -> None:
     session = await store.create_session()
-    await store.append(session.id, [called("tu_1"), result("tu_1"), result("tu_1", is_error=True), result("orphan")])
+    await store.append(
+        session.id,
+        [call_message("tu_1"), result_message("tu_1"), result_message("tu_1", is_error=True), result_message("orphan")],
+    )
     (call,) = await store.tool_calls(session.id)
     assert (call.status, call.result_seq) == ("succeeded", 2)
 
@@ -51,7 +59,7 @@ async def test_the_first_answer_of_a_call_counts(store: Store) -> None:
 async def test_a_call_that_cannot_be_made_has_failed(store: Store) -> None:
     session = await store.create_session()
     await store.append(session.id, message(Role.ASSISTANT, [InvalidToolUseBlock("tu_1", "look", "{", "cut")]))
-    assert await states(store, session.id) == {"tu_1": "failed"}
+    assert await read_call_states(store, session.id) == {"tu_1": "failed"}
 
 
 async def test_what_the_provider_calls_a_call_is_kept(store: Store) -> None:
@@ -61,20 +69,22 @@ async def test_what_the_provider_calls_a_call_is_kept(store: Store) -> None:
     assert [call.provider_id for call in await store.tool_calls(session.id)] == ["call_7", None]
 
 
-async def test_tool_ids_are_remembered_in_the_order_in_which_they_were_learned(shared_place: Place) -> None:
+async def test_tool_ids_are_remembered_in_the_order_in_which_they_were_learned(
+    database_location: StoreLocation,
+) -> None:
     learned = [("acme", "tu_2", "x2"), ("acme", "tu_1", "x1"), ("zeta", "tu_1", "call_1")]
-    async with shared_place.open() as store:
+    async with database_location.open() as store:
         session = await store.create_session()
         assert await store.tool_ids(session.id) == ()
         await store.save_tool_ids(session.id, learned[:2])
         await store.save_tool_ids(session.id, [])
         await store.save_tool_ids(session.id, learned[2:])
-    async with shared_place.open() as store:
+    async with database_location.open() as store:
         assert await store.tool_ids(session.id) == tuple(learned)
 
 
-async def test_many_who_learn_tool_ids_at_once_lose_none(shared_place: Place) -> None:
-    async with shared_place.open() as one, shared_place.open() as two:
+async def test_many_who_learn_tool_ids_at_once_lose_none(database_location: StoreLocation) -> None:
+    async with database_location.open() as one, database_location.open() as two:
         session = await one.create_session()
         entries = [("acme", f"tu_{number}", f"x{number}") for number in range(20)]
         await asyncio.gather(
@@ -102,7 +112,7 @@ async def test_many_who_learn_tool_ids_at_once_lose_none(shared_place: Place) ->
 )
 async def test_a_changed_call_is_found_and_not_served(store: Store, change: str) -> None:
     session = (await store.create_session()).id
-    await store.append(session, [called("tu_1", "tu_2", "tu_3"), result("tu_1")])
+    await store.append(session, [call_message("tu_1", "tu_2", "tu_3"), result_message("tu_1")])
     await store.cancel_tool_call(session, "tu_3")
     assert (await store.verify()).is_sound
     await store._write(_asked(change))
@@ -110,16 +120,16 @@ async def test_a_changed_call_is_found_and_not_served(store: Store, change: str)
     with pytest.raises(CorruptDataError):
         await store.tool_calls(session)
     call_id = "tu_2" if "tu_2" in change else "tu_1"
-    await store.append(session, result("tu_2"))
+    await store.append(session, result_message("tu_2"))
     await store.cancel_tool_call(session, call_id)
     assert not (await store.verify()).is_sound  # what is damaged is not given a hash that fits
 
 
 async def test_a_call_that_an_earlier_version_noted_gets_a_hash_when_it_changes(store: Store) -> None:
     session = (await store.create_session()).id
-    await store.append(session, called("tu_1", "tu_2"))
+    await store.append(session, call_message("tu_1", "tu_2"))
     await store._write(_asked("UPDATE tool_calls SET hash = NULL"))
-    await store.append(session, result("tu_1"))
+    await store.append(session, result_message("tu_1"))
     fork = await store.fork(session)
     await store.cancel_tool_call(fork.id, "tu_2")
     assert (await store.verify()).is_sound
@@ -135,7 +145,7 @@ async def test_a_call_that_an_earlier_version_noted_gets_a_hash_when_it_changes(
 async def test_a_status_without_a_hash_is_compared_with_the_messages(store: Store, call_id: str, status: str) -> None:
     session = (await store.create_session()).id
     bad = message(Role.ASSISTANT, [InvalidToolUseBlock("bad", "look", "{", "cut")])
-    await store.append(session, [called("tu_1", "tu_2"), result("tu_1"), bad])
+    await store.append(session, [call_message("tu_1", "tu_2"), result_message("tu_1"), bad])
     await store._write(_asked("UPDATE tool_calls SET hash = NULL"))
     assert (await store.verify()).is_sound
     await store._write(_asked(f"UPDATE tool_calls SET status = '{status}' WHERE id = '{call_id}'"))
@@ -146,7 +156,7 @@ async def test_a_status_without_a_hash_is_compared_with_the_messages(store: Stor
 
 async def test_an_unknown_status_without_a_hash_is_not_served(store: Store) -> None:
     session = (await store.create_session()).id
-    await store.append(session, called("tu_1"))
+    await store.append(session, call_message("tu_1"))
     await store._write(_asked("UPDATE tool_calls SET hash = NULL, status = 'zzz'"))
     assert not (await store.verify()).is_sound
     with pytest.raises(CorruptDataError, match="status is unknown"):
@@ -155,7 +165,7 @@ async def test_an_unknown_status_without_a_hash_is_not_served(store: Store) -> N
 
 async def test_what_providers_call_calls_and_idempotency_keys_are_guarded(store: Store) -> None:
     session = (await store.create_session()).id
-    await store.append(session, called("tu_1"), idempotency_key="k")
+    await store.append(session, call_message("tu_1"), idempotency_key="k")
     await store.save_tool_ids(session, [("anthropic", "tu_1", "toolu_1")])
     await store._write(_asked("UPDATE tool_ids SET provider_id = 'toolu_2'"))
     await store._write(_asked("UPDATE idempotency SET first_seq = 0"))
@@ -166,7 +176,7 @@ async def test_what_providers_call_calls_and_idempotency_keys_are_guarded(store:
     with pytest.raises(CorruptDataError):
         await store.tool_ids(session)
     with pytest.raises(CorruptDataError):
-        await store.append(session, called("tu_1"), idempotency_key="k")
+        await store.append(session, call_message("tu_1"), idempotency_key="k")
 
 
 def _asked(sql: str) -> Any:

@@ -9,7 +9,7 @@ from typing import Any
 from dragoman.message import Message, MessageMetadata, Role, Usage
 from dragoman.store import Store
 from dragoman.store.operation import UNKNOWN_TIME
-from tests.store.messages import answered, said, used
+from tests.store.messages import answer_message, create_usage, text_message
 
 
 async def test_totals_add_up_by_every_group_to_the_last_digit(store: Store) -> None:
@@ -22,10 +22,10 @@ async def test_totals_add_up_by_every_group_to_the_last_digit(store: Store) -> N
         (two, "2026-05-10T13:00:00", None, None, None, None, "0"),
     ]
     for session, when, model, provider, user, team, cost in spent:
-        usage = used(10, 4, cost)
-        new = answered("x", model=model, provider=provider, user_id=user, team_id=team, usage=usage)
+        usage = create_usage(10, 4, cost)
+        new = answer_message("x", model=model, provider=provider, user_id=user, team_id=team, usage=usage)
         await store.append(session.id, new.replace(created_at=datetime.fromisoformat(f"{when}+00:00")))
-    await store.append(one.id, [said("asks"), answered("no usage")])
+    await store.append(one.id, [text_message("asks"), answer_message("no usage")])
 
     async def costs(by: Any, **wanted: Any) -> dict[str | None, Decimal]:
         return {total.group: total.cost_usd for total in await store.costs.totals(by, **wanted)}
@@ -53,7 +53,7 @@ async def test_totals_add_up_by_every_group_to_the_last_digit(store: Store) -> N
 async def test_groups_come_in_the_same_order_on_every_engine(store: Store) -> None:
     session = await store.create_session()
     names = ["b", "B", "a", "ä", "Z", "_", "🎉", "\uffff", "é", ""]
-    await store.append(session.id, [answered("x", model=name, usage=used()) for name in names])
+    await store.append(session.id, [answer_message("x", model=name, usage=create_usage()) for name in names])
     assert [total.group for total in await store.costs.totals("model")] == sorted(names)
 
 
@@ -68,7 +68,7 @@ async def test_usage_of_messages_without_a_time_has_no_day(store: Store) -> None
 
 
 async def test_a_call_of_no_message_counts_for_its_day_model_and_user(store: Store) -> None:
-    await store.costs.add_call(used(10, 4, "0.25"), model="a:x", provider="a", user_id="u1", team_id="t1")
+    await store.costs.add_call(create_usage(10, 4, "0.25"), model="a:x", provider="a", user_id="u1", team_id="t1")
     unpriced = Usage(input_tokens=3, output_tokens=1, cost_usd=None, pricing_version="unpriced", latency_ms=1)
     await store.costs.add_call(unpriced, model="a:x", provider="a")
     (by_model,) = await store.costs.totals("model")
@@ -83,9 +83,9 @@ async def test_a_call_of_no_message_counts_for_its_day_model_and_user(store: Sto
 async def test_a_recent_session_in_which_a_model_answered_is_found(store: Store) -> None:
     for name in ("s1", "s2", "s3"):
         await store.create_session(name)
-    await store.append("s1", answered("x", model="a:x", usage=used()))
-    await store.append("s2", [said("asks"), answered("x", model="a:x", usage=used())])
-    await store.append("s3", answered("x", model="b:z", usage=used()))
+    await store.append("s1", answer_message("x", model="a:x", usage=create_usage()))
+    await store.append("s2", [text_message("asks"), answer_message("x", model="a:x", usage=create_usage())])
+    await store.append("s3", answer_message("x", model="b:z", usage=create_usage()))
     assert await store.costs.find_session("a:x", max_seq=50) == "s2"
     assert await store.costs.find_session("a:x", max_seq=1) == "s1"
     assert await store.costs.find_session("b:z", max_seq=50) == "s3"

@@ -21,9 +21,9 @@ from dragoman.redaction import Redactor, Rule
 from dragoman.routing.pattern import Fingerprint, PatternSample
 from dragoman.store import Store, TraceEvent, open_store
 from dragoman.store.trace import AUDIT_TYPES, SYSTEM, _old_events
-from tests.store.conftest import Clock, Place
+from tests.store.conftest import Clock, StoreLocation
 from tests.store.first_version import _metadata
-from tests.store.messages import answered, said
+from tests.store.messages import answer_message, text_message
 from tests.test_redaction import KEYS
 
 
@@ -118,10 +118,10 @@ async def test_secrets_are_taken_out_before_anything_is_written(store: Store) ->
 
 async def test_anything_json_can_say_comes_back(store: Store) -> None:
     session = await store.create_session()
-    said = {"nul": "a\0b", "emoji": "🎉", "big": 2**63, "list": [None, 1.5, True, {}], "quote": "'\";--"}
-    await store.trace.append([event(0, session.id, **said)])
+    payload = {"nul": "a\0b", "emoji": "🎉", "big": 2**63, "list": [None, 1.5, True, {}], "quote": "'\";--"}
+    await store.trace.append([event(0, session.id, **payload)])
     (found,) = await store.trace.events(session.id)
-    assert found.payload == said
+    assert found.payload == text_message
 
 
 async def test_deleting_a_session_takes_its_trace_along(store: Store) -> None:
@@ -138,7 +138,7 @@ async def test_deleting_a_session_takes_its_trace_along(store: Store) -> None:
 
 async def test_a_fork_begins_without_a_trace(store: Store) -> None:
     session = await store.create_session()
-    await store.append(session.id, said("Hello"))
+    await store.append(session.id, text_message("Hello"))
     await store.trace.append([event(0, session.id)])
     fork = await store.fork(session.id)
     assert await store.trace.events(fork.id) == []
@@ -278,9 +278,9 @@ async def test_erasing_a_person_takes_them_out_of_the_trace_of_others(store: Sto
     assert (await store.verify()).is_sound
 
 
-async def test_a_session_is_exported_with_its_trace(store: Store, place: Place) -> None:
+async def test_a_session_is_exported_with_its_trace(store: Store, store_location: StoreLocation) -> None:
     session = await store.create_session()
-    await store.append(session.id, said("Hello"))
+    await store.append(session.id, text_message("Hello"))
     await store.trace.append([event(number, session.id) for number in range(3)])
     await store.trace.append([event(9, SYSTEM)])
     made = await store.evaluations.record(session.id, score=0.5, fingerprint=FINGERPRINT, cost_usd=Decimal("1E-7"))
@@ -326,8 +326,8 @@ async def test_a_row_that_was_changed_is_found_and_never_served(tmp_path: Any, t
         assert ["its hash does not match its content" in damage.what for damage in found.damage] == [True]
 
 
-async def test_the_size_report_counts_the_trace(shared_place: Place) -> None:
-    async with shared_place.open() as store:
+async def test_the_size_report_counts_the_trace(database_location: StoreLocation) -> None:
+    async with database_location.open() as store:
         report = await store.sizes()
     assert {"events", "evaluations"} <= set(report.tables)
 
@@ -345,8 +345,8 @@ async def test_what_is_left_of_a_session_that_is_gone_is_found(tmp_path: Any) ->
         assert f"there are events of session {session.id}, which does not exist" in found
 
 
-async def test_nothing_is_written_of_a_session_that_is_being_deleted(shared_place: Place) -> None:
-    async with shared_place.open() as one, shared_place.open() as other:
+async def test_nothing_is_written_of_a_session_that_is_being_deleted(database_location: StoreLocation) -> None:
+    async with database_location.open() as one, database_location.open() as other:
         for number in range(20):
             session = await one.create_session()
             await asyncio.gather(
@@ -463,7 +463,10 @@ async def test_a_store_that_fails_for_a_moment_loses_nothing(store: Store, monke
 
 async def test_other_prices_stand_beside_the_receipts(store: Store) -> None:
     session = await store.create_session()
-    await store.append(session.id, [answered("A", **_metadata("0.5")), said("B"), answered("C", **_metadata("0.25"))])
+    await store.append(
+        session.id,
+        [answer_message("A", **_metadata("0.5")), text_message("B"), answer_message("C", **_metadata("0.25"))],
+    )
     calls = [call async for call in store.costs.calls()]
     assert [(call.seq, call.model, call.usage.cost_usd) for call in calls] == [
         (1, "anthropic:claude-sonnet-4-6", Decimal("0.5")),
@@ -480,7 +483,7 @@ async def test_other_prices_stand_beside_the_receipts(store: Store) -> None:
     assert [call async for call in store.costs.calls()] == calls
     assert (await store.verify()).is_sound
     fork = await store.fork(session.id)
-    await store.append(fork.id, said("D"))
+    await store.append(fork.id, text_message("D"))
     await store.delete_session(session.id)
     (total,) = await store.costs.totals("session", version="v2", session=fork.id)
     assert total.cost_usd == Decimal("0.55")

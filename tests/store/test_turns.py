@@ -8,13 +8,13 @@ import pytest
 from dragoman.errors import ConflictError, UnknownSessionError
 from dragoman.message import Message, MessageStatus, TextBlock
 from dragoman.store import Session, Store
-from tests.store.messages import answered, said, texts, used
+from tests.store.messages import answer_message, create_usage, list_texts, text_message
 
 LEARNED = [("openai", "tu_1", "call_1"), ("mistral", "tu_1", "abc123def")]
 
 
 async def begun(store: Store, session_id: str) -> Message:
-    _, row = await store.append(session_id, [said("hi"), answered("", status=MessageStatus.PARTIAL)])
+    _, row = await store.append(session_id, [text_message("hi"), answer_message("", status=MessageStatus.PARTIAL)])
     return row.message
 
 
@@ -27,11 +27,11 @@ async def test_a_session_is_opened_with_its_history_and_its_ids(store: Store) ->
     session = await store.create_session(title="long", metadata={"a": 1})
     assert (await store.turns.open(session.id)).rows == []
     for start in range(0, 650, 50):
-        await store.append(session.id, [said(f"line {number}") for number in range(start, start + 50)])
+        await store.append(session.id, [text_message(f"line {number}") for number in range(start, start + 50)])
     await store.save_tool_ids(session.id, LEARNED)
     found = await store.turns.open(session.id)
     assert found.session == await store.get_session(session.id)
-    assert texts(found.rows) == [f"line {number}" for number in range(650)]
+    assert list_texts(found.rows) == [f"line {number}" for number in range(650)]
     assert found.tool_ids == tuple(LEARNED)
     assert [row async for row in store.history(session.id)] == found.rows
 
@@ -39,18 +39,18 @@ async def test_a_session_is_opened_with_its_history_and_its_ids(store: Store) ->
 @pytest.mark.parametrize("count", [1, 99, 100, 101, 600, 601])
 async def test_a_history_of_any_length_is_read_whole(store: Store, count: int) -> None:
     session = await store.create_session()
-    await store.append(session.id, [said(f"line {number}") for number in range(count)])
+    await store.append(session.id, [text_message(f"line {number}") for number in range(count)])
     assert len((await store.turns.open(session.id)).rows) == count
 
 
 async def test_a_fork_is_opened_with_what_it_shares(store: Store) -> None:
     session = await store.create_session()
-    await store.append(session.id, [said("one"), said("two")])
+    await store.append(session.id, [text_message("one"), text_message("two")])
     await store.save_tool_ids(session.id, LEARNED)
     fork = await store.fork(session.id, 1)
-    await store.append(fork.id, said("three"))
+    await store.append(fork.id, text_message("three"))
     found = await store.turns.open(fork.id)
-    assert texts(found.rows) == ["one", "three"]
+    assert list_texts(found.rows) == ["one", "three"]
     assert found.tool_ids == tuple(LEARNED)
 
 
@@ -67,7 +67,7 @@ async def started(store: Store, session: Session, messages: list[Message], *, is
 
 @pytest.mark.parametrize("numbers", [(1, 2), (2, 1)], ids=["ids increase", "ids do not increase"])
 async def test_a_new_session_is_stored_as_one_that_was_created_before(store: Store, numbers: tuple[int, ...]) -> None:
-    messages = [said(f"lighthouse {number}").replace(id=f"{number:026}") for number in numbers]
+    messages = [text_message(f"lighthouse {number}").replace(id=f"{number:026}") for number in numbers]
     created = await store.create_session(title="a")
     new = msgspec.structs.replace(created, id="new")
     both = [await started(store, created, messages, is_new=False), await started(store, new, messages, is_new=True)]
@@ -75,16 +75,16 @@ async def test_a_new_session_is_stored_as_one_that_was_created_before(store: Sto
     assert ends == [("a", 2, True)] * 2
     assert {hit.session_id for hit in await store.search("lighthouse")} == {created.id, "new"}
     for session in both:
-        (row,) = await store.append(session.id, said("dark"))
+        (row,) = await store.append(session.id, text_message("dark"))
         assert row.seq == 3
-        assert texts(await store.read(session.id)) == [*(f"lighthouse {number}" for number in numbers), "dark"]
+        assert list_texts(await store.read(session.id)) == [*(f"lighthouse {number}" for number in numbers), "dark"]
     assert (await store.verify()).is_sound
 
 
 async def test_a_new_session_whose_id_exists_stores_nothing(store: Store) -> None:
     session = await store.create_session()
     with pytest.raises(ConflictError) as error:
-        await started(store, session, [said("hi")], is_new=True)
+        await started(store, session, [text_message("hi")], is_new=True)
     assert error.value.code == "session_exists"
     assert await store.read(session.id) == []
 
@@ -134,7 +134,7 @@ async def test_a_lease_that_was_given_back_on_the_way_is_not_given_back_twice(st
 
 async def test_what_a_model_consumed_for_a_summary_is_counted(store: Store) -> None:
     session = await store.create_session()
-    await store.append(session.id, said("a summary", model="m", usage=used(10, 20, "0.5")))
+    await store.append(session.id, text_message("a summary", model="m", usage=create_usage(10, 20, "0.5")))
     (total,) = await store.costs.totals("session", session=session.id)
     assert (total.input_tokens, total.output_tokens, str(total.cost_usd)) == (10, 20, "0.5")
     assert (await store.verify()).is_sound

@@ -23,10 +23,10 @@ from dragoman.store import open_store
 from tests.conftest import scale
 from tests.server.runs.conftest import RUNS, SSE, run_input
 from tests.servers.faulty_server import Answer, FaultyServer, ReceivedRequest, encode_chunk, make_head
-from tests.store.conftest import Place, shared_place
+from tests.store.conftest import StoreLocation, database_location
 from tests.store.faults.conftest import times
 
-__all__ = ["shared_place"]
+__all__ = ["database_location"]
 
 _SETTINGS = """
 default_model = "fake:model"
@@ -141,11 +141,11 @@ class Client:
         assert ends == [len(self.seen) - 1]
 
 
-@pytest.mark.parametrize("shared_place", ["sqlite"], indirect=True)
+@pytest.mark.parametrize("database_location", ["sqlite"], indirect=True)
 async def test_a_client_that_reconnects_after_every_second_event_receives_each_once(
-    shared_place: Place, tmp_path: Path
+    database_location: StoreLocation, tmp_path: Path
 ) -> None:
-    async with run_factory(shared_place.url, tmp_path) as servers, aiohttp.ClientSession() as session:
+    async with run_factory(database_location.url, tmp_path) as servers, aiohttp.ClientSession() as session:
         _, address = await servers.server()
         client = Client(session, run_input("A long story, please."))
         await client.begin(address, most=2)
@@ -172,12 +172,12 @@ async def test_200_streams_on_one_worker_lose_nothing(tmp_path: Path) -> None:
 
 
 async def test_a_killed_server_loses_no_event_that_a_client_received(
-    shared_place: Place, tmp_path: Path, count: Callable[[str], None]
+    database_location: StoreLocation, tmp_path: Path, count: Callable[[str], None]
 ) -> None:
     chance = random.Random(11)
-    kills = times(scale(3, 10), 50) if shared_place.url.startswith("sqlite") else times(3, 20)
+    kills = times(scale(3, 10), 50) if database_location.url.startswith("sqlite") else times(3, 20)
     clients: list[Client] = []
-    async with run_factory(shared_place.url, tmp_path) as servers, aiohttp.ClientSession() as session:
+    async with run_factory(database_location.url, tmp_path) as servers, aiohttp.ClientSession() as session:
         for _ in range(kills):
             number, address = await servers.server()
             client = Client(session, run_input("An endless story, please."))
@@ -190,7 +190,7 @@ async def test_a_killed_server_loses_no_event_that_a_client_received(
             await client.come_back(address)
             client.check_complete()
             assert client.seen[-1][1]["code"] == "interrupted"
-        async with open_store(shared_place.url) as store:
+        async with open_store(database_location.url) as store:
             for client in clients:
                 rows = await store.read(client.given["threadId"])
                 assert [row.message.metadata.status for row in rows] == [MessageStatus.COMPLETE, MessageStatus.ERROR]
@@ -202,13 +202,15 @@ async def test_a_killed_server_loses_no_event_that_a_client_received(
         assert again.seen[-1][1]["type"] == "RUN_FINISHED"
     seen = sum(len(client.seen) for client in clients)
     count(
-        f"{shared_place.url.partition(':')[0]}: servers killed in the middle of a run {kills}, events seen {seen}, lost 0"
+        f"{database_location.url.partition(':')[0]}: servers killed in the middle of a run {kills}, events seen {seen}, lost 0"
     )
 
 
-async def test_a_run_can_be_followed_and_cancelled_at_another_worker(shared_place: Place, tmp_path: Path) -> None:
+async def test_a_run_can_be_followed_and_cancelled_at_another_worker(
+    database_location: StoreLocation, tmp_path: Path
+) -> None:
     async with (
-        run_factory(shared_place.url, tmp_path) as servers,
+        run_factory(database_location.url, tmp_path) as servers,
         aiohttp.ClientSession() as session,
         asyncio.timeout(60),
     ):

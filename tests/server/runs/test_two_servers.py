@@ -23,9 +23,9 @@ from dragoman.rules import check
 from dragoman.store import Store, open_store
 from tests.server.runs.conftest import RUNS, run_input
 from tests.server.runs.test_recovery import Client, ServerFactory, run_factory
-from tests.store.faults.conftest import chance, times
+from tests.store.faults.conftest import rng, times
 
-__all__ = ["chance"]
+__all__ = ["rng"]
 
 _RETRY_ERRORS = (DragomanError, aiohttp.ClientError, OSError, TimeoutError)
 _CLIENTS = 6
@@ -120,9 +120,9 @@ async def check_thread(store: Store, client: Client) -> str:
 
 @pytest.mark.slow
 async def test_two_servers_lose_and_double_nothing_while_one_is_killed(
-    postgres_server: str, tmp_path: Path, chance: random.Random, count: Callable[[str], None]
+    postgres_server: str, tmp_path: Path, rng: random.Random, count: Callable[[str], None]
 ) -> None:
-    url, rounds = f"{postgres_server}&schema=two_{chance.getrandbits(32)}", times(1, 20)
+    url, rounds = f"{postgres_server}&schema=two_{rng.getrandbits(32)}", times(1, 20)
     ends: Counter[str] = Counter()
     acked: Counter[str] = Counter()
     letters: list[str] = []
@@ -132,7 +132,7 @@ async def test_two_servers_lose_and_double_nothing_while_one_is_killed(
         open_store(url) as store,
         asyncio.timeout(60 + 60 * rounds),
     ):
-        servers = Servers(factory, [await factory.server(), await factory.server()], chance)
+        servers = Servers(factory, [await factory.server(), await factory.server()], rng)
         for turn in range(rounds):
             names = [f"L{turn}-{number}" for number in range(10)]
             letters += names

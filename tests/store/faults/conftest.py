@@ -20,8 +20,8 @@ def times(short: int, long: int) -> int:
 
 
 @pytest.fixture
-def chance() -> random.Random:
-    """Chance with a seed that a failing test shows; DRAGOMAN_SEED gives the same again."""
+def rng() -> random.Random:
+    """A random generator whose seed a failing test prints. DRAGOMAN_SEED repeats a run."""
     seed = int(os.environ.get("DRAGOMAN_SEED", random.SystemRandom().getrandbits(32)))
     sys.stdout.write(f"DRAGOMAN_SEED={seed}\n")
     return random.Random(seed)

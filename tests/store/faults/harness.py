@@ -53,15 +53,15 @@ class Harness:
         self.cycles = 0
         self.killed_before_opening = 0
 
-    def cycle(self, chance: random.Random, longest_s: float = 0.06, fault: Callable[[], None] | None = None) -> None:
+    def cycle(self, rng: random.Random, longest_s: float = 0.06, fault: Callable[[], None] | None = None) -> None:
         """Start the writers and kill each of them at an instant of its own, most often after it has opened the store."""
         waiting = self.log.unknown()
         running = [self._start(self._orders(writer, waiting)) for writer in range(self.writers)]
-        if chance.random() < 0.8:
+        if rng.random() < 0.8:
             for _, pipe in running:
                 pipe.poll(_GIVE_UP_S)
         begun = time.monotonic()
-        ends = sorted((begun + chance.random() * longest_s, number) for number in range(self.writers))
+        ends = sorted((begun + rng.random() * longest_s, number) for number in range(self.writers))
         if fault is not None:
             time.sleep(max(0.0, ends[-1][0] - time.monotonic()))
             fault()
@@ -72,13 +72,13 @@ class Harness:
             self._heard(process, pipe)
         self.cycles += 1
 
-    def cut(self, chance: random.Random, cut: Callable[[], None], longest_s: float = 0.1) -> None:
+    def cut(self, rng: random.Random, cut: Callable[[], None], longest_s: float = 0.1) -> None:
         """Start the writers, stop them all in mid-air, let something happen to the disk, and kill them."""
         waiting = self.log.unknown()
         running = [self._start(self._orders(writer, waiting)) for writer in range(self.writers)]
         for _, pipe in running:
             pipe.poll(_GIVE_UP_S)
-        time.sleep(chance.random() * longest_s)
+        time.sleep(rng.random() * longest_s)
         for process, _ in running:
             freeze(process)
         cut()

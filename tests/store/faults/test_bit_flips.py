@@ -27,7 +27,7 @@ from dragoman.store import Session, Store, message_rows, open_store
 from dragoman.store.operation import Rows, Statement
 from tests.conftest import scale
 from tests.store.faults.conftest import times
-from tests.store.messages import answered, called, message, result, said
+from tests.store.messages import answer_message, call_message, message, result_message, text_message
 
 WORDS = ("weather", "金陵", "frobnicate")
 
@@ -48,12 +48,12 @@ class Sound:
         self.lengths = [len(text) for text in once]
         self.hashes = [self.data.index(one) for one in columns if self.data.count(one) == 1]
 
-    def place_in_a_message(self, chance: random.Random) -> int:
+    def place_in_a_message(self, rng: random.Random) -> int:
         """A place in the text or the hash of a message."""
-        if chance.random() < 0.2:
-            return chance.choice(self.hashes) + chance.randrange(32)
-        number = chance.randrange(len(self.texts))
-        return self.texts[number] + chance.randrange(self.lengths[number])
+        if rng.random() < 0.2:
+            return rng.choice(self.hashes) + rng.randrange(32)
+        number = rng.randrange(len(self.texts))
+        return self.texts[number] + rng.randrange(self.lengths[number])
 
     def flipped(self, place: int, bit: int, folder: Path) -> Path:
         """A copy with one bit changed."""
@@ -71,16 +71,18 @@ async def _made(path: Path) -> Sound:
         first = await store.create_session(title="The first one", user_id="u1", metadata={"a": [1, "b"]})
         for number in range(40):
             await store.append(
-                first.id, [said(f"What is the weather in {number}? {'x' * number * 7}"), _answer(number)]
+                first.id, [text_message(f"What is the weather in {number}? {'x' * number * 7}"), _answer(number)]
             )
         await store.append(
-            first.id, [said("Look that up"), called("tu_1", "tu_2"), result("tu_1")], idempotency_key="k"
+            first.id,
+            [text_message("Look that up"), call_message("tu_1", "tu_2"), result_message("tu_1")],
+            idempotency_key="k",
         )
         await store.save_tool_ids(first.id, [("anthropic", "tu_1", "toolu_01"), ("anthropic", "tu_2", "toolu_02")])
         await store.append(first.id, message(Role.USER, [TextBlock(text="金陵 " * 20), _picture()]))
         fork = await store.fork(first.id, 30, title="Another way")
-        await store.append(fork.id, [said("frobnicate " + "é" * 30_000), _answer(99)])
-        await store.append(fork.id, answered("It goes on", status="partial"))
+        await store.append(fork.id, [text_message("frobnicate " + "é" * 30_000), _answer(99)])
+        await store.append(fork.id, answer_message("It goes on", status="partial"))
         empty = await store.create_session(routing_policy={"mode": "fixed"})
         answers = await _answers(store, [first.id, fork.id, empty.id])
         columns = {}
@@ -96,7 +98,7 @@ async def _made(path: Path) -> Sound:
 def _answer(number: int) -> Any:
     cost = Decimal("0.0123")
     usage = Usage(input_tokens=100 + number, output_tokens=20, cost_usd=cost, pricing_version="p", latency_ms=1)
-    return answered(f"It is {number} degrees", usage=usage, model="m", user_id="u1")
+    return answer_message(f"It is {number} degrees", usage=usage, model="m", user_id="u1")
 
 
 def _picture() -> ImageBlock:
@@ -221,13 +223,13 @@ async def _outcomes(sound: Sound, places: Iterable[tuple[int, int]], folder: Pat
 @pytest.mark.slow
 @pytest.mark.parametrize("where", ["in messages", "anywhere"])
 async def test_a_flipped_bit_is_found_or_harmless(
-    where: str, sound: Sound, chance: random.Random, tmp_path: Path, count: Callable[[str], None]
+    where: str, sound: Sound, rng: random.Random, tmp_path: Path, count: Callable[[str], None]
 ) -> None:
     flips = times(scale(25, 50), 1_000)
     if where == "in messages":
-        places = [(sound.place_in_a_message(chance), chance.randrange(8)) for _ in range(flips)]
+        places = [(sound.place_in_a_message(rng), rng.randrange(8)) for _ in range(flips)]
     else:
-        places = [(chance.randrange(len(sound.data)), chance.randrange(8)) for _ in range(flips)]
+        places = [(rng.randrange(len(sound.data)), rng.randrange(8)) for _ in range(flips)]
     outcomes, wrong = await _outcomes(sound, places, tmp_path)
     count(", ".join(f"{number} {outcome}" for outcome, number in outcomes.items()))
     assert wrong == []
@@ -236,11 +238,11 @@ async def test_a_flipped_bit_is_found_or_harmless(
 
 
 async def test_a_store_that_looks_at_no_hash_is_found_out(
-    sound: Sound, chance: random.Random, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    sound: Sound, rng: random.Random, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(message_rows, "message_hash", lambda *_: _Anything())
     words = [sound.data.find(b"What is the weather", place, place + 60) for place in sound.texts]
-    places = [(place, 0) for place in chance.sample([place for place in words if place > 0], 5)]
+    places = [(place, 0) for place in rng.sample([place for place in words if place > 0], 5)]
     _, wrong = await _outcomes(sound, places, tmp_path)
     assert ["SERVED AS GOOD" in one for one in wrong] == [True] * 5
 
@@ -254,15 +256,15 @@ class _Anything:
         return True
 
 
-async def test_a_flipped_bit_in_large_content_is_found(sound: Sound, chance: random.Random, tmp_path: Path) -> None:
+async def test_a_flipped_bit_in_large_content_is_found(sound: Sound, rng: random.Random, tmp_path: Path) -> None:
     blobs = [path for path in Path(f"{sound.path}-blobs").rglob("*") if path.is_file()]
     assert len(blobs) == 2
     for number in range(times(10, 100)):
         copy = sound.flipped(0, 0, tmp_path / str(number))
         copy.write_bytes(sound.data)
-        blob = Path(f"{copy}-blobs") / chance.choice(blobs).relative_to(f"{sound.path}-blobs")
+        blob = Path(f"{copy}-blobs") / rng.choice(blobs).relative_to(f"{sound.path}-blobs")
         data = bytearray(blob.read_bytes())
-        data[chance.randrange(len(data))] ^= 1 << chance.randrange(8)
+        data[rng.randrange(len(data))] ^= 1 << rng.randrange(8)
         blob.write_bytes(data)
         assert await _outcome(copy, sound) == "found when read"
         async with open_store(f"sqlite:///{copy}") as store:

@@ -16,22 +16,22 @@ from dragoman.errors import ConflictError
 from dragoman.store import Store, liveness, open_store
 from tests import fork_server
 from tests.conftest import scale
-from tests.store.conftest import Place, pass_time
-from tests.store.messages import said
+from tests.store.conftest import StoreLocation, pass_time
+from tests.store.messages import text_message
 
 PROCESSES, EACH = 16, scale(12, 200)
 
 Work = Callable[[Store, str, int], Coroutine[Any, Any, Any]]
 
 
-def together(work: Work, place: Place, session_id: str, processes: int) -> list[Any]:
+def together(work: Work, store_location: StoreLocation, session_id: str, processes: int) -> list[Any]:
     """Start the processes, let them begin at once, and give back what came of each."""
     barrier = fork_server.processes.Barrier(processes)
     started = []
     for number in range(processes):
         hears, says = fork_server.processes.Pipe(duplex=False)
         process = fork_server.processes.Process(
-            target=_worked, args=(work, (place.url, session_id, number), barrier, says)
+            target=_worked, args=(work, (store_location.url, session_id, number), barrier, says)
         )
         process.start()
         says.close()
@@ -63,16 +63,16 @@ def _worked(work: Work, given: tuple[str, str, int], barrier: Any, says: Connect
 async def append_many(store: Store, session_id: str, number: int) -> list[int]:
     places = []
     for each in range(EACH):
-        (row,) = await store.append(session_id, said(f"{number} {each}"))
+        (row,) = await store.append(session_id, text_message(f"{number} {each}"))
         places.append(row.seq)
     return places
 
 
 @pytest.mark.slow
-async def test_sixteen_processes_write_to_one_session_in_one_order(shared_place: Place) -> None:
-    async with shared_place.open() as store:
+async def test_sixteen_processes_write_to_one_session_in_one_order(database_location: StoreLocation) -> None:
+    async with database_location.open() as store:
         session = await store.create_session()
-        outcomes = await asyncio.to_thread(together, append_many, shared_place, session.id, PROCESSES)
+        outcomes = await asyncio.to_thread(together, append_many, database_location, session.id, PROCESSES)
         assert [outcome for outcome in outcomes if not isinstance(outcome, list)] == []
         given = {
             place: f"{number} {each}" for number, places in enumerate(outcomes) for each, place in enumerate(places)
@@ -94,7 +94,7 @@ async def append_at_the_place_it_knows(store: Store, session_id: str, number: in
     won = []
     for place in range(ROUNDS):
         try:
-            await store.append(session_id, said(f"{number} at {place}"), expected_seq=place)
+            await store.append(session_id, text_message(f"{number} at {place}"), expected_seq=place)
             won.append(f"{number} at {place}")
         except ConflictError as error:
             if error.code != "seq_conflict":
@@ -102,10 +102,10 @@ async def append_at_the_place_it_knows(store: Store, session_id: str, number: in
     return won
 
 
-async def test_of_two_processes_that_know_the_same_place_exactly_one_appends(shared_place: Place) -> None:
-    async with shared_place.open() as store:
+async def test_of_two_processes_that_know_the_same_place_exactly_one_appends(database_location: StoreLocation) -> None:
+    async with database_location.open() as store:
         session = await store.create_session()
-        outcomes = await asyncio.to_thread(together, append_at_the_place_it_knows, shared_place, session.id, 2)
+        outcomes = await asyncio.to_thread(together, append_at_the_place_it_knows, database_location, session.id, 2)
         stored = [row.message.content[0].text async for row in store.history(session.id)]
     assert len(stored) == ROUNDS
     assert [text.partition(" at ")[2] for text in stored] == [str(place) for place in range(ROUNDS)]
@@ -114,15 +114,22 @@ async def test_of_two_processes_that_know_the_same_place_exactly_one_appends(sha
 
 async def append_under_one_key(store: Store, session_id: str, number: int) -> list[list[int]]:
     return [
-        [row.seq for row in await store.append(session_id, [said(f"a {turn}"), said("b")], idempotency_key=f"k{turn}")]
+        [
+            row.seq
+            for row in await store.append(
+                session_id, [text_message(f"a {turn}"), text_message("b")], idempotency_key=f"k{turn}"
+            )
+        ]
         for turn in range(30)
     ]
 
 
-async def test_processes_that_append_under_the_same_key_all_get_the_same_places(shared_place: Place) -> None:
-    async with shared_place.open() as store:
+async def test_processes_that_append_under_the_same_key_all_get_the_same_places(
+    database_location: StoreLocation,
+) -> None:
+    async with database_location.open() as store:
         session = await store.create_session()
-        outcomes = await asyncio.to_thread(together, append_under_one_key, shared_place, session.id, 6)
+        outcomes = await asyncio.to_thread(together, append_under_one_key, database_location, session.id, 6)
         assert [outcome for outcome in outcomes if outcome != outcomes[0]] == []
         assert [row.message.content[0].text async for row in store.history(session.id)] == [
             text for turn in range(30) for text in (f"a {turn}", "b")
@@ -141,9 +148,9 @@ async def create_the_same(store: Store, session_id: str, number: int) -> int:
     return won
 
 
-async def test_a_session_of_an_id_is_made_by_exactly_one_process(shared_place: Place) -> None:
-    async with shared_place.open() as store:
-        outcomes = await asyncio.to_thread(together, create_the_same, shared_place, "sess_x", 4)
+async def test_a_session_of_an_id_is_made_by_exactly_one_process(database_location: StoreLocation) -> None:
+    async with database_location.open() as store:
+        outcomes = await asyncio.to_thread(together, create_the_same, database_location, "sess_x", 4)
         assert sum(outcomes) == 40
         assert len(await store.list_sessions(limit=100)) == 40
 
@@ -167,10 +174,10 @@ async def take_turns(store: Store, session_id: str, number: int) -> list[tuple[f
     return held
 
 
-async def test_one_turn_runs_at_a_time(shared_place: Place) -> None:
-    async with shared_place.open() as store:
+async def test_one_turn_runs_at_a_time(database_location: StoreLocation) -> None:
+    async with database_location.open() as store:
         session = await store.create_session()
-        outcomes = await asyncio.to_thread(together, take_turns, shared_place, session.id, 4)
+        outcomes = await asyncio.to_thread(together, take_turns, database_location, session.id, 4)
     held = sorted(stretch for outcome in outcomes for stretch in outcome)
     assert len(held) == 20
     assert all(ended <= began for (_, ended), (began, _) in itertools.pairwise(held))
@@ -186,10 +193,10 @@ def _hold_lease(url: str, session_id: str, pipe: Connection) -> None:
 
 
 @contextlib.asynccontextmanager
-async def _lease_holder(place: Place, session_id: str) -> AsyncIterator[None]:
+async def _lease_holder(store_location: StoreLocation, session_id: str) -> AsyncIterator[None]:
     """A process that holds the lease of a session for an hour."""
     receiver, sender = fork_server.processes.Pipe(duplex=False)
-    process = fork_server.processes.Process(target=_hold_lease, args=(place.url, session_id, sender))
+    process = fork_server.processes.Process(target=_hold_lease, args=(store_location.url, session_id, sender))
     process.start()
     sender.close()
     try:
@@ -200,10 +207,10 @@ async def _lease_holder(place: Place, session_id: str) -> AsyncIterator[None]:
         process.join()
 
 
-async def test_the_lease_of_a_process_ends_when_it_is_killed_and_not_before(shared_place: Place) -> None:
-    async with shared_place.open() as store:
+async def test_the_lease_of_a_process_ends_when_it_is_killed_and_not_before(database_location: StoreLocation) -> None:
+    async with database_location.open() as store:
         session = await store.create_session()
-        async with _lease_holder(shared_place, session.id):
+        async with _lease_holder(database_location, session.id):
             with pytest.raises(ConflictError, match="a turn is running"):
                 await store.turns.acquire(session.id, "another")
         await store.turns.acquire(session.id, "another")
@@ -212,12 +219,12 @@ async def test_the_lease_of_a_process_ends_when_it_is_killed_and_not_before(shar
 
 
 async def test_the_lease_of_a_killed_process_of_another_machine_ends_with_its_duration_and_not_before(
-    shared_place: Place, monkeypatch: pytest.MonkeyPatch
+    database_location: StoreLocation, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(liveness, "_machine", lambda: "another")
-    async with shared_place.open() as store:
+    async with database_location.open() as store:
         session = await store.create_session()
-        async with _lease_holder(shared_place, session.id):
+        async with _lease_holder(database_location, session.id):
             pass
         await pass_time(store, seconds=3000)
         with pytest.raises(ConflictError, match="a turn is running"):

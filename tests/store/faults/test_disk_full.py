@@ -16,7 +16,7 @@ import pytest
 from dragoman.errors import StorageError
 from dragoman.message import Message
 from dragoman.store import Store, open_store
-from tests.store.messages import said
+from tests.store.messages import text_message
 
 SIZE = 3 * 1024 * 1024
 
@@ -38,12 +38,12 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 
 
 def short() -> Message:
-    return said(secrets.token_hex(1_000))
+    return text_message(secrets.token_hex(1_000))
 
 
 def long() -> Message:
     """One that is kept outside its row."""
-    return said(secrets.token_hex(20_000))
+    return text_message(secrets.token_hex(20_000))
 
 
 async def _fill(store: Store, session_id: str, made: Callable[[], Message]) -> tuple[list[Message], str]:

@@ -21,13 +21,13 @@ CYCLES = times(scale(4, 25), 250)
 @pytest.mark.slow
 @pytest.mark.parametrize("part", range(4))
 async def test_acknowledged_messages_survive_sigkill_on_sqlite(
-    part: int, chance: random.Random, tmp_path: Path, count: Callable[[str], None]
+    part: int, rng: random.Random, tmp_path: Path, count: Callable[[str], None]
 ) -> None:
     for number in range(0, CYCLES, CYCLES_OF_ONE_FILE):
         path = tmp_path / f"{number}.db"
         harness = Harness(f"sqlite:///{path}")
         for _ in range(min(CYCLES_OF_ONE_FILE, CYCLES - number)):
-            harness.cycle(chance)
+            harness.cycle(rng)
             assert _problems(harness, path) == []
         harness.finish()
         assert _problems(harness, path) == []

@@ -48,7 +48,7 @@ class Server:
                 process.kill()
         psutil.wait_procs(family, timeout=60)
 
-    def kill_one_backend(self, chance: random.Random) -> None:
+    def kill_one_backend(self, rng: random.Random) -> None:
         """End one process that serves a client; the server then ends all the others by itself, and recovers."""
         children = psutil.Process(self._server.get_pid()).children()
         backends = []
@@ -58,7 +58,7 @@ class Server:
                     backends.append(process)
         if backends:
             with contextlib.suppress(psutil.NoSuchProcess):
-                chance.choice(backends).kill()
+                rng.choice(backends).kill()
 
     def start(self) -> None:
         """Start it again. The package waits for ten seconds; on a busy disk, a recovery takes longer."""
@@ -86,7 +86,7 @@ def server() -> Iterator[Server]:
 
 
 async def test_acknowledged_messages_survive_sigkill_on_postgres(
-    server: Server, chance: random.Random, count: Callable[[str], None]
+    server: Server, rng: random.Random, count: Callable[[str], None]
 ) -> None:
     cycles = times(scale(4, 15), 100)
     for number in range(0, cycles, CYCLES_OF_ONE_SCHEMA):
@@ -95,12 +95,12 @@ async def test_acknowledged_messages_survive_sigkill_on_postgres(
         for cycle in range(number, min(number + CYCLES_OF_ONE_SCHEMA, cycles)):
             match cycle % 3:
                 case 0:
-                    harness.cycle(chance, 0.3, fault=server.kill)
+                    harness.cycle(rng, 0.3, fault=server.kill)
                     server.start()
                 case 1:
-                    harness.cycle(chance, 0.3, fault=lambda: server.kill_one_backend(chance))
+                    harness.cycle(rng, 0.3, fault=lambda: server.kill_one_backend(rng))
                 case _:
-                    harness.cycle(chance, 0.3)
+                    harness.cycle(rng, 0.3)
             assert await _problems(harness, server, schema) == []
         harness.finish()
         assert await _problems(harness, server, schema) == []

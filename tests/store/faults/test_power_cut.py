@@ -81,12 +81,12 @@ def disk(tmp_path: Path) -> Iterator[Disk]:
         made.unmount()
 
 
-def _lost(disk: Disk, opened: Callable[[str], Store], cuts: int, chance: random.Random) -> tuple[list[str], Harness]:
+def _lost(disk: Disk, opened: Callable[[str], Store], cuts: int, rng: random.Random) -> tuple[list[str], Harness]:
     """Return the problems after the first cut that causes any."""
     path = disk.place / "store.db"
     harness = Harness(f"sqlite:///{path}", opened)
     for _ in range(cuts):
-        harness.cut(chance, disk.cut)
+        harness.cut(rng, disk.cut)
         disk.unmount()
         disk.mount()
         try:
@@ -99,30 +99,30 @@ def _lost(disk: Disk, opened: Callable[[str], Store], cuts: int, chance: random.
 
 
 def test_acknowledged_messages_survive_a_power_cut(
-    disk: Disk, chance: random.Random, count: Callable[[str], None]
+    disk: Disk, rng: random.Random, count: Callable[[str], None]
 ) -> None:
-    wrong, harness = _lost(disk, open_store, times(0, 50), chance)
+    wrong, harness = _lost(disk, open_store, times(0, 50), rng)
     count(f"{harness.cycles} cuts, {harness.log.acknowledged} messages acknowledged, problems: {wrong}")
     assert wrong == []
     assert harness.log.acknowledged > 100
 
 
-def test_without_syncing_a_power_cut_loses_messages_and_that_is_found(disk: Disk, chance: random.Random) -> None:
-    wrong, _ = _lost(disk, faulty.open_unsynced, 5, chance)
+def test_without_syncing_a_power_cut_loses_messages_and_that_is_found(disk: Disk, rng: random.Random) -> None:
+    wrong, _ = _lost(disk, faulty.open_unsynced, 5, rng)
     assert [problem for problem in wrong if "LOST" in problem]
 
 
 # --- commits on the event loop ---------------------------------------------------------------------------------------
 
 
-def _run_turns_until_cut(disk: Disk, orders: turn_writer.Orders, chance: random.Random) -> list[str]:
+def _run_turns_until_cut(disk: Disk, orders: turn_writer.Orders, rng: random.Random) -> list[str]:
     """Run turns, freeze the process in mid-air, cut the disk off; what was acknowledged before."""
     hears, says = processes.Pipe(duplex=False)
     process = processes.Process(target=turn_writer.write_turns, args=(orders, says), daemon=True)
     process.start()
     says.close()
     assert hears.poll(60)
-    time.sleep(chance.random() * 0.5)  # the instant of the cut
+    time.sleep(rng.random() * 0.5)  # the instant of the cut
     freeze(process)
     disk.cut()
     process.kill()
@@ -145,28 +145,28 @@ def _stored_lines(path: Path) -> set[str]:
     return {block["text"] for (content,) in rows for block in json.loads(content)}
 
 
-def _lost_turns(disk: Disk, cuts: int, chance: random.Random, *, is_synced: bool) -> tuple[set[str], int]:
+def _lost_turns(disk: Disk, cuts: int, rng: random.Random, *, is_synced: bool) -> tuple[set[str], int]:
     """Return the acknowledged turns that are missing after cuts, and the number of acknowledged turns."""
     path, acknowledged = disk.place / "store.db", set[str]()
     for number in range(cuts):
         has_appends = is_synced and number % 2 == 1
         orders = turn_writer.Orders(f"sqlite:///{path}", number * 1_000_000, is_synced, has_appends)
-        acknowledged.update(_run_turns_until_cut(disk, orders, chance))
+        acknowledged.update(_run_turns_until_cut(disk, orders, rng))
         if lost := acknowledged - _stored_lines(path):
             return lost, len(acknowledged)
     return set(), len(acknowledged)
 
 
 def test_turns_that_were_committed_on_the_event_loop_survive_a_power_cut(
-    disk: Disk, chance: random.Random, count: Callable[[str], None]
+    disk: Disk, rng: random.Random, count: Callable[[str], None]
 ) -> None:
     cuts = times(0, 50)
-    lost, acknowledged = _lost_turns(disk, cuts, chance, is_synced=True)
+    lost, acknowledged = _lost_turns(disk, cuts, rng, is_synced=True)
     count(f"{cuts} cuts, {acknowledged} questions, answers and appends acknowledged, lost: {sorted(lost)}")
     assert lost == set()
     assert acknowledged > 100
 
 
-def test_turns_that_were_not_synced_are_lost_and_that_is_found(disk: Disk, chance: random.Random) -> None:
-    lost, _ = _lost_turns(disk, 10, chance, is_synced=False)
+def test_turns_that_were_not_synced_are_lost_and_that_is_found(disk: Disk, rng: random.Random) -> None:
+    lost, _ = _lost_turns(disk, 10, rng, is_synced=False)
     assert lost

@@ -19,7 +19,7 @@ from dragoman.message import Message, MessageStatus, TextBlock
 from dragoman.store import Session, Store, open_store
 from dragoman.store.engines import loop_writer
 from dragoman.store.engines.sqlite import SqliteStore
-from tests.store.messages import answered, said
+from tests.store.messages import answer_message, text_message
 
 BESIDE = "beside"  # the session that the writer thread appends to
 LANES = 4
@@ -74,7 +74,9 @@ async def _run_turns(store: Store, say: Say, numbers: itertools.count[int]) -> N
         name, now = f"turn-{number}", store.clock()
         session = Session(id=name, created_at=now, updated_at=now)
         lease = store.turns.lease(name)
-        rows = store.turns.place(session, [said(f"question {name}"), answered("", status=MessageStatus.PARTIAL)])
+        rows = store.turns.place(
+            session, [text_message(f"question {name}"), answer_message("", status=MessageStatus.PARTIAL)]
+        )
         await (await store.turns.start(lease, session, rows, is_new=True))
         say(f"question {name}")
         await store.turns.save_partial(name, _with_text(rows[1].message, "half", MessageStatus.PARTIAL))
@@ -89,5 +91,5 @@ def _with_text(message: Message, text: str, status: MessageStatus) -> Message:
 
 async def _append(store: Store, say: Say, first: int) -> None:
     for number in itertools.count(first):
-        await store.append(BESIDE, said(f"append {number}"))
+        await store.append(BESIDE, text_message(f"append {number}"))
         say(f"append {number}")

@@ -1,4 +1,4 @@
-"""Stored letters: the fingerprint does not depend on the order of the keys, and never changes."""
+"""Tests of the fingerprint of letters, which is stable and independent of key order, and of their validation."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from dragoman.mail.stored_letter import to_stored
 from dragoman.value import encode
 from tests.mail.conftest import failure, request, result
 
-SEALING = Encryptor.in_memory()
-PLAIN = st.recursive(
+ENCRYPTOR = Encryptor.in_memory()
+JSON_VALUES = st.recursive(
     st.none()
     | st.booleans()
     | st.integers(-(2**63), 2**63 - 1)
@@ -30,29 +30,31 @@ PLAIN = st.recursive(
 )
 
 
-def as_first_defined(letter: Letter) -> bytes:
-    """The fingerprint of a letter without secrets, as inboxes have it since there are any."""
-    said = [letter.sender_id, letter.recipient_id, letter.task_id, letter.type, msgspec.Raw(encode(letter.payload))]
-    sorted_keys = msgspec.json.encode(msgspec.json.decode(msgspec.json.encode(said)), order="sorted")
+def compute_reference_fingerprint(letter: Letter) -> bytes:
+    """Return the fingerprint of a letter without secrets, as the first version computed it."""
+    fields = [letter.sender_id, letter.recipient_id, letter.task_id, letter.type, msgspec.Raw(encode(letter.payload))]
+    sorted_keys = msgspec.json.encode(msgspec.json.decode(msgspec.json.encode(fields)), order="sorted")
     return hashlib.sha256(hashlib.sha256(sorted_keys).digest()).digest()
 
 
-@given(st.dictionaries(st.text(max_size=8), PLAIN, max_size=4))
+@given(st.dictionaries(st.text(max_size=8), JSON_VALUES, max_size=4))
 def test_fingerprint_is_stable(details: dict[str, Any]) -> None:
     letter = failure(details=details, suggested_actions=["a", "b"], message_id="L")
-    assert to_stored(letter, SEALING).fingerprint == as_first_defined(letter)
+    assert to_stored(letter, ENCRYPTOR).fingerprint == compute_reference_fingerprint(letter)
 
 
 def test_fingerprint_covers_unknown_fields_independent_of_order() -> None:
-    plain = msgspec.json.decode(write_letter(result(message_id="L")))
+    values = msgspec.json.decode(write_letter(result(message_id="L")))
     for payload in (
         {"status": "success", "zz": {"b": 1, "a": 2}, "result": {"output": "x"}},
         {"zz": {"a": 2, "b": 1}, "result": {"output": "x"}, "status": "success"},
     ):
-        letter = read_letter(msgspec.json.encode({**plain, "payload": payload}))
-        assert to_stored(letter, SEALING).fingerprint == as_first_defined(letter)
+        letter = read_letter(msgspec.json.encode({**values, "payload": payload}))
+        assert to_stored(letter, ENCRYPTOR).fingerprint == compute_reference_fingerprint(letter)
     first, second = [
-        to_stored(read_letter(msgspec.json.encode({**plain, "payload": {**plain["payload"], "zz": value}})), SEALING)
+        to_stored(
+            read_letter(msgspec.json.encode({**values, "payload": {**values["payload"], "zz": value}})), ENCRYPTOR
+        )
         for value in (1, 2)
     ]
     assert first.fingerprint != second.fingerprint
@@ -86,6 +88,6 @@ def test_invalid_constructed_letter_is_rejected_like_on_write() -> None:
     ):
         with pytest.raises(LetterError) as written:
             write_letter(wrong)
-        with pytest.raises(LetterError) as again:
+        with pytest.raises(LetterError) as validated:
             validate_letter(wrong)
-        assert again.value.what == written.value.what
+        assert validated.value.what == written.value.what
