@@ -12,7 +12,6 @@ byte is sent, also if the caller disconnects.
 from __future__ import annotations
 
 import functools
-from collections import deque
 from collections.abc import AsyncGenerator
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final
@@ -39,6 +38,7 @@ from dragoman.gateway.response_objects import append_items
 from dragoman.gateway.response_state import ResponseState, keep_locally, stored_response
 from dragoman.gateway.session_chain import session_key
 from dragoman.gateway.sparse_responses import ResponseCompleter
+from dragoman.gateway.stream_pump import Stream, StreamPump
 from dragoman.gateway.streams import LOCAL_FAULTS, MEDIA_TYPES, FinalResponse, NativeStream, ping, stream_framing
 from dragoman.gateway.tool_forms import ToolForms
 from dragoman.gateway.translation import (
@@ -65,7 +65,6 @@ if TYPE_CHECKING:
 
 _MAX_REPLY_BYTES: Final = 64 * 2**20
 _MAX_HEADER: Final = 1_000
-Stream = NativeStream | StreamTranslator
 
 
 class Failure(msgspec.Struct, frozen=True):
@@ -92,7 +91,7 @@ class Exchange(msgspec.Struct, frozen=True, kw_only=True):
 
     client_request: ClientRequest
     canonical: Request | None = None  # none if the body cannot be read
-    transcript: Transcript | None = None  # of the same
+    transcript: Transcript | None = None  # of the canonical request
     target: Target
     reply: Reply
     reason: str  # why this model was chosen
@@ -257,7 +256,7 @@ class ChatCall:
         )
 
     async def _native_body(self, target: Target) -> bytes:
-        """Return the caller's body; only a name of ours is replaced, and reasoning of another provider is left out."""
+        """Return the caller's body, with the provider's model name and without reasoning of another provider."""
         fields, body = self._client_request.fields, self._client_request.request.body
         if SIGNATURE_MARK in body:
             canonical = await self.canonical()
@@ -412,7 +411,7 @@ class ChatCall:
         return GatewayResponse(headers=headers, body=self._send_stream(attempt, pump))
 
     async def _reserve_session(self) -> None:
-        """Find where the call will be recorded: the headers of a stream are sent before."""
+        """Find the session of the call before it is recorded: the headers of a stream name it."""
         canonical = await self._canonical_or_none() if self._recorder is not None else None
         if self._recorder is None or canonical is None:
             return
@@ -427,11 +426,11 @@ class ChatCall:
             complete_frame = completer.complete_frame if completer is not None else None
             return NativeStream(provider.dialect, request.framing, provider.quirks, complete_frame)
         options = request.value("stream_options") if request.dialect == "openai_chat" else None
-        is_asked = request.reply_dialect != "openai_chat" or (
+        with_usage = request.reply_dialect != "openai_chat" or (
             isinstance(options, dict) and options.get("include_usage") is True
         )
         form = await self._caller_form(attempt.target)
-        return StreamTranslator(provider, form, request.framing, with_usage=is_asked)
+        return StreamTranslator(provider, form, request.framing, with_usage=with_usage)
 
     async def _send_stream(self, attempt: Attempt, pump: StreamPump) -> AsyncGenerator[bytes, None]:
         """Yield the caller's bytes. The reply is recorded before the last of them."""
@@ -462,7 +461,7 @@ class ChatCall:
                     self._record(attempt.target, stream.accumulator.reply(), attempt.losses, is_cancelled=True)
                 )
 
-    # --- both --------------------------------------------------------------------------------------------------------
+    # --- whole replies and streams -----------------------------------------------------------------------------------
 
     async def _caller_form(self, target: Target) -> CallerForm:
         canonical = await self.canonical()
@@ -492,7 +491,7 @@ class ChatCall:
         return echo
 
     def _completer(self) -> ResponseCompleter | None:
-        """Return what adds the fields that a server of the Responses API has left out."""
+        """Return the completer for fields that a server of the Responses API leaves out."""
         if self._client_request.reply_dialect != "openai_responses":
             return None
         return ResponseCompleter(self._echo, self._services.clock)
@@ -537,7 +536,7 @@ class ChatCall:
 
     @property
     def _recorder(self) -> Recorder | None:
-        """The recorder, unless the caller's key says that nothing is stored."""
+        """The recorder, unless the caller's key turns recording off."""
         return None if self._client_request.request.caller.recording == "off" else self._gateway.recorder
 
     async def _store(
@@ -707,50 +706,6 @@ class ChatCall:
         if losses:
             headers["x-dragoman-losses"] = _header_text(", ".join(loss_names(losses)))
         return headers
-
-
-class StreamPump:
-    """Moves a provider's chunks through a stream."""
-
-    def __init__(self, response: UpstreamResponse, stream: Stream) -> None:
-        self._response = response
-        self.stream = stream
-        self._ready: deque[bytes] = deque()  # of the beginning of the answer
-        self._has_ended = False
-
-    async def start(self, patience_s: float) -> None:
-        """Read until the answer begins or fails; a silent provider is not waited for longer than ``patience_s``."""
-        stream = self.stream
-        while not (self._has_ended or stream.has_content or stream.fault is not None):
-            data = await self._read(patience_s)
-            if data is None:
-                return
-            self._ready.append(data)
-
-    @property
-    def has_more(self) -> bool:
-        """Whether ``next`` may be called."""
-        return not self._has_ended or bool(self._ready)
-
-    async def next(self, ping_s: float) -> bytes | None:
-        """Return the caller's next bytes, or none if the provider is silent for ``ping_s`` seconds."""
-        return self._ready.popleft() if self._ready else await self._read(ping_s)
-
-    async def _read(self, patience_s: float) -> bytes | None:
-        try:
-            chunk = await self._response.read_within(patience_s)
-        except NetworkError as error:
-            self._has_ended = True
-            return self.stream.fail(error.fault)
-        if chunk is None:
-            return None
-        data = self.stream.feed(chunk) if chunk else self.stream.close()
-        self._has_ended = not chunk or self.stream.fault is not None
-        return data
-
-    def close(self) -> None:
-        """Close the connection."""
-        self._response.close()
 
 
 def _mask(body: bytes, target: Target) -> bytes:
