@@ -326,10 +326,6 @@ class Agent:
         task.task.add_done_callback(lambda _: self._turn_tasks.remove(task))
         return task
 
-    def active_turn(self, session_id: str) -> TurnTask | None:
-        """The task of ``begin`` that runs in a session, if there is one."""
-        return next((task for task in self._turn_tasks if task.request.session_id == session_id), None)
-
     async def pending_calls(self, session_id: str) -> tuple[PendingCall, ...]:
         """The pending calls of the last answer of a session, from its stored history."""
         history = [row.message for row in await self.store.tail(session_id, _PENDING_WINDOW)]
