@@ -338,7 +338,7 @@ class _OpenCall:
         text = "".join(self.parts)
         if not text.isascii():
             if has_lone_surrogate(text):
-                return self.invalid("half of a character", provider_raw)
+                return self.invalid("a lone surrogate", provider_raw)
             text = join_surrogates(text)
         try:
             value: Any = read_json(text, OWN) if text.strip() else {}
@@ -521,7 +521,7 @@ class Accumulator:
             return _UNEXPLAINED
         texts = ["".join(block.parts) for block in self.blocks.values() if isinstance(block, _OpenText)]
         if any(has_lone_surrogate(text) for text in texts):
-            return Fault(code="bad_event", message="half of a character in a text", retryable=True)
+            return Fault(code="bad_event", message="a lone surrogate in a text", retryable=True)
         if set(self.blocks) != set(range(len(self.blocks))):
             return _protocol_fault("a block is missing between the others")
         open_call = next((block for block in self.blocks.values() if isinstance(block, _OpenCall)), None)

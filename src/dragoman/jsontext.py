@@ -228,7 +228,7 @@ def _check_count(skeleton: bytes, max_values: int | None) -> None:
 
 
 def _count_error(max_values: int) -> JsonError:
-    return JsonError(f"it has more than the {max_values} values allowed", code="too_many_values", remedy="Send less")
+    return JsonError(f"more than the {max_values} values allowed", code="too_many_values", remedy="Send less")
 
 
 def _check_depth(skeleton: bytes, limits: JsonLimits) -> None:
@@ -372,15 +372,15 @@ def log_unexpected(error: Exception) -> None:
     """Log an exception that a reader did not expect, which is a defect of the reader."""
     import logging  # noqa: PLC0415  see dragoman.codec
 
-    logging.getLogger("dragoman.dialects").error("a reader failed on an unforeseen input", exc_info=error)
+    logging.getLogger("dragoman.dialects").error("a reader failed on unexpected input", exc_info=error)
 
 
 def storage_problem(error: ValueError | RecursionError) -> tuple[str, str]:
     """The error code and text for a value that a message cannot store."""
     if isinstance(error, RecursionError) or "nested deeper" in str(error):
-        return "too_deep", "nested too deep to be kept"
+        return "too_deep", "nested too deep to store"
     if isinstance(error, UnicodeError) or "lone surrogate" in str(error):
-        return "invalid_unicode", "half of a character in a text"
+        return "invalid_unicode", "a lone surrogate in a text"
     return "invalid_message", str(error)
 
 

@@ -37,7 +37,7 @@ def open_bucket(url: str, *, extra_options: tuple[str, ...] = ()) -> S3Bucket:
         from obstore.exceptions import BaseError, NotFoundError  # noqa: PLC0415
     except ImportError:
         raise StoreUnusableError(
-            "S3 needs the package obstore", remedy="Install dragoman[s3]", code="missing_extra"
+            "S3 needs the package obstore", remedy="Run pip install 'dragoman[s3]'", code="missing_extra"
         ) from None
     parts = urlsplit(url)
     options = dict(parse_qsl(parts.query, keep_blank_values=True))

@@ -143,11 +143,11 @@ async def test_a_store_of_the_first_version_gets_what_it_lacks(url: str, monkeyp
         assert (await store.verify()).is_sound
 
 
-async def test_tables_of_something_else_are_left_alone(url: str) -> None:
+async def test_tables_of_another_application_are_left_alone(url: str) -> None:
     schema = url.partition("&schema=")[2]
     async with connected(url) as connection:
         await connection.execute(f"CREATE SCHEMA {schema}; CREATE TABLE {schema}.messages (mine TEXT)")
-        with pytest.raises(StoreUnusableError, match="something else") as caught:
+        with pytest.raises(StoreUnusableError, match="tables of another application") as caught:
             await open_store(url).open()
         assert caught.value.code == "not_a_store"
         tables = await connection.fetch("SELECT tablename FROM pg_tables WHERE schemaname = $1", schema)

@@ -246,7 +246,7 @@ async def test_files_are_deleted_when_everything_else_is_and_the_receipt_says_ho
     assert (receipt.attachments, receipt.attachments_fault) == (3, None)
     assert await store.erasures() == [receipt]
     assert (seen[0].id, seen[0].attachments) == (receipt.id, None)
-    assert seen[0].attachments_fault == "they were not deleted yet"
+    assert seen[0].attachments_fault == "the files are not deleted yet"
     without = await store.erase_user("ann")
     assert (without.attachments, without.attachments_fault) == (None, None)
 
@@ -276,7 +276,7 @@ async def test_a_file_whose_deletion_breaks_off_stays_in_the_receipt(store: Stor
     with pytest.raises(KeyError):
         await store.erase_user("ann", delete)
     (receipt,) = await store.erasures()
-    assert receipt.attachments_fault == "they were not deleted yet"
+    assert receipt.attachments_fault == "the files are not deleted yet"
 
 
 async def test_of_a_person_who_is_erased_nothing_is_found_but_the_receipt(store: Store) -> None:

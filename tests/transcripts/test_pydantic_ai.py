@@ -439,6 +439,6 @@ def test_a_mutated_history_round_trips_or_is_rejected_with_its_path(judge: Judgi
 
 def test_a_time_with_a_lone_surrogate_is_rejected_with_its_path() -> None:
     history = [{"kind": "request", "parts": [], "timestamp": "\ud800"}]
-    with pytest.raises(FormatError, match="half of a character") as caught:
+    with pytest.raises(FormatError, match="a lone surrogate") as caught:
         pydantic_ai.read_messages(history, session_id="sess_1", created_at=datetime(2026, 5, 8, tzinfo=UTC))
     assert (caught.value.where, caught.value.code) == ("$[0]", "invalid_unicode")

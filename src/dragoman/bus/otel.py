@@ -88,7 +88,7 @@ def otlp_provider(endpoint: str | None = None, *, headers: Mapping[str, str] | N
 def _missing_package_error() -> SettingsError:
     return SettingsError(
         "the packages of OpenTelemetry are not installed",
-        remedy="Install dragoman[otel]",
+        remedy="Run pip install 'dragoman[otel]'",
         code="missing_package",
     )
 

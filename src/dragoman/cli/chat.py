@@ -54,7 +54,7 @@ async def chat(
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
         raise InputError("standard input or output is not a terminal", remedy="Use dragoman ask in pipes and scripts")
     if importlib.util.find_spec("textual") is None:
-        raise InputError("the terminal chat is not installed", remedy="pip install 'dragoman[tui]'")
+        raise InputError("the terminal chat is not installed", remedy="Run pip install 'dragoman[tui]'")
     from dragoman.tui import ChatApp  # noqa: PLC0415
     from dragoman.turn import Agent  # noqa: PLC0415
 

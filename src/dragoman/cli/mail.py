@@ -58,12 +58,12 @@ async def send(
             where = ", ".join(part for part in (str(file), error.where) if part)
             raise JsonError(error.what, where=where, remedy=error.remedy, code=error.code) from None
         (letter_status,) = await mail.letters(recipient_id=receipt.recipient_id, letter_id=receipt.letter_id, limit=1)
-    odd = [f"{warning} [{warning.code}]" for warning in find_warnings(to_masked(letter_status.letter))]
+    warnings = [f"{warning} [{warning.code}]" for warning in find_warnings(to_masked(letter_status.letter))]
     if json:
-        print_json({**msgspec.to_builtins(receipt), "warnings": odd})
+        print_json({**msgspec.to_builtins(receipt), "warnings": warnings})
         return
     out = console()
-    for line in odd:
+    for line in warnings:
         out.print(Text("warning  ", "yellow").append(escape_line(line), ""), soft_wrap=True)
     verb = "sent" if receipt.is_new else "already sent"
     out.print(Text(f"{verb} to {receipt.recipient_id}: {receipt.letter_id}"), soft_wrap=True)

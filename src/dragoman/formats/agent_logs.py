@@ -10,9 +10,9 @@
 | Gemini CLI | ``~/.gemini/tmp/*/chats/session-*.jsonl``, or ``.json`` | a ``gemini`` request |
 | opencode | the output of ``opencode export`` | messages of ``vercel`` |
 
-A file contains more than the conversation: hooks, snapshots, events for the screen. These are left out. The
-conversation is the branch of the last message; a compaction does not remove what was said before it. The formats are
-not documented; the fields are those of the agents' sources in 2026.
+A file contains more than the conversation: hooks, snapshots, events of the user interface. These are left out. The
+conversation is the branch of the last message; a compaction does not remove earlier messages. The formats are not
+documented; the fields are those of the agents' sources in 2026.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Requests for embeddings and their replies in the forms of four APIs. Pure.
 
-    wanted = read_request("openai_chat", path, body)             the texts, and how the vectors are wanted
-    write_request("ollama", wanted, model)                       the provider's body
-    found = read_reply("ollama", wire)                           the vectors
-    write_reply(wanted, found, model, reply_id)                  the reply in the caller's form
+    request = read_request("openai_chat", path, body)            the texts, and the form of the reply
+    write_request("ollama", request, model)                      the provider's body
+    embeddings = read_reply("ollama", wire)                      the vectors
+    write_reply(request, embeddings, model, reply_id)            the reply in the caller's form
     read_tokens(wire)                                            the provider's count, of any form
     estimate_tokens(body, model)                                 an estimate, if the provider has none
 
@@ -137,18 +137,18 @@ def _read_dimensions(value: Any) -> int | None:
     raise invalid_request_error("dimensions: a positive number is required.")
 
 
-def write_request(form: str, wanted: EmbeddingRequest, model: str) -> dict[str, Any]:
+def write_request(form: str, request: EmbeddingRequest, model: str) -> dict[str, Any]:
     """Return the body for a provider."""
     if form == GEMINI:
-        size = {} if wanted.dimensions is None else {"outputDimensionality": wanted.dimensions}
+        size = {} if request.dimensions is None else {"outputDimensionality": request.dimensions}
         name = f"models/{model}"
-        return {"requests": [{"model": name, "content": {"parts": [{"text": text}]}, **size} for text in wanted.texts]}
+        return {"requests": [{"model": name, "content": {"parts": [{"text": text}]}, **size} for text in request.texts]}
     if form == COHERE:
-        size = {} if wanted.dimensions is None else {"output_dimension": wanted.dimensions}
+        size = {} if request.dimensions is None else {"output_dimension": request.dimensions}
         fixed = {"input_type": _COHERE_PURPOSE, "embedding_types": ["float"]}
-        return {"model": model, "texts": list(wanted.texts), **fixed, **size}
-    body: dict[str, Any] = {"model": model, "input": list(wanted.texts)}
-    return body if wanted.dimensions is None else {**body, "dimensions": wanted.dimensions}
+        return {"model": model, "texts": list(request.texts), **fixed, **size}
+    body: dict[str, Any] = {"model": model, "input": list(request.texts)}
+    return body if request.dimensions is None else {**body, "dimensions": request.dimensions}
 
 
 # --- replies ---------------------------------------------------------------------------------------------------------
@@ -196,21 +196,21 @@ def read_tokens(body: bytes) -> int | None:
 
 
 def estimate_tokens(fields: dict[str, Any], model: str) -> int:
-    """Return about how many tokens the texts of a request have. Tokens in a request are counted as they are."""
-    found: list[str] = []
-    numbers = 0
-    left = [fields.get(name) for name in ("input", "prompt", "content", "requests", "texts", "inputs")]
-    while left:
-        match left.pop():
+    """Estimate the number of tokens in a request: of its texts, and of the token ids that it has instead."""
+    texts: list[str] = []
+    token_count = 0
+    pending = [fields.get(name) for name in ("input", "prompt", "content", "requests", "texts", "inputs")]
+    while pending:
+        match pending.pop():
             case str() as text:
-                found.append(text)
+                texts.append(text)
             case int():
-                numbers += 1
+                token_count += 1
             case list() as items:
-                left.extend(items)
+                pending.extend(items)
             case dict() as part:
-                left.extend(part.get(name) for name in ("text", "parts", "content"))
-    return numbers + tokens.estimate_content([TextBlock(text) for text in found], model)
+                pending.extend(part.get(name) for name in ("text", "parts", "content"))
+    return token_count + tokens.estimate_content([TextBlock(text) for text in texts], model)
 
 
 class _OpenAiVector(msgspec.Struct):
@@ -256,33 +256,33 @@ def read_reply(form: str, body: bytes) -> Embeddings:
     return Embeddings([vector.embedding for vector in data], tokens_read)
 
 
-def write_reply(wanted: EmbeddingRequest, found: Embeddings, model: str, reply_id: str) -> dict[str, Any]:
+def write_reply(request: EmbeddingRequest, embeddings: Embeddings, model: str, reply_id: str) -> dict[str, Any]:
     """Return the reply in the form of the request."""
-    if wanted.form == OLLAMA and wanted.is_single:
-        return {"embedding": found.vectors[0]}
-    if wanted.form == OLLAMA:
-        return {"model": model, "embeddings": found.vectors, "prompt_eval_count": found.tokens}
-    if wanted.form == COHERE:
-        return _write_cohere_reply(wanted, found, reply_id)
-    if wanted.form == GEMINI:
-        vectors = [{"values": vector} for vector in found.vectors]
-        return {"embedding": vectors[0]} if wanted.is_single else {"embeddings": vectors}
+    if request.form == OLLAMA and request.is_single:
+        return {"embedding": embeddings.vectors[0]}
+    if request.form == OLLAMA:
+        return {"model": model, "embeddings": embeddings.vectors, "prompt_eval_count": embeddings.tokens}
+    if request.form == COHERE:
+        return _write_cohere_reply(request, embeddings, reply_id)
+    if request.form == GEMINI:
+        vectors = [{"values": vector} for vector in embeddings.vectors]
+        return {"embedding": vectors[0]} if request.is_single else {"embeddings": vectors}
     data = [
-        {"object": "embedding", "index": index, "embedding": _pack(vector) if wanted.is_base64 else vector}
-        for index, vector in enumerate(found.vectors)
+        {"object": "embedding", "index": index, "embedding": _pack(vector) if request.is_base64 else vector}
+        for index, vector in enumerate(embeddings.vectors)
     ]
-    usage = {"prompt_tokens": found.tokens, "total_tokens": found.tokens}
+    usage = {"prompt_tokens": embeddings.tokens, "total_tokens": embeddings.tokens}
     return {"object": "list", "data": data, "model": model, "usage": usage}
 
 
-def _write_cohere_reply(wanted: EmbeddingRequest, found: Embeddings, reply_id: str) -> dict[str, Any]:
-    packed = {"float": found.vectors, "base64": [_pack(vector) for vector in found.vectors]}
+def _write_cohere_reply(request: EmbeddingRequest, embeddings: Embeddings, reply_id: str) -> dict[str, Any]:
+    packed = {"float": embeddings.vectors, "base64": [_pack(vector) for vector in embeddings.vectors]}
     return {
         "response_type": "embeddings_by_type",
         "id": reply_id,
-        "embeddings": {name: packed[name] for name in wanted.types},
-        "texts": list(wanted.texts),
-        "meta": {"api_version": {"version": "2"}, "billed_units": {"input_tokens": found.tokens}},
+        "embeddings": {name: packed[name] for name in request.types},
+        "texts": list(request.texts),
+        "meta": {"api_version": {"version": "2"}, "billed_units": {"input_tokens": embeddings.tokens}},
     }
 
 

@@ -51,7 +51,7 @@ async def embed(gateway: Gateway, client_request: ClientRequest) -> GatewayRespo
     usable = [target for target in targets if target.provider.dialect in embedding_forms.FORMS]
     if not usable:
         raise invalid_request_error(
-            f"{models[0].id} is reached by the API {targets[0].provider.dialect}, which has no embeddings."
+            f"{models[0].id} is served by the API {targets[0].provider.dialect}, which has no embeddings."
             " Choose a model of another provider."
         )
     return await _EmbeddingCall(gateway, client_request, usable).run()
@@ -64,7 +64,7 @@ class _EmbeddingCall:
         self._gateway = gateway
         self._client_request = client_request
         self._targets = targets  # in the order in which they are tried
-        self._target = targets[0]  # the one that is tried
+        self._target = targets[0]  # of the current attempt
         self._started_at = gateway.services.clock()
         self._start_s = gateway.services.client.clock()
         self._body = b""  # of the provider's response, once it is known to have vectors
@@ -205,8 +205,8 @@ async def _translate(
     """Send the texts in the provider's form; return the vectors in the caller's, and the provider's own response."""
     request, model = client_request.request, target.model
     fields = {name: client_request.value(name) for name in client_request.fields}
-    wanted = embedding_forms.read_request(client_request.reply_dialect, request.path, fields)
-    body = msgspec.json.encode(embedding_forms.write_request(form, wanted, model.name))
+    embedding_request = embedding_forms.read_request(client_request.reply_dialect, request.path, fields)
+    body = msgspec.json.encode(embedding_forms.write_request(form, embedding_request, model.name))
     upstream = build_request(target, body, stream=False)
     answer = await _send(gateway, upstream, target, embedding_forms.path_end(form))
     if not 200 <= answer.status < 300:
@@ -214,16 +214,18 @@ async def _translate(
             dialects.load(target.provider.dialect).read_error(answer.status, answer.headers, answer.body)
         )
     try:
-        found = embedding_forms.read_reply(form, answer.body)
+        embeddings = embedding_forms.read_reply(form, answer.body)
     except msgspec.DecodeError as error:
         message = f"the provider's response has no embeddings: {error}"
         raise GatewayError(
             Fault(code="bad_content_type", message=message, error_class=ErrorClass.SERVER_ERROR)
         ) from None
-    response = json_response(embedding_forms.write_reply(wanted, found, client_request.model, gateway.new_id()))
+    response = json_response(
+        embedding_forms.write_reply(embedding_request, embeddings, client_request.model, gateway.new_id())
+    )
     response.headers["x-dragoman-model"] = model.id
-    if wanted.losses:
-        response.headers["x-dragoman-losses"] = ", ".join(wanted.losses)
+    if embedding_request.losses:
+        response.headers["x-dragoman-losses"] = ", ".join(embedding_request.losses)
     return response, answer.body
 
 

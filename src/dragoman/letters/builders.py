@@ -73,7 +73,7 @@ def error_letter(
     suggested_actions: Iterable[str] | None = None,
     **fields: Unpack[LetterFields],
 ) -> ErrorLetter:
-    """A failure."""
+    """The error of a task."""
     actions = None if suggested_actions is None else list(suggested_actions)
     payload = _drop_none(code=code, message=message, details=details, retryable=retryable, suggested_actions=actions)
     letter = make_letter("error", payload, **fields)

@@ -3,7 +3,7 @@
     summarize(samples)                count, success rate, average score, durations, cost
     compute_trend(samples)            newer half against older half, and a rolling average
     split_by_step(samples, "day")     the same by hour, day or week
-    summarize_newest(samples, 10)      the summary of the newest ten
+    summarize_newest(samples, 10)     the summary of the newest ten
 
 Averages ignore missing values; without any value the average is ``None``. Invariant: the result does not depend on the
 order of the samples, only on their times.
@@ -158,8 +158,8 @@ _MONDAY: Final = datetime(1970, 1, 5, tzinfo=UTC)
 def step_for(samples: Iterable[EvaluationSample]) -> Step:
     """Return the shortest step that splits the evaluations into at most 72 spans."""
     times = [sample.created_at for sample in samples]
-    whole = max(times) - min(times) if times else timedelta()
-    return next((name for name, step in _STEPS.items() if whole <= step * _MAX_SPANS), "week")
+    period = max(times) - min(times) if times else timedelta()
+    return next((name for name, step in _STEPS.items() if period <= step * _MAX_SPANS), "week")
 
 
 def split_by_step(samples: Iterable[EvaluationSample], step: Step) -> tuple[Span, ...]:
@@ -230,8 +230,8 @@ def _average(numbers: Sequence[float]) -> float | None:
 
 
 def _mean(numbers: Sequence[float]) -> float:
-    whole = math.fsum(number / len(numbers) for number in numbers)  # divided first, so that the sum cannot overflow
-    return round(whole, 6)
+    mean = math.fsum(number / len(numbers) for number in numbers)  # divided first, so that the sum cannot overflow
+    return round(mean, 6)
 
 
 def group_by(samples: Iterable[AnySample], field: str) -> dict[str, list[AnySample]]:

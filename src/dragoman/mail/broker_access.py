@@ -99,7 +99,7 @@ def read_seed(text: str, where: str) -> Nkey:
         from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat  # noqa: PLC0415
     except ImportError:
         what = "the package for nkeys is not installed"
-        raise SettingsError(what, remedy="Install dragoman[nats]", code="missing_package") from None
+        raise SettingsError(what, remedy="Run pip install 'dragoman[nats]'", code="missing_package") from None
     try:
         raw = base64.b32decode(text + "=" * (-len(text) % 8))
     except (binascii.Error, ValueError):

@@ -201,7 +201,7 @@ def _cipher(key: bytes) -> AESGCM:
     except ImportError:
         raise SettingsError(
             "the package for encryption is not installed",
-            remedy="Install dragoman[mail]",
+            remedy="Run pip install 'dragoman[mail]'",
             code="missing_package",
         ) from None
     return AESGCM(key)

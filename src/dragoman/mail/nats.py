@@ -58,7 +58,7 @@ try:
     from nats.js.api import AckPolicy, ConsumerConfig, RetentionPolicy, StorageType, StreamConfig
 except ImportError:
     raise TransportError(
-        "the package of NATS is not installed", remedy="Install dragoman[nats]", code="missing_extra"
+        "the package nats-py is not installed", remedy="Run pip install 'dragoman[nats]'", code="missing_extra"
     ) from None
 
 if TYPE_CHECKING:

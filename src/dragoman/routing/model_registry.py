@@ -148,7 +148,7 @@ class ModelHealth(msgspec.Struct, frozen=True, kw_only=True):
 
     last_call: datetime
     failures: tuple[datetime, ...] = ()  # consecutive, newest last, at most five
-    since: datetime | None = None  # unavailable since
+    since: datetime | None = None  # the start of its unavailability
 
 
 class ProviderHealth(msgspec.Struct, frozen=True, kw_only=True):
@@ -157,7 +157,7 @@ class ProviderHealth(msgspec.Struct, frozen=True, kw_only=True):
     last_call: datetime
     models: dict[str, ModelHealth] = {}
     network_errors: tuple[datetime, ...] = ()  # newest last
-    since: datetime | None = None  # the whole provider is unavailable since
+    since: datetime | None = None  # the start of the unavailability of the whole provider
 
 
 class Availability(msgspec.Struct, frozen=True):
@@ -233,11 +233,11 @@ def _after_failure(
     network = health.network_errors
     if error_class == "network":
         network = (*(at for at in network if now - at <= NETWORK_WINDOW), now)[-MAX_NETWORK_ERRORS:]
-    wide = _provider_failure_reason(models, network, now, error_class)
+    provider_reason = _provider_failure_reason(models, network, now, error_class)
     since = health.since
-    if wide is not None and since is None:
+    if provider_reason is not None and since is None:
         since = now
-        changes.append(_make_unavailable(provider, "provider_wide", tuple(sorted(models)), wide))
+        changes.append(_make_unavailable(provider, "provider_wide", tuple(sorted(models)), provider_reason))
     return ProviderHealth(last_call=now, models=models, network_errors=network, since=since), tuple(changes)
 
 

@@ -55,7 +55,7 @@ def _update_keyring(change: Callable[[Any], Any]) -> Any:
         raise SettingsError(
             "the package is not installed",
             where="keyring",
-            remedy="Run: pip install 'dragoman[keyring]'",
+            remedy="Run pip install 'dragoman[keyring]'",
             code="missing_package",
         ) from None
     try:

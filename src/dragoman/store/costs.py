@@ -66,7 +66,7 @@ def group_column(by: str) -> str:
 
 
 def possible_count_sql(name: str, messages: str) -> str:
-    """SQL for a count of so many messages; 0 if it is impossible."""
+    """SQL for a token count of a row with this number of messages; 0 if the count is impossible."""
     return f"CASE WHEN {name} BETWEEN 0 AND {MAX_TOKENS}.0 * {messages} THEN {name} ELSE 0 END"
 
 
@@ -87,9 +87,8 @@ def totals_from(rows: Iterable[Sequence[Any]]) -> list[Totals]:
         counts = {name: (int(high) << _BITS) + int(low) for name, high, low in pairs}
         amount = Decimal(str(cost))
         groups.append(Totals(group=group, messages=int(messages), **counts, cost_usd=amount, unpriced=int(unpriced)))
-    return sorted(
-        groups, key=lambda one: (one.group is not None, one.group or "")
-    )  # engines sort each in their own way
+    # Sorted here, because the engines order text differently.
+    return sorted(groups, key=lambda totals: (totals.group is not None, totals.group or ""))
 
 
 class CostStore(Facet):
@@ -166,8 +165,8 @@ class CostStore(Facet):
     ) -> list[UsageRepair]:
         """Repair impossible usages, in one session or everywhere, and return them; ``dry_run`` changes nothing.
 
-        Impossible counts become 0, and the cost unknown. With ``seq``, the usage of that message is removed whatever
-        it is, and counts for the session's own user. Each repair is an audit event.
+        Impossible counts become 0, and the cost unknown. With ``seq``, the usage of that message is removed even
+        if it is possible, and counts for the session's own user. Each repair is an audit event.
         """
         from dragoman.store.usage_repair import repair_usage  # noqa: PLC0415  rarely used
 

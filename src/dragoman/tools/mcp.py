@@ -396,7 +396,7 @@ class _Connection:
         try:
             import mcp  # noqa: PLC0415
         except ImportError:
-            remedy = "pip install 'dragoman[mcp]'"
+            remedy = "Run pip install 'dragoman[mcp]'"
             raise ToolSourceError("MCP tools need the package mcp", remedy=remedy) from None
         if self.server.url is not None:
             transport = await self._http_transport(stack, self.server.url)

@@ -6,7 +6,7 @@ An ``AnswerWriter`` saves the answer while it arrives: at most one second after 
 a task of its own, so that the stream does not wait for the disk.
 
 Invariant: each call emits one start and one end event, and its row is finished once, with the content that arrived and
-its cost. If the store rejects an answer (a count out of range, half of a character), the content is stored without the
+its cost. If the store rejects an answer (a count out of range, a lone surrogate), the content is stored without the
 rejected part, as an answer with a fault.
 """
 

@@ -140,7 +140,7 @@ class Report:
         self.adjustments.append(Loss(*_place_of(message), name, self.dialect, reason, "adjusted"))
 
     def lose(self, name: str, reason: str, message: Message | None = None) -> None:
-        """Record what is left out."""
+        """Record an option, or a block of a message, that is left out."""
         self.losses.append(Loss(*_place_of(message), name, self.dialect, reason))
 
 

@@ -383,12 +383,12 @@ def _read_reasoning(body: dict[str, Any]) -> Reasoning | None:
 
 
 def _changed_options(options: Options, wire: dict[str, Any], *, is_native: bool) -> Iterator[Loss]:
-    """Yield a report for each option that the wire has in another form, or beside another one not at all."""
+    """Yield a loss for each option that is written in another form, or left out because of another option."""
     if options.safety_identifier is not None:
         if options.user is None:
             yield Loss("", "", "safety_identifier", NAME, "as the id of the user", "adjusted")
         elif options.safety_identifier != options.user:
-            yield Loss("", "", "safety_identifier", NAME, "this API has one id of a user")
+            yield Loss("", "", "safety_identifier", NAME, "this API has a single user id")
     reasoning, thinking = options.reasoning, wire.get("thinking")
     if isinstance(thinking, dict) and "display" in thinking:
         yield from summary_changes(reasoning, NAME)

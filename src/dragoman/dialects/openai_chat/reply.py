@@ -45,7 +45,7 @@ STOP_REASONS: Final = {
     "eos": StopReason.END_TURN,  # Together
     "sensitive": StopReason.REFUSAL,  # Z.ai
     "model_context_window_exceeded": StopReason.MAX_TOKENS,  # Z.ai
-    # Words of other APIs, which gateways pass on
+    # stop reasons of other APIs, which gateways forward
     "end_turn": StopReason.END_TURN,
     "max_tokens": StopReason.MAX_TOKENS,
     "tool_use": StopReason.TOOL_USE,
@@ -284,13 +284,13 @@ def _choice_index(block: ContentBlock) -> int:
 
 
 def _read_stop(choice: dict[str, Any], blocks: list[ContentBlock]) -> tuple[StopReason, str | None]:
-    """Return why it stopped. Providers also send ``stop`` with calls and refusals."""
-    word, stop_sequence = choice.get("finish_reason"), choice.get("stop_reason")  # the latter is vLLM's
-    if word in _FAILURES:
+    """Return the stop reason and the stop sequence. Providers also send ``stop`` with calls and refusals."""
+    finish_reason, stop_sequence = choice.get("finish_reason"), choice.get("stop_reason")  # the latter is vLLM's
+    if finish_reason in _FAILURES:
         return StopReason.ERROR, None
     if choice.get("native_finish_reason") in _NATIVE_LIMITS:
         return StopReason.MAX_TOKENS, None
-    reason = STOP_REASONS.get(str(word).lower(), StopReason.UNKNOWN)
+    reason = STOP_REASONS.get(str(finish_reason).lower(), StopReason.UNKNOWN)
     details = choice.get("finish_details")
     if isinstance(details, dict) and details.get("type") == "max_tokens":  # only the first vision models send it
         reason = StopReason.MAX_TOKENS
@@ -300,7 +300,7 @@ def _read_stop(choice: dict[str, Any], blocks: list[ContentBlock]) -> tuple[Stop
         return StopReason.TOOL_USE, None
     if any(place_of(block) == "refusal" for block in blocks):
         return StopReason.REFUSAL, None
-    if isinstance(stop_sequence, str) and stop_sequence and word == "stop":
+    if isinstance(stop_sequence, str) and stop_sequence and finish_reason == "stop":
         return StopReason.STOP_SEQUENCE, stop_sequence
     return reason, None
 
@@ -336,10 +336,11 @@ def default_reply(reply: Reply) -> dict[str, Any]:
 def default_choice(reply: Reply) -> dict[str, Any]:
     """Return the wire of a choice without its message and without notes."""
     code = reply.fault.code if reply.fault else ""
-    word = UNUSABLE.get(code) or _FINISH_REASONS.get(reply.stop_reason, "stop")
-    if word == "tool_calls" and any(place_of(block) == "function_call" for block in reply.content):
-        word = "function_call"
-    choice: dict[str, Any] = {"index": 0, "logprobs": _write_logprobs(reply.content), "finish_reason": word}
+    finish_reason = UNUSABLE.get(code) or _FINISH_REASONS.get(reply.stop_reason, "stop")
+    if finish_reason == "tool_calls" and any(place_of(block) == "function_call" for block in reply.content):
+        finish_reason = "function_call"
+    logprobs = _write_logprobs(reply.content)
+    choice: dict[str, Any] = {"index": 0, "logprobs": logprobs, "finish_reason": finish_reason}
     if reply.fault is None or code in UNUSABLE:
         return choice
     return {**choice, "error": write_error(reply.fault).wire["error"]}

@@ -57,7 +57,7 @@ _THINKING_PART_KEYS: Final = frozenset({"type", "thinking"})
 _MAX_TRIES: Final = 16  # chunks of other shapes before the reader stops searching for a repeated shape
 _PLAIN_START_KEYS: Final = {"role", "content"}
 _USAGE_KEYS: Final = frozenset({"usage", "x_groq"})
-_LONE_SURROGATE: Final = "half of a character in a text"
+_LONE_SURROGATE: Final = "a lone surrogate in a text"
 
 # --- chunks that only add text ---------------------------------------------------------------------------------------
 

@@ -1,7 +1,7 @@
 """Evaluations over HTTP: ``POST /evaluate``, ``GET /evaluation/{task_id}``, and summaries of agents and models.
 
 An evaluation is a task_result letter or a rating; several evaluators may rate the same task. The key of the caller
-determines the evaluator. Invariant: evaluations of a team are not found by another team.
+determines the evaluator. Invariant: a team cannot read the evaluations of another team.
 """
 
 from __future__ import annotations
@@ -174,7 +174,7 @@ async def task_evaluation(request: Request) -> Response:
     return json_response(
         TaskEvaluationResponse(
             task_id=task_evaluation.task_id,
-            evaluations=[to_evaluation_response(one) for one in task_evaluation.evaluations],
+            evaluations=[to_evaluation_response(item) for item in task_evaluation.evaluations],
             summary=task_evaluation.summary,
             by_evaluator=task_evaluation.by_evaluator,
             trend=task_evaluation.trend,
@@ -229,7 +229,7 @@ def to_evaluation_response(evaluation: Evaluation) -> EvaluationResponse:
 
 def _make_endpoints(path: str, name: str) -> tuple[Endpoint, Endpoint]:
     """Return the endpoints under a path."""
-    asks: Any = {"anyOf": [inline_schema(), msgspec.json.schema(TaskRating)["$defs"]["TaskRating"]]}
+    request_body: Any = {"anyOf": [inline_schema(), msgspec.json.schema(TaskRating)["$defs"]["TaskRating"]]}
     return (
         mail_endpoint(
             "POST",
@@ -238,7 +238,7 @@ def _make_endpoints(path: str, name: str) -> tuple[Endpoint, Endpoint]:
             "Record an evaluation of a task",
             {201: EvaluateResponse},
             name=f"evaluate{name}",
-            request_body=asks,
+            request_body=request_body,
             description="A task_result letter, or a rating. A letter is recorded once; a rating is recorded once per"
             " Idempotency-Key.",
         ),

@@ -114,7 +114,7 @@ def _close_abandoned_calls(wire: UiMessage) -> UiMessage:
 
 
 def _with_json_output(message: Message) -> Message:
-    """A result that a client sent as a value is a value again."""
+    """A message that writes the result of a client as the JSON value that the client sent."""
     metadata = message.metadata
     if message.role is not Role.TOOL or not ((metadata.extra or {}).get(JSON_OUTPUT) or metadata.stage == "input"):
         return message

@@ -1,8 +1,8 @@
 """PostgreSQL: one database for many servers, power-safe.
 
 Every operation is one transaction on a connection of a pool. An operation that writes to a session locks its row first,
-so the writers of one session take turns and those of different sessions do not meet. An operation that reads uses one
-snapshot. An operation that a deadlock or a lost connection rolled back before its commit was sent is retried.
+so the writers of one session take turns and those of different sessions run in parallel. An operation that reads uses
+one snapshot. An operation that a deadlock or a lost connection rolled back before its commit was sent is retried.
 
 Blobs are stored in a table of the same database unless another location is configured: servers share no folder. Every
 key starts with the session, as a database that is distributed by session needs; only ``blobs`` and ``erasures`` belong
@@ -53,7 +53,7 @@ try:
 except ImportError:
     raise StoreUnusableError(
         "PostgreSQL needs a package that is not installed",
-        remedy="Install dragoman[postgres]",
+        remedy="Run pip install 'dragoman[postgres]'",
         code="missing_extra",
     ) from None
 
@@ -192,7 +192,7 @@ class PostgresStore(Store):
         version = connection.get_server_version()
         if version.major < _MIN_VERSION:
             raise self._unsafe_error(
-                f"the server is PostgreSQL {version.major}, and {_MIN_VERSION} is the oldest that will do"
+                f"the server is PostgreSQL {version.major}, and PostgreSQL {_MIN_VERSION} or later is required"
             )
         async with connection.transaction():
             settings = {name: await connection.fetchval(f"SHOW {name}") for name in _SETTINGS}
@@ -232,7 +232,7 @@ class PostgresStore(Store):
                     await connection.execute("INSERT INTO dragoman_steps VALUES ($1, now())", number + 1)
         except (asyncpg.DuplicateTableError, asyncpg.DuplicateFunctionError) as error:
             raise StoreUnusableError(
-                f"it holds tables of something else ({error})",
+                f"the database has tables of another application ({error})",
                 where=self._where,
                 remedy="Name another database, or a schema: postgresql://…?schema=dragoman",
                 code="not_a_store",
@@ -425,26 +425,30 @@ def _translate_error(error: BaseException) -> BaseException:
                 "the server's disk is full; nothing was stored", remedy="Make room, and try again", code="disk_full"
             )
         case asyncpg.DeadlockDetectedError() | asyncpg.SerializationError():
-            return StorageError("others wrote the same at every attempt; nothing was stored")
+            return StorageError("every attempt conflicted with another transaction; nothing was stored")
         case asyncpg.DataError():
-            return FormatError(f"it cannot be stored ({error})")
+            return FormatError(f"the value cannot be stored ({error})")
         case UnicodeEncodeError():
             return FormatError(f"a lone surrogate at character {error.start} of a text")
         case asyncpg.DataCorruptedError() | asyncpg.IndexCorruptedError():
             return CorruptDataError(f"the database is damaged ({error})")
         case asyncpg.InsufficientResourcesError() | asyncpg.ReadOnlySQLTransactionError():
-            return StorageError(f"the server could not do it ({error}); nothing was stored")
+            return StorageError(f"the server rejected the statement ({error}); nothing was stored")
         case (
             asyncpg.PostgresConnectionError()
             | asyncpg.OperatorInterventionError()
             | asyncpg.InternalClientError()
             | OSError()
         ):
-            return StorageError(f"the connection to the server was lost ({error}); whether it was stored is not known")
+            return _connection_lost_error(error)
         case asyncpg.InterfaceError() if not isinstance(error, ValueError):
-            return StorageError(f"the connection to the server was lost ({error}); whether it was stored is not known")
+            return _connection_lost_error(error)
         case _:
             return error
+
+
+def _connection_lost_error(error: BaseException) -> StorageError:
+    return StorageError(f"the connection to the server was lost ({error}); it is unknown whether the data was stored")
 
 
 # --- the URL ---------------------------------------------------------------------------------------------------------

@@ -23,7 +23,7 @@ from dragoman.store.types import ErasureReceipt
 if TYPE_CHECKING:
     from dragoman.store.store import Store
 
-_FILES_PENDING: Final = "they were not deleted yet"
+_FILES_PENDING: Final = "the files are not deleted yet"
 
 
 class ErasureResult(msgspec.Struct, frozen=True):
