@@ -45,6 +45,7 @@ TABLES = {
     "gateway_transcripts": "hash",
     "tool_calls": "session_id, id",
     "blob_refs": "session_id, seq",
+    "request_parts": "session_id, sha256",
 }
 NOW = datetime(2026, 1, 2, 3, 4, 5, 678, tzinfo=UTC)
 Rows = dict[str, list[tuple[Any, ...]]]

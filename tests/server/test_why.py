@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from pathlib import Path
+from typing import Any
+
+import pytest
 
 from tests.server.conftest import ServerFixture, run_test_server
 from tests.server.runs.conftest import post_run, run_input, user
@@ -76,10 +80,145 @@ async def test_an_answer_of_the_gateway_shows_both_sides_of_its_translation(tmp_
         why = await read_json(server.client.get(f"{place}/why"))
         wire = await read_json(server.client.get(f"{place}/wire"))
     assert why["gateway"]["dialect"] == "openai_chat"
-    assert wire["client"]["request"]["messages"] == [{"role": "user", "content": "hi"}]
+    assert wire["client"]["request"] == body
     assert wire["client"]["reply"]["choices"][0]["message"]["content"] == "Through the gateway."
     assert wire["provider"]["reply"]["content"] == [{"type": "text", "text": "Through the gateway."}]
-    assert wire["provider"]["request"].keys() == {"model", "messages"}, "an option that was not sent"
+    assert wire["provider"]["request"] == server.fake.bodies[-1]
+    assert wire["call"] == {"tools": [], "options": {"n": 1}}
+
+
+# --- tools and options of gateway calls ------------------------------------------------------------------------------
+
+SCHEMA = {
+    "type": "object",
+    "properties": {"path": {"type": "string", "description": "The path. " * 30}},
+    "required": ["path"],
+}
+MESSAGES: Any = [{"role": "user", "content": "hi"}]
+OPENAI: Any = {
+    "model": "fake-anthropic:model",
+    "messages": MESSAGES,
+    "tools": [{"type": "function", "function": {"name": "read_file", "description": "Read.", "parameters": SCHEMA}}],
+    "tool_choice": "auto",
+    "temperature": 0.5,
+    "max_tokens": 64,
+    "metadata": {"purpose": "test"},
+}
+ANTHROPIC: Any = {
+    "model": "fake-anthropic:model",
+    "max_tokens": 64,
+    "messages": MESSAGES,
+    "system": [{"type": "text", "text": "Be brief.", "cache_control": {"type": "ephemeral"}}],
+    "tools": [{"name": "read_file", "description": "Read.", "input_schema": SCHEMA}],
+    "tool_choice": {"type": "any"},
+    "metadata": {"user_id": "u"},
+}
+
+
+def send_with_sdk(base_url: str, dialect: str, body: Any) -> None:
+    """Send a request with the official SDK of its API."""
+    if dialect == "openai_chat":
+        import openai
+
+        with openai.OpenAI(api_key="none", base_url=f"{base_url}/v1", max_retries=0) as client:
+            client.chat.completions.create(**body)
+    else:
+        import anthropic
+
+        with anthropic.Anthropic(api_key="none", base_url=base_url, max_retries=0) as other:
+            other.messages.create(**body)
+
+
+async def read_wires(server: ServerFixture, headers: Any = None) -> list[Any]:
+    """The wires of all answers of the only thread."""
+    (thread,) = (await read_json(server.client.get(f"{API}/threads", headers=headers)))["threads"]
+    place = f"{API}/threads/{thread['id']}/messages"
+    page = await read_json(server.client.get(place, headers=headers))
+    answers = [row["message"]["id"] for row in page["messages"] if row["message"]["role"] == "assistant"]
+    return [await read_json(server.client.get(f"{place}/{answer}/wire", headers=headers)) for answer in answers]
+
+
+async def count_parts(server: ServerFixture) -> int:
+    def steps() -> Any:
+        return (yield "SELECT count(*) FROM request_parts", ())
+
+    return int((await server.store._read(steps()))[0][0])
+
+
+@pytest.mark.parametrize("dialect", ["openai_chat", "anthropic"])
+async def test_a_gateway_call_shows_the_tools_and_options_that_its_client_sent(
+    chat_server: ServerFixture, dialect: str
+) -> None:
+    await check_tools_and_options(chat_server, dialect)
+
+
+async def test_a_gateway_call_shows_its_tools_and_options_on_postgres(postgres_chat_server: ServerFixture) -> None:
+    await check_tools_and_options(postgres_chat_server, "openai_chat")
+
+
+async def check_tools_and_options(server: ServerFixture, dialect: str) -> None:
+    """Two calls of one conversation show their own tools and options, which are stored once."""
+    first = OPENAI if dialect == "openai_chat" else ANTHROPIC
+    answer: Any = "Yes." if dialect == "openai_chat" else [{"type": "text", "text": "Yes."}]
+    turns = [*MESSAGES, {"role": "assistant", "content": answer}, {"role": "user", "content": "And?"}]
+    bodies = [first, {**first, "messages": turns, "max_tokens": 32}]
+    for body in bodies:
+        server.fake.reply("Yes.")
+        await asyncio.to_thread(send_with_sdk, server.base_url, dialect, body)
+    wires = await read_wires(server)
+    assert [wire["client"]["request"] for wire in wires] == bodies
+    assert [wire["provider"]["request"] for wire in wires] == server.fake.bodies
+    assert [wire["call"]["tools"] for wire in wires] == [["read_file"], ["read_file"]]
+    assert [wire["call"]["options"]["max_output_tokens"] for wire in wires] == [64, 32]
+    assert await count_parts(server) == 1, "the same tools of two calls are stored once"
+    assert (await server.store.verify()).is_sound
+    (session,) = await server.store.list_sessions()
+    await server.store.delete_session(session.id)
+    assert await count_parts(server) == 0
+
+
+async def test_a_plain_gateway_call_shows_its_options_on_both_paths_of_the_recorder(chat_server: ServerFixture) -> None:
+    for text in ("general", "fast"):
+        body = {**OPENAI, "messages": [{"role": "user", "content": text}], "stop": ["END"]}
+        plain = {name: value for name, value in body.items() if name not in ("tools", "tool_choice", "metadata")}
+        chat_server.fake.reply("Yes.")
+        async with chat_server.client.post("/v1/chat/completions", json=plain) as answered:
+            assert answered.status == 200, await answered.text()
+        (wire,) = await read_wires(chat_server)
+        assert wire["client"]["request"] == plain
+        (session,) = await chat_server.store.list_sessions()
+        await chat_server.store.delete_session(session.id)
+
+
+async def test_a_stream_that_is_asked_for_by_its_path_is_one_for_the_provider(chat_server: ServerFixture) -> None:
+    chat_server.fake.reply("Yes.")
+    body = {"contents": [{"role": "user", "parts": [{"text": "hi"}]}], "generationConfig": {"maxOutputTokens": 9}}
+    path = "/v1beta/models/fake-anthropic:model:streamGenerateContent?alt=sse"
+    async with chat_server.client.post(path, json=body) as answered:
+        assert answered.status == 200, await answered.text()
+        await answered.read()
+    (wire,) = await read_wires(chat_server)
+    assert wire["provider"]["request"] == chat_server.fake.bodies[-1]
+    assert wire["client"]["request"] == body
+
+
+@pytest.mark.parametrize("scope", ["record:redacted", "record:off"])
+async def test_tools_and_options_are_not_stored_for_a_key_without_recording(tmp_path: Path, scope: str) -> None:
+    async with run_test_server(tmp_path, require_keys=True) as server:
+        headers = await server.make_key("ann", scopes=("chat", scope))
+        server.fake.reply("Yes.")
+        async with server.client.post("/v1/chat/completions", json=OPENAI, headers=headers) as answered:
+            assert answered.status == 200, await answered.text()
+        assert await count_parts(server) == 0
+        sessions = await server.store.list_sessions()
+        rows = [row for session in sessions for row in await server.store.read(session.id)]
+        assert "read_file" not in str(rows)
+        assert "purpose" not in str(rows)
+        assert len(rows) == (2 if scope == "record:redacted" else 0)
+        if rows:
+            (wire,) = await read_wires(server, headers)
+            assert wire["call"] is None
+            assert wire["provider"]["request"].keys() == {"model", "messages"}, "an option that is not stored"
 
 
 async def test_a_long_call_of_the_gateway_is_shown_whole(tmp_path: Path) -> None:

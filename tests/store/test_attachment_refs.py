@@ -136,7 +136,7 @@ async def taken_back(store_location: StoreLocation) -> None:
             " ALTER TABLE usage DROP COLUMN unpriced; ALTER TABLE past_usage DROP COLUMN unpriced;"
             " ALTER TABLE evaluations DROP COLUMN metrics_json; DROP TABLE gateway_transcripts;"
             " DROP TABLE gateway_objects; DROP TABLE preferences; DROP TABLE shares; DROP INDEX runs_by_end;"
-            " ALTER TABLE runs DROP COLUMN has_events; PRAGMA user_version = 5"
+            " DROP TABLE request_parts; ALTER TABLE runs DROP COLUMN has_events; PRAGMA user_version = 5"
         ).fetchall()
         connection.close()
         return
@@ -158,7 +158,7 @@ async def taken_back(store_location: StoreLocation) -> None:
             "ALTER TABLE usage DROP COLUMN unpriced",
             "ALTER TABLE past_usage DROP COLUMN unpriced",
             "ALTER TABLE evaluations DROP COLUMN metrics_json",
-            "DROP TABLE gateway_transcripts, gateway_objects, preferences, shares",
+            "DROP TABLE gateway_transcripts, gateway_objects, preferences, shares, request_parts",
             "DELETE FROM dragoman_steps WHERE number >= 6",
         ):
             await store._write(rows_of(sql))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 from tests.fake_providers import call_part, text_part
 from tests.web.conftest import Visitor
 from tests.web.site import Site
@@ -40,7 +42,13 @@ async def test_explanation_of_answer_is_on_one_screen(visitor: Visitor, site: Si
 
 async def test_gateway_answer_has_explanation(visitor: Visitor, site: Site) -> None:
     site.fakes["anthropic"].reply("From the gateway.")
-    body = {"model": "sonnet", "messages": [{"role": "user", "content": "gateway question"}]}
+    function = {"name": "read_file", "description": "Read a file.", "parameters": {"type": "object"}}
+    body = {
+        "model": "sonnet",
+        "messages": [{"role": "user", "content": "gateway question"}],
+        "tools": [{"type": "function", "function": function}],
+        "temperature": 0.25,
+    }
     answer = await visitor.context.request.post(f"{site.base_url}/v1/chat/completions", data=body)
     assert answer.status == 200, await answer.text()
     await visitor.open()
@@ -52,6 +60,14 @@ async def test_gateway_answer_has_explanation(visitor: Visitor, site: Site) -> N
     titles = await visitor.find(".why-section summary").all_inner_texts()
     starts = ("Received from the client", "Sent to the client", "Sent to the provider", "Received from the provider")
     assert all(any(title.startswith(start) for title in titles) for start in starts)
+    received = await visitor.find(".why-section", "What the model received").inner_text()
+    assert "1 tool: read_file. Options: temperature 0.25." in received
+    assert "temperature this model has no such option" in received
+    assert "lost in the translation" not in received, "a loss that has its reason above"
+    assert "with the tools and options that the client sent" in await visitor.find(".why").inner_text()
+    await visitor.find(".why summary", "Sent to the provider").click()
+    request = await visitor.find(".why details[open] code").inner_text()
+    assert json.loads(request) == site.fakes["anthropic"].bodies[-1]
 
 
 # --- costs -----------------------------------------------------------------------------------------------------------

@@ -1,7 +1,9 @@
 """Store the fields of a request with its first message, for formats that contain only messages.
 
-    embed_request(request) -> messages     model, tools and options in the metadata of the first message
-    restore_request(messages) -> Request   the request again
+    embed_request(request) -> messages         model, tools and options in the metadata of the first message
+    restore_request(messages) -> Request       the request again
+    request_fields(request) -> fields          model, tools and options as a JSON object
+    request_from(fields, messages) -> Request  the request again
 
 Invariant: restore_request(embed_request(request)) equals the request.
 """
@@ -48,23 +50,24 @@ def restore_request(messages: tuple[Message, ...]) -> Request:
     extra = messages[0].metadata.extra if messages else None
     if not extra or not isinstance(extra.get(KEY), dict):
         return Request(model=None, messages=messages)
-    fields = extra[KEY]
-    try:
-        options = msgspec.convert(fields.get("options", {}), Options)
-        tools = tuple(_read_tool(tool) for tool in fields.get("tools", ()))
-        request = Request(
-            model=fields.get("model"),
-            messages=(),
-            tools=tools,
-            options=options,
-            provider_raw=fields.get("provider_raw"),
-        )
-    except (msgspec.ValidationError, TypeError, AttributeError):
-        return Request(model=None, messages=messages)
     first, *others = messages
     rest = {key: value for key, value in extra.items() if key != KEY}
     stripped = first.replace(metadata=first.metadata.replace(extra=rest or None))
-    return msgspec.structs.replace(request, messages=(stripped, *others))
+    try:
+        return request_from(extra[KEY], (stripped, *others))
+    except (msgspec.ValidationError, TypeError, AttributeError):
+        return Request(model=None, messages=messages)
+
+
+def request_from(fields: dict[str, Any], messages: tuple[Message, ...]) -> Request:
+    """Return the request of these messages and of what ``request_fields`` returned."""
+    return Request(
+        model=fields.get("model"),
+        messages=messages,
+        tools=tuple(_read_tool(tool) for tool in fields.get("tools", ())),
+        options=msgspec.convert(fields.get("options", {}), Options),
+        provider_raw=fields.get("provider_raw"),
+    )
 
 
 def _read_tool(wire: dict[str, Any]) -> ToolDefinition | OpaqueTool:

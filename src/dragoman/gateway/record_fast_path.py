@@ -23,7 +23,8 @@ from dragoman.adapter import message_notes
 from dragoman.exchange import Reply, Request
 from dragoman.gateway import session_chain
 from dragoman.gateway.fast_path import PlainRequest
-from dragoman.gateway.recorder import client_details, describe_choice, loss_notes, title_from
+from dragoman.gateway.recorder import call_notes, client_details, describe_choice, title_from
+from dragoman.gateway.request_record import record_request
 from dragoman.message import SCHEMA_VERSION, Message, MessageMetadata, Role, TextBlock, TokenUsage, usage_problems
 from dragoman.store.gateway_calls import PlainSession
 from dragoman.store.message_rows import MAX_INLINE_BYTES, Columns, columns_from
@@ -46,6 +47,7 @@ class _Template(msgspec.Struct, frozen=True):
     system: tuple[Columns, ...]
     system_hash: bytes | None
     metadata_json: str  # of the question
+    request: dict[str, Any]  # in the metadata of the answer
 
 
 class PlainQuestion(msgspec.Struct, frozen=True, gc=False):
@@ -75,9 +77,13 @@ class RecordTemplates:
         expected = f'[{{"type":"text","text":{_encode(plain.texts[0].content).decode()}}}]'
         if question.content_json != expected or any(map(_is_special, messages + system, [question, *texts])):
             return
+        request = record_request(canonical)
+        if request.parts:
+            return
         if len(self._templates) >= _MAX_TEMPLATES:
             self._templates.clear()
-        template = _Template(tuple(texts), session_chain.hash_system(system), question.metadata_json)
+        system_hash = session_chain.hash_system(system)
+        template = _Template(tuple(texts), system_hash, question.metadata_json, request.fields)
         self._templates[(plain.dialect, plain.options)] = template
 
 
@@ -99,7 +105,7 @@ def make_session(services: AgentServices, exchange: Exchange, question: PlainQue
     counts = exchange.reply.usage
     if text is None or counts is None or counts.estimated:
         return None
-    metadata = _answer_metadata(services, exchange, counts)
+    metadata = _answer_metadata(services, exchange, counts, question.template.request)
     try:
         answer, metadata_json = encode_fast(exchange.reply.content), encode_fast(metadata).decode()
     except (SlowPathRequired, UnicodeEncodeError):
@@ -141,7 +147,9 @@ def _answer_text(reply: Reply) -> str | None:
     return block.text if type(block) is TextBlock else None
 
 
-def _answer_metadata(services: AgentServices, exchange: Exchange, counts: TokenUsage) -> MessageMetadata:
+def _answer_metadata(
+    services: AgentServices, exchange: Exchange, counts: TokenUsage, request: dict[str, Any]
+) -> MessageMetadata:
     target, caller = exchange.target, exchange.client_request.request.caller
     return _make_metadata(
         model=target.model.id,
@@ -151,7 +159,7 @@ def _answer_metadata(services: AgentServices, exchange: Exchange, counts: TokenU
         provider_raw=message_notes(exchange.reply),
         user_id=caller.user_id,
         team_id=caller.team_id,
-        extra=loss_notes(exchange.losses),
+        extra=call_notes(request, exchange.losses),
     )
 
 

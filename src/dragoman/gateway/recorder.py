@@ -1,4 +1,4 @@
-"""Record calls: the conversation as one session that grows, with usage and cost of every answer.
+"""Record calls: the conversation as one session that grows, with tools, options, usage and cost of every answer.
 
     row = await Recorder(services).record(exchange)
 
@@ -26,6 +26,7 @@ from dragoman.adapter import Adapter, RequestContext
 from dragoman.errors import DragomanError
 from dragoman.exchange import Reply, Request, ToolDefinition
 from dragoman.gateway import session_chain
+from dragoman.gateway.request_record import RequestRecord, record_request
 from dragoman.gateway.session_chain import SessionKey
 from dragoman.gateway.types import Caller
 from dragoman.ids import ToolIds
@@ -45,6 +46,7 @@ from dragoman.message import (
     ToolResultBlock,
     ToolUseBlock,
 )
+from dragoman.offload import run_off_loop
 from dragoman.store import Session
 from dragoman.store.gateway_calls import GatewayCall, GatewayRow, NewPlace, PlainSession, TranscriptPlace
 from dragoman.store.operation import Gather
@@ -123,13 +125,15 @@ class Recorder:
         self, exchange: Exchange, canonical: Request, transcript: Transcript, gather: Gather
     ) -> GatewayRow:
         caller = exchange.client_request.request.caller
+        is_redacted = caller.recording == "redacted"
+        request = None if is_redacted else await _record_request(exchange.client_request, canonical)
         place = await self._find_place(transcript)
         parent = await self._find_parent(exchange, transcript) if place is None else None
         session = self._new_session(exchange, transcript)
         shared = 0 if place is None else transcript.hashes.index(place.hash)
         question = self._own_messages(transcript, shared, place, session.id)
-        messages = (*question, self._make_answer(exchange, canonical, session.id))  # with the greatest id
-        if caller.recording == "redacted":
+        messages = (*question, self._make_answer(exchange, canonical, request, session.id))  # with the greatest id
+        if is_redacted:
             session = msgspec.structs.replace(session, title=None)
             messages = tuple(hide_content(message) for message in messages)
         call = GatewayCall(
@@ -140,6 +144,7 @@ class Recorder:
             places=_new_places(transcript, exchange.reply, messages, is_new=place is None),
             owner=owner_digest(caller.user_id, caller.team_id),
             stored_object=exchange.stored_response,
+            request_parts=request.parts if request is not None else {},
         )
         return await self._store.gateway.record(call, gather)
 
@@ -239,8 +244,10 @@ class Recorder:
             return block.replace(tool_use_id=call_ids[block.tool_use_id])
         return block
 
-    def _make_answer(self, exchange: Exchange, canonical: Request, session_id: str) -> Message:
-        """Return the answer as a message, with its usage, its cost and the losses of the translation."""
+    def _make_answer(
+        self, exchange: Exchange, canonical: Request, request: RequestRecord | None, session_id: str
+    ) -> Message:
+        """Return the answer as a message, with its request, its usage, its cost and the losses of the translation."""
         services, target, reply = self._services, exchange.target, exchange.reply
         counts = count_usage(canonical, reply, is_cut=exchange.is_cancelled or reply.fault is not None)
         usage = services.price_usage(target.model, counts, exchange.started_at, exchange.latency_ms)
@@ -254,7 +261,8 @@ class Recorder:
         )
         status = MessageStatus.CANCELLED if exchange.is_cancelled else None
         message = Adapter(target.provider, target.model, ToolIds()).make_message(reply, context, status)
-        metadata = own_metadata(message.metadata, exchange.client_request.request.caller, exchange.losses)
+        fields = request.fields if request is not None else None
+        metadata = own_metadata(message.metadata, exchange.client_request.request.caller, fields, exchange.losses)
         return msgspec.structs.replace(message, metadata=metadata)
 
 
@@ -271,15 +279,26 @@ def client_details(dialect: str, agent: str | None) -> dict[str, str]:
     return {"dialect": dialect} if agent is None else {"dialect": dialect, "client": agent[:200]}
 
 
-def own_metadata(metadata: MessageMetadata, caller: Caller, losses: Sequence[str]) -> MessageMetadata:
-    """Return the metadata of an answer with its caller, to whom its cost belongs, and the losses of the translation."""
-    extra = loss_notes(losses) or metadata.extra
+async def _record_request(client_request: ClientRequest, canonical: Request) -> RequestRecord:
+    if client_request.stream and not canonical.options.stream:  # by the path, or by default
+        canonical = canonical.replace(options=canonical.options.replace(stream=True))
+    return await run_off_loop(len(client_request.request.body), record_request, canonical)
+
+
+def own_metadata(
+    metadata: MessageMetadata, caller: Caller, request: dict[str, Any] | None, losses: Sequence[str]
+) -> MessageMetadata:
+    """Return the metadata of an answer with its caller, to whom its cost belongs, its request, and its losses."""
+    extra = call_notes(request, losses) or metadata.extra
     return msgspec.structs.replace(metadata, user_id=caller.user_id, team_id=caller.team_id, extra=extra)
 
 
-def loss_notes(losses: Sequence[str]) -> dict[str, Any] | None:
-    """Return what the metadata of an answer says about the losses of its translation."""
-    return {"gateway": {"losses": list(losses)}} if losses else None
+def call_notes(request: dict[str, Any] | None, losses: Sequence[str]) -> dict[str, Any] | None:
+    """Return what the metadata of an answer says about its request, and about the losses of its translation."""
+    notes: dict[str, Any] = {} if request is None else {"request": request}
+    if losses:
+        notes["losses"] = list(losses)
+    return {"gateway": notes} if notes else None
 
 
 @functools.lru_cache(maxsize=256)

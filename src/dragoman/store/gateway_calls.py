@@ -2,6 +2,7 @@
 
     place = await store.gateway.find(hashes)               the longest known transcript among these
     row = await store.gateway.record(call)                 append to its session, fork it, or create one
+    await store.gateway.read_parts(session_id, hashes)     long parts of requests, such as tools
     await store.gateway.find_object(owner, id)             a stored response or conversation
     await store.gateway.delete_object(owner, id)
 
@@ -13,13 +14,15 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import hashlib
 import itertools
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Sequence
 from datetime import datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
+from dragoman.errors import CorruptDataError
 from dragoman.message import Message, MessageMetadata
 from dragoman.shield import run_to_completion
 from dragoman.store import message_writer, sessions
@@ -39,6 +42,7 @@ from dragoman.store.operation import (
     BatchOperation,
     Facet,
     Gather,
+    Operation,
     Steps,
     from_micros,
     in_clause_chunks,
@@ -50,6 +54,12 @@ from dragoman.store.operation import (
 )
 from dragoman.store.sessions import existing_session, new_session_columns, sessions_insert_sql
 from dragoman.store.types import SESSION_VERSION, Session
+
+if TYPE_CHECKING:
+    from dragoman.store.store import Store
+
+_MAX_KNOWN_PARTS: Final = 4_096
+PartKey = tuple[str, str]  # a session, and the hash of a part
 
 
 class TranscriptPlace(msgspec.Struct, frozen=True, kw_only=True):
@@ -92,6 +102,7 @@ class GatewayCall(msgspec.Struct, frozen=True, kw_only=True):
     places: tuple[NewPlace, ...]
     owner: str = ""
     stored_object: StoredObject | None = None
+    request_parts: dict[str, bytes] = {}  # long parts of its request, by their SHA-256
 
 
 class PlainSession(msgspec.Struct, frozen=True, kw_only=True):
@@ -120,6 +131,10 @@ class GatewayRow(msgspec.Struct, frozen=True):
 class GatewayStore(Facet):
     """The calls of the gateway: ``store.gateway``."""
 
+    def __init__(self, store: Store) -> None:
+        super().__init__(store)
+        self._known_parts: set[PartKey] = set()  # that were stored lately
+
     async def find(self, hashes: Sequence[bytes]) -> TranscriptPlace | None:
         """Return the place of the last of these transcripts that is known."""
         return await self._store._read(_find_place(tuple(hashes)))
@@ -128,9 +143,14 @@ class GatewayStore(Facet):
         """Store a call. It may wait for other calls, so that one commit serves all of them."""
         store = self._store
         drafts = await message_writer.make_drafts(call.messages)
-        row, places = await store._store_messages(
-            drafts, lambda drafts: quick_if_small(_record(call, drafts, store.clock()), drafts, gather)
-        )
+        size = sum(map(len, call.request_parts.values()))
+
+        def make_operation(drafts: Sequence[Draft]) -> Operation[tuple[GatewayRow, MessageRange]]:
+            wanted = _record(call, drafts, self._known_parts, store.clock())
+            return quick_if_small(wanted, drafts, gather, size)
+
+        row, places = await store._store_messages(drafts, make_operation)
+        self._note_parts(row.session_id, call.request_parts)
         if row.session_id == call.session.id:
             store.mark.note_session(row.session_id, row.seq)
         if places.end is not None:
@@ -153,6 +173,19 @@ class GatewayStore(Facet):
             last_seq, last_id = len(session.messages), session.messages[-1].id
             store.mark.note_session(session.id, last_seq)
             store._acknowledge(session.id, (last_seq, last_id), last_id)
+
+    def _note_parts(self, session_id: str, parts: Iterable[str]) -> None:
+        if len(self._known_parts) >= _MAX_KNOWN_PARTS:
+            self._known_parts.clear()
+        self._known_parts.update((session_id, sha256) for sha256 in parts)
+
+    async def read_parts(self, session_id: str, hashes: Sequence[str]) -> dict[str, bytes]:
+        """Return the parts of requests of a session that are stored, by their SHA-256."""
+        parts = await self._store._read(_read_parts(session_id, tuple(hashes)))
+        for sha256, content in parts.items():
+            if not is_part_intact(sha256, content):
+                raise CorruptDataError("a part of a request does not match its hash", where=f"session {session_id}")
+        return parts
 
     async def find_object(self, owner: str, object_id: str) -> StoredObject | None:
         """Return a stored response or conversation of an owner."""
@@ -197,7 +230,9 @@ def _find_place(hashes: tuple[bytes, ...]) -> Steps[TranscriptPlace | None]:
 
 
 @operation
-def _record(call: GatewayCall, drafts: Sequence[Draft], now: datetime) -> Steps[tuple[GatewayRow, MessageRange]]:
+def _record(
+    call: GatewayCall, drafts: Sequence[Draft], known_parts: Container[PartKey], now: datetime
+) -> Steps[tuple[GatewayRow, MessageRange]]:
     if call.continues is None and call.parent is None:
         is_fork, session_id = False, call.session.id
         places = yield from message_writer.create_with_messages(call.session, drafts)
@@ -216,6 +251,13 @@ def _record(call: GatewayCall, drafts: Sequence[Draft], now: datetime) -> Steps[
         for place in {place.hash: place for place in call.places}.values()
     ]
     yield _places_sql(len(rows)), _flatten(rows)
+    for sha256, content in call.request_parts.items():
+        if (session_id, sha256) not in known_parts:
+            yield (
+                "INSERT INTO request_parts (session_id, sha256, seq, content) VALUES (?, ?, ?, ?)"
+                " ON CONFLICT (session_id, sha256) DO NOTHING",
+                (session_id, sha256, last_seq, content),
+            )
     if call.stored_object is not None:
         item = msgspec.structs.replace(call.stored_object, session_id=session_id, seq=last_seq)
         yield from _save_object(call.owner, item)
@@ -288,6 +330,23 @@ def _open_session(call: GatewayCall) -> Steps[tuple[str, bool, SessionEnd | None
         return place.session_id, False, end
     yield from sessions.fork_session(place.session_id, place.seq, call.session)
     return call.session.id, True, None
+
+
+@operation
+def _read_parts(session_id: str, hashes: tuple[str, ...]) -> Steps[dict[str, bytes]]:
+    parts: dict[str, bytes] = {}
+    for clause, arguments in in_clause_chunks(hashes):
+        rows = yield (
+            f"SELECT sha256, content FROM request_parts WHERE session_id = ? AND sha256 IN ({clause})",
+            (session_id, *arguments),
+        )
+        parts |= {sha256: bytes(content) for sha256, content in rows}
+    return parts
+
+
+def is_part_intact(sha256: str, content: bytes) -> bool:
+    """Whether a part of a request is what was stored under its hash."""
+    return hashlib.sha256(content).hexdigest() == sha256
 
 
 @operation

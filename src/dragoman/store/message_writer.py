@@ -95,9 +95,9 @@ def drafts_from(messages: Sequence[Message]) -> list[Draft]:
     return [Draft(message, columns_from(message)) for message in messages]
 
 
-def quick_if_small(wanted: AnyOp, drafts: Sequence[Draft], gather: Gather = NO_GATHER) -> AnyOp:
-    """An operation on messages, marked as quick if these are few and short."""
-    size = sum(len(draft.columns.content_json) + len(draft.columns.metadata_json) for draft in drafts)
+def quick_if_small(wanted: AnyOp, drafts: Sequence[Draft], gather: Gather = NO_GATHER, size: int = 0) -> AnyOp:
+    """An operation on messages, marked as quick if these are few and short, with ``size`` bytes that it also stores."""
+    size += sum(len(draft.columns.content_json) + len(draft.columns.metadata_json) for draft in drafts)
     return quick(wanted, gather) if size < LARGE and len(drafts) <= _FEW_MESSAGES else wanted
 
 

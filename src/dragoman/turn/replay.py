@@ -17,8 +17,7 @@ import msgspec
 from dragoman import dialects
 from dragoman.catalog import Model
 from dragoman.errors import DragomanError
-from dragoman.exchange import ErrorClass, Fault, Loss, Options, Reply, StopReason
-from dragoman.exchange import Request as Conversation
+from dragoman.exchange import ErrorClass, Fault, Loss, Reply, StopReason
 from dragoman.handoff import BlockPlan, plan_swap
 from dragoman.ids import ToolIds
 from dragoman.message import Message, MessageStatus, ProviderRaw, TokenUsage
@@ -101,12 +100,6 @@ def rebuild_call(
 
 def _without_window(model: Model) -> Model:
     return model.replace(capabilities=model.capabilities.replace(max_context_tokens=_NO_WINDOW))
-
-
-def write_conversation(dialect: str, model: str, history: Sequence[Message]) -> Any:
-    """The request of a client of the gateway, in the dialect of that client."""
-    request = Conversation(model=model, messages=tuple(history), options=Options())
-    return dialects.load(dialect).write_request(request).wire
 
 
 def write_reply(dialect: str, answer: Message) -> Any:

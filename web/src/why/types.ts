@@ -55,5 +55,6 @@ export interface Wire {
   } | null;
   provider: Exchange | null;
   client: Exchange | null;
+  call: { tools: string[]; options: Record<string, unknown> } | null; // of a gateway client, if they are stored
   isShortened: boolean;
 }

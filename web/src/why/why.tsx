@@ -158,11 +158,12 @@ function Route({ why }: { why: Why }) {
 
 // --- projection ------------------------------------------------------------------------------------------------------
 
+const MAX_OPTION = 80; // characters
 const OUTCOMES = { projected: "converted", left_out: "omitted" } as const;
 
 function Projection({ wire, why }: { wire: Loaded<Wire>; why: Why | null }) {
-  const losses = why?.gateway?.losses ?? [];
   const projection = wire.value?.projection;
+  const losses = (why?.gateway?.losses ?? []).filter((name) => !projection?.losses.some((loss) => loss.block_type === name));
   const omitted = why?.omittedMessages || (projection?.leftOut ?? 0);
   const isLossless = projection && !omitted && ![projection.blocks, projection.losses, projection.notes, projection.repairs, losses].some((list) => list.length);
   return (
@@ -175,6 +176,7 @@ function Projection({ wire, why }: { wire: Loaded<Wire>; why: Why | null }) {
             {plural(projection.kept, "block")} unchanged{projection.blocks.length ? `, ${count(projection.blocks.length)} converted or omitted` : ""}
             {omitted ? `; the oldest ${plural(omitted, "message")} not sent, because the conversation is longer than the context window` : ""}. About {count(projection.estimatedInputTokens)} of {count(projection.contextTokens)} tokens of the context window.
           </p>
+          {wire.value?.call && <CallSettings call={wire.value.call} />}
           {isLossless && <p class="muted small">Nothing was lost.</p>}
           <ul class="losses" hidden={isLossless ?? true}>
             {projection.blocks.slice(0, 50).map((block) => (
@@ -202,6 +204,20 @@ function Projection({ wire, why }: { wire: Loaded<Wire>; why: Why | null }) {
       )}
     </Section>
   );
+}
+
+function CallSettings({ call: { tools, options } }: { call: NonNullable<Wire["call"]> }) {
+  const values = Object.entries(options).map(([name, value]) => `${name.replaceAll("_", " ")} ${shortText(value)}`);
+  return (
+    <p>
+      {tools.length ? `${plural(tools.length, "tool")}: ${tools.join(", ")}.` : "No tools."} {values.length ? `Options: ${values.join(", ")}.` : "No options."}
+    </p>
+  );
+}
+
+function shortText(value: unknown): string {
+  const text = typeof value === "string" ? value : JSON.stringify(value);
+  return text.length > MAX_OPTION ? `${text.slice(0, MAX_OPTION)}…` : text;
 }
 
 // --- receipt ---------------------------------------------------------------------------------------------------------
@@ -353,13 +369,18 @@ function WireSection({ wire: { value, fault } }: { wire: Loaded<Wire> }) {
           {value.client && <ExchangeView exchange={value.client} name="Client" isAnswering />}
           {value.provider && <ExchangeView exchange={value.provider} name="Provider" />}
           <p class="muted small">
-            Rebuilt from the stored messages, with the tools and settings that the server has now. Secrets are redacted, long texts and media are shortened.
+            Rebuilt from the stored messages{settingsNote(value)}. Secrets are redacted, long texts and media are shortened.
             {value.isShortened && " Only the last messages before the answer are considered."}
           </p>
         </>
       )}
     </Section>
   );
+}
+
+function settingsNote({ client, call }: Wire): string {
+  if (call) return ", with the tools and options that the client sent";
+  return client ? ". The tools and options of this call are not stored" : ", with the tools and settings that the server has now";
 }
 
 function ExchangeView({ exchange, name, isAnswering = false }: { exchange: Exchange; name: string; isAnswering?: boolean }) {

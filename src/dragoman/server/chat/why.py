@@ -3,6 +3,7 @@
     GET /threads/{id}/messages/{answerId}/why     route, receipt, events of its turn, call through the gateway
     GET /threads/{id}/messages/{answerId}/wire    request and reply, rebuilt from the stored messages, with the losses
 
+A call of the gateway is rebuilt with its own tools and options, an own turn with those that the server has now.
 Secrets are redacted, long texts and media are shortened. The system prompt of the server is shown to its operator only.
 Invariant: a caller receives events and messages of own threads only.
 """
@@ -18,9 +19,13 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
-from dragoman.exchange import Loss, Options
+from dragoman import dialects
+from dragoman.exchange import Loss, OpaqueTool, Options, ToolDefinition, Written
+from dragoman.exchange import Request as Conversation
+from dragoman.gateway.request_record import part_hashes, restore_request
+from dragoman.gateway.translation import translate_request
 from dragoman.handoff import BlockPlan
-from dragoman.ids import name_from_id, with_names
+from dragoman.ids import ToolIds, name_from_id, with_names
 from dragoman.message import OMITTED_MESSAGES, Message, Role, RoutingDecisionRecord
 from dragoman.redaction import redact_json
 from dragoman.server.auth.principal import find_session, get_owned_session, get_principal
@@ -36,7 +41,7 @@ from dragoman.server.state import AppState
 from dragoman.store import Row, Session, Store
 from dragoman.store.types import PricedCall, TraceEvent
 from dragoman.tools import ToolRegistry
-from dragoman.turn.replay import RebuiltCall, rebuild_call, write_conversation, write_reply
+from dragoman.turn.replay import RebuiltCall, rebuild_call, write_reply
 from dragoman.turn.session_settings import settings_of
 from dragoman.turn.start import system_messages
 
@@ -117,6 +122,13 @@ class ProjectionResponse(msgspec.Struct, frozen=True, kw_only=True, rename="came
     context_tokens: int
 
 
+class CallSettings(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """The tools and options that a gateway client sent."""
+
+    tools: list[str]  # names
+    options: dict[str, Any]
+
+
 class WireResponse(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """The call of an answer, rebuilt from the stored messages."""
 
@@ -125,6 +137,7 @@ class WireResponse(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     projection: ProjectionResponse | None  # null if the model is not in the catalog any more
     provider: WireExchange | None
     client: WireExchange | None  # of a gateway client, in its own dialect
+    call: CallSettings | None  # of a gateway client, if they are stored
     is_shortened: bool  # only the last messages before the answer are considered
 
 
@@ -223,25 +236,34 @@ async def show_wire(request: Request) -> Response:
     history = [*system, *(with_client_name(before.message) for before in rows)]
     tool_ids = await state.store.tool_ids(session.id)
     answer = with_client_name(row.message)
+    sent = await _find_request(state.store, owner, answer, history) if gateway is not None else None
 
     def rebuild() -> RebuiltCall | None:
         services, config = state.agent.services, state.agent.config
         if gateway is not None:  # the options of the server are not those of its callers
             config = msgspec.structs.replace(config, options=Options(), stream=False)
         is_whole = gateway is not None
-        return rebuild_call(
+        call = rebuild_call(
             services, config, session, answer, history, tools=tools, tool_ids=tool_ids, is_whole=is_whole
         )
+        if call is None or gateway is None or sent is None:
+            return call
+        written = _write_provider_request(state, gateway.dialect, answer, sent)
+        return msgspec.structs.replace(call, request=written.wire, losses=written.losses, notes=written.notes)
 
     call = await asyncio.to_thread(rebuild)
-    client = None if gateway is None else await asyncio.to_thread(_client_exchange, gateway.dialect, answer, history)
+    client = None
+    if gateway is not None:
+        client = await asyncio.to_thread(_client_exchange, gateway.dialect, answer, history, sent)
+    has_options = gateway is None or sent is not None
     return json_response(
         WireResponse(
             thread_id=name_from_id(session.id),
             message_id=client_message_id(row.message),
             projection=None if call is None else _projection(call),
-            provider=None if call is None else _provider_exchange(call, gateway),
+            provider=None if call is None else _provider_exchange(call, has_options=has_options),
             client=client,
+            call=None if sent is None else _call_settings(sent),
             is_shortened=bool(rows) and rows[0].seq > 1,
         )
     )
@@ -253,22 +275,67 @@ def _system_prompt(state: AppState, session: Session, *, is_operator: bool) -> S
     return system_messages("\n\n".join(text for text in prompts if text), session)
 
 
-def _provider_exchange(call: RebuiltCall, gateway: GatewayOrigin | None) -> WireExchange:
+async def _find_request(
+    store: Store, owner: Session | None, answer: Message, history: Sequence[Message]
+) -> Conversation | None:
+    """The request of a gateway client; none if its tools and options are not stored."""
+    fields = ((answer.metadata.extra or {}).get("gateway") or {}).get("request")
+    if owner is None or not isinstance(fields, dict):
+        return None
+    parts = await store.gateway.read_parts(owner.id, part_hashes(fields))
+    try:
+        return restore_request(fields, parts, history)
+    except (msgspec.ValidationError, TypeError, AttributeError):  # of an imported message
+        return None
+
+
+def _write_provider_request(state: AppState, dialect: str, answer: Message, request: Conversation) -> Written:
+    """The request that the gateway sent to the provider: in the client's own dialect only the model differs."""
+    services = state.agent.services
+    model = services.registry.get(answer.metadata.model or "")
+    provider = services.adapter(model, ToolIds()).provider
+    if provider.dialect == dialect:
+        written: Written = dialects.load(dialect).write_request(request.replace(model=model.name))
+        return written
+    with_caching = state.gateway.config.prompt_caching
+    is_stream = request.options.stream is True
+    return translate_request(request, dialect, model, provider, stream=is_stream, with_caching=with_caching)
+
+
+def _call_settings(request: Conversation) -> CallSettings:
+    options = redact_json(_shorten(msgspec.to_builtins(request.options)))
+    return CallSettings(tools=[_tool_name(tool) for tool in request.tools], options=options)
+
+
+def _tool_name(tool: ToolDefinition | OpaqueTool) -> str:
+    match tool:
+        case ToolDefinition():
+            return tool.name
+        case OpaqueTool():
+            return str(tool.wire.get("name") or tool.wire.get("type") or tool.kind)
+
+
+def _provider_exchange(call: RebuiltCall, *, has_options: bool) -> WireExchange:
     """The exchange with the provider."""
-    request = call.request if gateway is None else _without_defaults(call.dialect, call.request)
+    request = call.request if has_options else _without_defaults(call.dialect, call.request)
     return _exchange(call.dialect, request, call.reply)
 
 
 def _without_defaults(dialect: str, request: Any) -> Any:
-    """A request of the gateway without the limit that the API requires: the limit of the caller is not stored."""
+    """A request without the limit that the API requires, for a call whose own limit is not stored."""
     if dialect != "anthropic":
         return request
     return {name: value for name, value in request.items() if name != "max_tokens"}
 
 
-def _client_exchange(dialect: str, answer: Message, history: Sequence[Message]) -> WireExchange:
+def _client_exchange(
+    dialect: str, answer: Message, history: Sequence[Message], request: Conversation | None
+) -> WireExchange:
     """The exchange with a gateway client."""
-    wire = write_conversation(dialect, answer.metadata.model or "", history)
+    write_request = dialects.load(dialect).write_request
+    if request is not None:
+        return _exchange(dialect, write_request(request).wire, write_reply(dialect, answer))
+    wire = write_request(Conversation(model=answer.metadata.model, messages=tuple(history))).wire
     return _exchange(dialect, _without_defaults(dialect, wire), write_reply(dialect, answer))
 
 

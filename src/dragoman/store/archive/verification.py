@@ -25,6 +25,7 @@ from dragoman.message import (
     usage_problems,
 )
 from dragoman.store import entries, evaluations, high_water, runs, trace, usage_repair
+from dragoman.store.gateway_calls import is_part_intact
 from dragoman.store.high_water import Loss, MarkState
 from dragoman.store.message_reader import MessageRow, read_at, read_rows
 from dragoman.store.message_rows import message_from
@@ -365,6 +366,10 @@ def _check_related_rows(check: _SessionCheck, session: Session) -> Steps[None]:
         key,
     )
     _check_hashes(check, rows, "an idempotency key")
+    rows = yield "SELECT seq, sha256, content FROM request_parts WHERE session_id = ?", key
+    for seq, sha256, content in rows:
+        if not is_part_intact(sha256, content):
+            check.add_damage(seq, f"the part {sha256} of a request does not match its hash")
 
 
 def _check_hashes(check: _SessionCheck, rows: Iterable[tuple[Any, ...]], what: str) -> None:

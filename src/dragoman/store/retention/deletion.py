@@ -129,6 +129,7 @@ _SESSION_TABLES: Final = (
     "runs",
     "gateway_transcripts",
     "gateway_objects",
+    "request_parts",
     "shares",
 )
 
@@ -248,7 +249,12 @@ def _transfer_related_rows(session: Session, heir: str, last_seq: int) -> Steps[
         f"UPDATE tool_calls SET {REOPEN_CALL} WHERE session_id = ? AND result_seq > ?",
         (session.id, last_seq),
     )
-    for table in ("tool_calls", "usage", "repricings", "blob_refs", "attachment_refs"):
+    yield (
+        "DELETE FROM request_parts WHERE session_id = ?"
+        " AND sha256 IN (SELECT sha256 FROM request_parts WHERE session_id = ?)",
+        session_ids,
+    )
+    for table in ("tool_calls", "usage", "repricings", "blob_refs", "attachment_refs", "request_parts"):
         yield f"UPDATE {table} SET session_id = ? WHERE session_id = ? AND seq <= ?", (heir, session.id, last_seq)
     rows = yield "SELECT coalesce(max(number), 0) FROM tool_ids WHERE session_id = ?", (session.id,)
     first = yield "SELECT coalesce(min(number), 1) FROM tool_ids WHERE session_id = ?", (heir,)

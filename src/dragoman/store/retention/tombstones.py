@@ -27,7 +27,7 @@ def anonymize_related_rows(session_id: str, seq: int) -> Steps[None]:
     yield "UPDATE usage SET user_id = NULL WHERE session_id = ? AND seq = ?", key
     without_id = f"provider_id = NULL, {rehash_sql(provider_id='NULL')}"
     yield f"UPDATE tool_calls SET {without_id} WHERE session_id = ? AND seq = ?", key
-    for table in ("blob_refs", "attachment_refs"):
+    for table in ("blob_refs", "attachment_refs", "request_parts"):
         yield f"DELETE FROM {table} WHERE session_id = ? AND seq = ?", key
 
 
