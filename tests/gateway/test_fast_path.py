@@ -321,7 +321,7 @@ OLD_CALLS: dict[str, tuple[bytes, bytes]] = {
 
 
 @pytest.mark.parametrize("name", OLD_CALLS)
-async def test_a_client_of_http_1_0_receives_no_chunks(tmp_path: Path, name: str) -> None:
+async def test_http_1_0_client_receives_no_chunks(tmp_path: Path, name: str) -> None:
     body, expected = OLD_CALLS[name]
     answer = make_stream(OPENAI_STREAM) if b"stream" in body else make_answer(CHAT)
     async with run_raw_gateway(tmp_path, [answer]) as served, served.connect() as client:

@@ -1,12 +1,12 @@
-"""A chat server to ask, over a real socket, in the loop of the test.
+"""Fixtures with a chat server on a real socket, in the event loop of the test.
 
-    async def test_…(chat_server)        nobody needs a key; SQLite, attachments in a folder
-    async def test_…(keyed_server)       everybody does; await keyed_server.key(user_id) gives headers with one
-    async def test_…(postgres_chat_server)   as chat_server, on PostgreSQL
+    async def test_…(chat_server)            requires no key; SQLite, attachments in a folder
+    async def test_…(keyed_server)           requires a key; await keyed_server.make_key(user_id) returns its headers
+    async def test_…(postgres_chat_server)   like chat_server, on PostgreSQL
 
-Each has ``base_url``, ``store``, ``agent``, ``doors``, ``fakes`` (strict providers by the name of their dialect, the
-first of which answers by default: ``chat_server.fake.reply("…")``) and ``client``, a session of aiohttp.
-``serving(folder, …)`` is the same as a context manager, for tests that start and stop servers themselves.
+Each has ``base_url``, ``store``, ``agent``, ``state``, ``fakes`` (providers by dialect; the first answers by default:
+``chat_server.fake.say("…")``) and ``client``, an aiohttp session. ``run_test_server(folder, …)`` is the same as a
+context manager, for tests that start and stop servers themselves.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ uvicorn_sleep.shorten()
 
 
 class ServerFixture:
-    """A server that listens, and what is behind it."""
+    """A running server, its store and its fakes."""
 
     def __init__(
         self,
@@ -58,10 +58,10 @@ class ServerFixture:
     async def make_key(
         self, user_id: str | None = None, scopes: tuple[str, ...] = ("chat",), **fields: Any
     ) -> dict[str, str]:
-        """Headers with a new key of that user, or of a new one."""
+        """Create a key of that user, or of a new user, and return the headers with it."""
         api_key = new_key(self.state.peppers)
-        whose = user_id or self.store.new_id()
-        await self.store.keys.create(api_key.public_id, api_key.secret_hash, user_id=whose, scopes=scopes, **fields)
+        owner = user_id or self.store.new_id()
+        await self.store.keys.create(api_key.public_id, api_key.secret_hash, user_id=owner, scopes=scopes, **fields)
         return {"Authorization": f"Bearer {api_key.text}"}
 
     @property
@@ -74,7 +74,7 @@ class ServerFixture:
 
     @property
     def fake(self) -> StrictProvider:
-        """The provider that answers when nobody chose another one."""
+        """The fake of the default provider."""
         return next(iter(self.fakes.values()))
 
 
@@ -87,9 +87,9 @@ async def run_test_server(
     rows: str = "",
     **options: Any,
 ) -> AsyncIterator[ServerFixture]:
-    """A server over fakes of these dialects, answering while the block lasts.
+    """Run a server with fakes of these dialects.
 
-    ``options`` are those of serving; ``rows`` are further lines of the configuration file.
+    ``options`` are those of the server configuration. ``rows`` are further lines of the configuration file.
     """
     async with contextlib.AsyncExitStack() as stack:
         names = dialects or ("anthropic",)
@@ -127,7 +127,7 @@ def chat_server(runner: asyncio.Runner, tmp_path: Path) -> Iterator[ServerFixtur
 
 @pytest.fixture
 def keyed_server(runner: asyncio.Runner, tmp_path: Path) -> Iterator[ServerFixture]:
-    """A server that nobody enters without a key."""
+    """A server that requires a key."""
     yield from _run_fixture(runner, run_test_server(tmp_path, require_keys=True))
 
 

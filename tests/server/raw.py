@@ -1,4 +1,4 @@
-"""HTTP as bytes: for requests that no client library would send, answered by a real server."""
+"""Raw HTTP: requests that no client library would send."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import msgspec
 
 
 class RawResponse(msgspec.Struct, frozen=True):
-    """A response."""
+    """A parsed response."""
 
     status: int
     headers: dict[str, str]
@@ -19,12 +19,12 @@ class RawResponse(msgspec.Struct, frozen=True):
 
     @property
     def code(self) -> str:
-        """The code of a refusal."""
+        """The code of an error response."""
         return str(msgspec.json.decode(self.body)["error"]["code"])
 
 
 class RawClient:
-    """One connection at a time, made again when the server has closed it."""
+    """Holds one connection, and reopens it when the server has closed it."""
 
     def __init__(self, base_url: str) -> None:
         self._host, _, port = base_url.removeprefix("http://").partition(":")
@@ -52,9 +52,9 @@ class RawClient:
         for _ in range(2):
             try:
                 return await self.ask(data)
-            except (asyncio.IncompleteReadError, OSError):  # it was closed after the answer before
+            except (asyncio.IncompleteReadError, OSError):  # closed after the previous response
                 await self.close()
-        raise AssertionError(f"no answer to {target!r}")
+        raise AssertionError(f"no response to {target!r}")
 
     async def ask(self, data: bytes) -> RawResponse:
         """Send bytes and return the response."""

@@ -1,4 +1,4 @@
-"""The access log identifies each request and contains no secret."""
+"""Tests of the access log: it identifies each request and contains no secret."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from dragoman.server.http import access_log
 from tests.server.conftest import ServerFixture
 
 SECRETS = {
-    "our key": "ak_live_T71XW5nC_faz7HEQp9v6pzG2VnpxgGz-UqdcDWUBBpAB7xuTaNiw_Rw4Z80",
+    "own key": "ak_live_T71XW5nC_faz7HEQp9v6pzG2VnpxgGz-UqdcDWUBBpAB7xuTaNiw_Rw4Z80",
     "anthropic": "sk-ant-api03-" + "aB3" * 20,
     "openai": "sk-proj-" + "cD4" * 14,
     "google": "AIza" + "eF5" * 12,
@@ -27,8 +27,8 @@ SECRETS = {
 
 
 @pytest.fixture
-def written() -> Iterator[io.StringIO]:
-    """The records that the process logs from now on."""
+def log_stream() -> Iterator[io.StringIO]:
+    """The log records of the process, as text."""
     stream = io.StringIO()
     root = logging.getLogger()
     before = (
@@ -44,19 +44,17 @@ def written() -> Iterator[io.StringIO]:
         logging.getLogger(name).setLevel(level)
 
 
-async def test_a_request_is_one_line_with_its_route_and_who_asked(
-    chat_server: ServerFixture, written: io.StringIO
-) -> None:
-    async with chat_server.client.get("/api/v1/agent/me?token=canary-of-the-query") as answer:
-        name = answer.headers["x-request-id"]
-    (line,) = [json.loads(line) for line in written.getvalue().splitlines()]
+async def test_request_is_logged_with_route_and_user(chat_server: ServerFixture, log_stream: io.StringIO) -> None:
+    async with chat_server.client.get("/api/v1/agent/me?token=canary-of-the-query") as response:
+        request_id = response.headers["x-request-id"]
+    (line,) = [json.loads(line) for line in log_stream.getvalue().splitlines()]
     assert line.pop("ms") >= 0
     assert line.pop("time").endswith("+00:00")
     assert line == {
         "level": "info",
         "logger": "dragoman.access",
         "message": "answered",
-        "request_id": name,
+        "request_id": request_id,
         "method": "GET",
         "route": "/api/v1/agent/me",
         "status": 200,
@@ -64,13 +62,13 @@ async def test_a_request_is_one_line_with_its_route_and_who_asked(
     }
 
 
-async def test_no_secret_of_a_request_is_in_a_log_an_answer_or_the_database(
-    keyed_server: ServerFixture, written: io.StringIO, tmp_path: Path
+async def test_secrets_of_requests_are_in_no_log_response_or_database(
+    keyed_server: ServerFixture, log_stream: io.StringIO, tmp_path: Path
 ) -> None:
-    good = await keyed_server.make_key("ada")
-    answers = ""
+    key_headers = await keyed_server.make_key("ada")
+    bodies = ""
     for secret in SECRETS.values():
-        for headers in ({"Authorization": f"Bearer {secret}"}, {**good, "X-Api-Key": secret, "Cookie": secret}):
+        for headers in ({"Authorization": f"Bearer {secret}"}, {**key_headers, "X-Api-Key": secret, "Cookie": secret}):
             for method, path in (
                 ("GET", f"/api/v1/agent/me?token={secret}"),
                 ("GET", f"/api/v1/agent/history?threadId={secret}"),
@@ -82,44 +80,44 @@ async def test_no_secret_of_a_request_is_in_a_log_an_answer_or_the_database(
                 body = (
                     json.dumps({"title": 1, "apiKey": secret, secret: secret}) if method in ("PATCH", "POST") else None
                 )
-                sent = {**headers, "Content-Type": "application/json"}
-                async with keyed_server.client.request(method, path, headers=sent, data=body) as answer:
-                    assert answer.status >= 400 or path.startswith("/api/v1/agent/me")
-                    answers += await answer.text()
-    mine = good["Authorization"].removeprefix("Bearer ")
-    said = written.getvalue()
-    kept = b"".join(file.read_bytes() for file in tmp_path.glob("chats.db*") if file.is_file())
-    assert len(said.splitlines()) == len(SECRETS) * 12
-    for kind, secret in [*SECRETS.items(), ("good key", mine)]:
-        assert secret not in said, kind
-        assert secret not in answers, kind
-        assert secret.encode() not in kept, kind
+                request_headers = {**headers, "Content-Type": "application/json"}
+                async with keyed_server.client.request(method, path, headers=request_headers, data=body) as response:
+                    assert response.status >= 400 or path.startswith("/api/v1/agent/me")
+                    bodies += await response.text()
+    own_key = key_headers["Authorization"].removeprefix("Bearer ")
+    log_text = log_stream.getvalue()
+    stored = b"".join(file.read_bytes() for file in tmp_path.glob("chats.db*") if file.is_file())
+    assert len(log_text.splitlines()) == len(SECRETS) * 12
+    for kind, secret in [*SECRETS.items(), ("good key", own_key)]:
+        assert secret not in log_text, kind
+        assert secret not in bodies, kind
+        assert secret.encode() not in stored, kind
 
 
-async def test_what_nobody_expected_is_told_by_its_id_and_logged_without_secrets(
-    chat_server: ServerFixture, written: io.StringIO, monkeypatch: pytest.MonkeyPatch
+async def test_unexpected_error_is_logged_with_request_id_without_secrets(
+    chat_server: ServerFixture, log_stream: io.StringIO, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def broken(*_: object, **__: object) -> None:
-        raise RuntimeError(f"it went wrong with {SECRETS['anthropic']}")
+    async def fail(*_: object, **__: object) -> None:
+        raise RuntimeError(f"failed with {SECRETS['anthropic']}")
 
-    monkeypatch.setattr(chat_server.store, "read_sessions", broken)
-    async with chat_server.client.get("/api/v1/agent/history?threadId=x") as answer:
-        assert answer.status == 500
-        said = (await answer.json())["error"]
-    assert said["code"] == "internal_error"
-    assert "RuntimeError" not in said["message"]
-    lines = [json.loads(line) for line in written.getvalue().splitlines()]
+    monkeypatch.setattr(chat_server.store, "read_sessions", fail)
+    async with chat_server.client.get("/api/v1/agent/history?threadId=x") as response:
+        assert response.status == 500
+        error = (await response.json())["error"]
+    assert error["code"] == "internal_error"
+    assert "RuntimeError" not in error["message"]
+    lines = [json.loads(line) for line in log_stream.getvalue().splitlines()]
     (failure,) = [line for line in lines if line["level"] == "error"]
-    assert failure["request_id"] == said["request_id"]
+    assert failure["request_id"] == error["request_id"]
     assert "RuntimeError" in failure["trace"]
-    assert SECRETS["anthropic"] not in written.getvalue()
+    assert SECRETS["anthropic"] not in log_stream.getvalue()
 
 
-def test_a_line_has_no_field_that_is_not_listed_and_no_line_end() -> None:
+def test_log_record_is_one_line_with_listed_fields_only() -> None:
     extra = {"user": "ada\nfake", "body": "private", "headers": {"authorization": "x"}, "status": 200}
     record = logging.makeLogRecord({"name": "x", "levelname": "INFO", "msg": "two\nlines \u2028 and \ud800", **extra})
     line = access_log.JsonFormatter().format(record)
     assert line.splitlines() == [line]
-    said = json.loads(line)
-    assert set(said) == {"time", "level", "logger", "message", "user", "status"}
-    assert said["message"] == "two\nlines \u2028 and ?"
+    record_fields = json.loads(line)
+    assert set(record_fields) == {"time", "level", "logger", "message", "user", "status"}
+    assert record_fields["message"] == "two\nlines \u2028 and ?"

@@ -1,4 +1,4 @@
-"""Files over a real socket: what is taken, what it is called, who may read it, and what a URL that was changed is worth."""
+"""Tests of attachments over a real socket: uploads, signed URLs, access and manipulated URLs."""
 
 from __future__ import annotations
 
@@ -28,51 +28,53 @@ SIGN = f"{API}/attachments/signed-url"
 BUCKET = "agent-files"
 
 
-def form(data: bytes = png(), name: str = "dot.png", declared: str | None = "image/png", **fields: str) -> FormData:
-    made = FormData()
+def make_form(
+    data: bytes = png(), name: str = "dot.png", declared: str | None = "image/png", **fields: str
+) -> FormData:
+    form = FormData()
     for key, value in fields.items():
-        made.add_field(key, value)
-    made.add_field("file", io.BytesIO(data), filename=name, content_type=declared)
-    return made
+        form.add_field(key, value)
+    form.add_field("file", io.BytesIO(data), filename=name, content_type=declared)
+    return form
 
 
 async def upload_file(server: ServerFixture, *args: Any, headers: dict[str, str] | None = None, **fields: str) -> Any:
-    return await read_json(server.client.post(UPLOAD, data=form(*args, **fields), headers=headers))
+    return await read_json(server.client.post(UPLOAD, data=make_form(*args, **fields), headers=headers))
 
 
-def target(url: str) -> str:
+def request_target(url: str) -> str:
     """Return the target of the request line for a URL."""
     parts = urlsplit(url)
     return f"{parts.path}?{parts.query}"
 
 
-# --- uploading -------------------------------------------------------------------------------------------------------
+# --- uploads ---------------------------------------------------------------------------------------------------------
 
 
-async def test_a_file_is_kept_under_a_name_of_ours_and_can_be_read_by_its_url(chat_server: ServerFixture) -> None:
-    kept = await upload_file(chat_server, threadId="thread-123", runId="run-456")
-    assert kept["bucket"] == BUCKET
-    assert kept["path"].startswith("agent-inputs/local/thread-123/run-456/")
-    assert (kept["mime_type"], kept["size"], kept["name"]) == ("image/png", len(png()), "dot.png")
-    route = f"{chat_server.base_url}/storage/v1/object/sign/{BUCKET}/{kept['path']}?token="
-    assert kept["url"].startswith(route)
-    async with chat_server.client.get(kept["url"]) as answer:
-        assert (answer.status, await answer.read()) == (200, png())
-        assert answer.headers["Content-Type"] == "image/png"
-        assert answer.headers["X-Content-Type-Options"] == "nosniff"
-        assert answer.headers["Content-Security-Policy"] == "default-src 'none'; sandbox"
-        assert answer.headers["Cache-Control"] == "private, no-store"
-        assert answer.headers["Content-Disposition"].startswith("inline; filename=")
+async def test_upload_is_stored_under_generated_name_and_read_by_url(chat_server: ServerFixture) -> None:
+    stored = await upload_file(chat_server, threadId="thread-123", runId="run-456")
+    assert stored["bucket"] == BUCKET
+    assert stored["path"].startswith("agent-inputs/local/thread-123/run-456/")
+    assert (stored["mime_type"], stored["size"], stored["name"]) == ("image/png", len(png()), "dot.png")
+    route = f"{chat_server.base_url}/storage/v1/object/sign/{BUCKET}/{stored['path']}?token="
+    assert stored["url"].startswith(route)
+    async with chat_server.client.get(stored["url"]) as response:
+        assert (response.status, await response.read()) == (200, png())
+        assert response.headers["Content-Type"] == "image/png"
+        assert response.headers["X-Content-Type-Options"] == "nosniff"
+        assert response.headers["Content-Security-Policy"] == "default-src 'none'; sandbox"
+        assert response.headers["Cache-Control"] == "private, no-store"
+        assert response.headers["Content-Disposition"].startswith("inline; filename=")
 
 
 @pytest.mark.parametrize("mime_type", VALID_FILES)
-async def test_every_type_that_is_taken_is_served_as_itself(chat_server: ServerFixture, mime_type: str) -> None:
-    kept = await upload_file(chat_server, VALID_FILES[mime_type], "x", mime_type)
-    async with chat_server.client.get(kept["url"]) as answer:
-        assert await answer.read() == VALID_FILES[mime_type]
-        assert answer.content_type == mime_type
-        is_picture = mime_type.startswith("image/") and mime_type != "image/heic"  # which few browsers show
-        assert answer.headers["Content-Disposition"].startswith("inline" if is_picture else "attachment")
+async def test_every_accepted_type_is_served_with_its_type(chat_server: ServerFixture, mime_type: str) -> None:
+    stored = await upload_file(chat_server, VALID_FILES[mime_type], "x", mime_type)
+    async with chat_server.client.get(stored["url"]) as response:
+        assert await response.read() == VALID_FILES[mime_type]
+        assert response.content_type == mime_type
+        is_image = mime_type.startswith("image/") and mime_type != "image/heic"  # few browsers display HEIC
+        assert response.headers["Content-Disposition"].startswith("inline" if is_image else "attachment")
 
 
 @pytest.mark.parametrize(
@@ -88,25 +90,25 @@ async def test_every_type_that_is_taken_is_served_as_itself(chat_server: ServerF
         "a\r\nb: c.png",
     ],
 )
-async def test_what_a_client_calls_its_file_is_shown_and_never_a_path(chat_server: ServerFixture, name: str) -> None:
-    body = _body([("file", name, "image/png", png())])
-    async with chat_server.client.post(UPLOAD, data=body, headers=_MULTIPART) as answer:
-        if answer.status == 400:  # no parser takes a line's end or a NUL in a header
-            assert (await answer.json())["error"]["code"] == "invalid_multipart"
+async def test_client_file_name_is_shown_and_never_used_as_path(chat_server: ServerFixture, name: str) -> None:
+    body = _multipart_body([("file", name, "image/png", png())])
+    async with chat_server.client.post(UPLOAD, data=body, headers=_MULTIPART) as response:
+        if response.status == 400:  # a line break or NUL in a header is rejected by the parser
+            assert (await response.json())["error"]["code"] == "invalid_multipart"
             return
-        kept = await answer.json()
-    assert kept["path"].startswith("agent-inputs/local/unsorted/unsorted/")
-    assert not set(kept["path"].rpartition("/")[2]) - set(string.ascii_letters + string.digits + ".")
-    shown = kept["name"] or ""
-    assert len(shown.encode()) <= 255
-    assert not set(shown) & set("/\\\0\r\n\u202e")
-    assert name not in kept["url"]
+        stored = await response.json()
+    assert stored["path"].startswith("agent-inputs/local/unsorted/unsorted/")
+    assert not set(stored["path"].rpartition("/")[2]) - set(string.ascii_letters + string.digits + ".")
+    shown_name = stored["name"] or ""
+    assert len(shown_name.encode()) <= 255
+    assert not set(shown_name) & set("/\\\0\r\n\u202e")
+    assert name not in stored["url"]
 
 
 _MULTIPART = {"Content-Type": "multipart/form-data; boundary=xyzzy"}
 
 
-def _body(parts: list[tuple[str, str | None, str | None, bytes]]) -> bytes:
+def _multipart_body(parts: list[tuple[str, str | None, str | None, bytes]]) -> bytes:
     data = b""
     for field, filename, kind, content in parts:
         named = f'; filename="{filename}"' if filename is not None else ""
@@ -119,29 +121,25 @@ def _body(parts: list[tuple[str, str | None, str | None, bytes]]) -> bytes:
 def _invalid_files() -> Iterator[Any]:
     for name, data in INVALID_FILES.items():
         yield pytest.param(data, None, 415, "type_not_allowed", id=name)
-    yield pytest.param(
-        INVALID_FILES["html"], "image/png", 415, "type_not_allowed|type_mismatch", id="html as a picture"
-    )
+    yield pytest.param(INVALID_FILES["html"], "image/png", 415, "type_not_allowed|type_mismatch", id="html as image")
     yield pytest.param(INVALID_FILES["svg"], "image/svg+xml", 415, "type_not_allowed", id="svg as itself")
     yield pytest.param(png(), "image/jpeg", 415, "type_mismatch", id="png as jpeg")
     yield pytest.param(PDF, "text/plain", 415, "type_mismatch", id="pdf as text")
-    yield pytest.param(b"", "image/png", 422, "empty_attachment", id="nothing")
-    yield pytest.param(png(100_000, 100_000), "image/png", 422, "image_too_large", id="a picture of many pixels")
-    yield pytest.param(TEXT * 40_000, "text/plain", 413, "attachment_too_large", id="a long text")
-    yield pytest.param(png() + b"\0" * MAX_BYTES, "image/png", 413, "attachment_too_large", id="a byte too many")
+    yield pytest.param(b"", "image/png", 422, "empty_attachment", id="empty")
+    yield pytest.param(png(100_000, 100_000), "image/png", 422, "image_too_large", id="too many pixels")
+    yield pytest.param(TEXT * 40_000, "text/plain", 413, "attachment_too_large", id="text too long")
+    yield pytest.param(png() + b"\0" * MAX_BYTES, "image/png", 413, "attachment_too_large", id="one byte too large")
 
 
-async def test_what_is_not_taken_is_refused_and_nothing_of_it_is_kept(
-    chat_server: ServerFixture, tmp_path: Path
-) -> None:
+async def test_invalid_file_is_rejected_and_not_stored(chat_server: ServerFixture, tmp_path: Path) -> None:
     for case in _invalid_files():
         data, declared, status, codes = case.values
-        asked = chat_server.client.post(UPLOAD, data=form(data, "x", declared))
-        assert await read_error_code(asked, status) in codes.split("|"), case.id
+        request = chat_server.client.post(UPLOAD, data=make_form(data, "x", declared))
+        assert await read_error_code(request, status) in codes.split("|"), case.id
     assert not [path for path in (tmp_path / "attachments").rglob("*") if path.is_file()]
 
 
-async def test_an_upload_that_is_too_large_is_refused_while_it_is_sent(chat_server: ServerFixture) -> None:
+async def test_too_large_upload_is_rejected_during_transfer(chat_server: ServerFixture) -> None:
     async with RawClient(chat_server.base_url) as client:
         host = chat_server.base_url.removeprefix("http://")
         head = f"POST {UPLOAD} HTTP/1.1\r\nHost: {host}\r\nTransfer-Encoding: chunked\r\n"
@@ -156,9 +154,9 @@ async def test_an_upload_that_is_too_large_is_refused_while_it_is_sent(chat_serv
                 sent += 1
         except OSError:
             pass
-        answered = await client.read_response()
-        assert (answered.status, answered.code) == (413, "too_large")
-        assert sent < 60  # what the machine holds between the two included
+        response = await client.read_response()
+        assert (response.status, response.code) == (413, "too_large")
+        assert sent < 60  # including socket buffers
 
 
 @pytest.mark.parametrize(
@@ -169,36 +167,56 @@ async def test_an_upload_that_is_too_large_is_refused_while_it_is_sent(chat_serv
         (_MULTIPART, b"not at all", 400, "invalid_multipart"),
         (_MULTIPART, b"", 400, "invalid_multipart"),
         (_MULTIPART, b"--xyzzy--\r\n", 422, "invalid_upload"),
-        (_MULTIPART, _body([("file", "x", None, png())])[:-20], 400, "invalid_multipart"),
-        (_MULTIPART, _body([("file", None, None, b"x")]), 422, "invalid_upload"),
-        (_MULTIPART, _body([("other", "x", None, png())]), 422, "invalid_upload"),
-        (_MULTIPART, _body([("file", "x", None, png())] * 2), 422, "invalid_upload"),
-        (_MULTIPART, _body([(f"f{n}", None, None, b"x") for n in range(9)]), 422, "invalid_upload"),
-        (_MULTIPART, _body([("note", None, None, b"x" * 2_000), ("file", "x", None, png())]), 422, "invalid_upload"),
-        (_MULTIPART, _body([("file", None, None, b"x"), ("file", "x", None, png())]), 422, "invalid_upload"),
-        (_MULTIPART, _body([("threadId", None, None, b"../x"), ("file", "x", None, png())]), 422, "invalid_id"),
-        (_MULTIPART, _body([("runId", None, None, b"a\0b"), ("file", "x", None, png())]), 422, "invalid_character"),
-        (_MULTIPART, _body([("threadId", None, None, b"a")] * 2 + [("file", "x", None, png())]), 422, "invalid_upload"),
+        (_MULTIPART, _multipart_body([("file", "x", None, png())])[:-20], 400, "invalid_multipart"),
+        (_MULTIPART, _multipart_body([("file", None, None, b"x")]), 422, "invalid_upload"),
+        (_MULTIPART, _multipart_body([("other", "x", None, png())]), 422, "invalid_upload"),
+        (_MULTIPART, _multipart_body([("file", "x", None, png())] * 2), 422, "invalid_upload"),
+        (_MULTIPART, _multipart_body([(f"f{n}", None, None, b"x") for n in range(9)]), 422, "invalid_upload"),
+        (
+            _MULTIPART,
+            _multipart_body([("note", None, None, b"x" * 2_000), ("file", "x", None, png())]),
+            422,
+            "invalid_upload",
+        ),
+        (_MULTIPART, _multipart_body([("file", None, None, b"x"), ("file", "x", None, png())]), 422, "invalid_upload"),
+        (
+            _MULTIPART,
+            _multipart_body([("threadId", None, None, b"../x"), ("file", "x", None, png())]),
+            422,
+            "invalid_id",
+        ),
+        (
+            _MULTIPART,
+            _multipart_body([("runId", None, None, b"a\0b"), ("file", "x", None, png())]),
+            422,
+            "invalid_character",
+        ),
+        (
+            _MULTIPART,
+            _multipart_body([("threadId", None, None, b"a")] * 2 + [("file", "x", None, png())]),
+            422,
+            "invalid_upload",
+        ),
         ({**_MULTIPART, "Content-Encoding": "gzip"}, b"x", 415, "unsupported_encoding"),
         (_MULTIPART, b"--xyzzy\r\nContent-Disposition: form-data\r\n\r\nx\r\n--xyzzy--\r\n", 400, "invalid_multipart"),
     ],
 )
-async def test_a_body_that_is_no_upload_is_refused(
+async def test_invalid_upload_body_is_rejected(
     chat_server: ServerFixture, headers: dict[str, str], body: bytes, status: int, code: str
 ) -> None:
     assert await read_error_code(chat_server.client.post(UPLOAD, data=body, headers=headers), status) == code
 
 
-# --- signing ---------------------------------------------------------------------------------------------------------
+# --- signed URLs-----------------------------------------------------------------------------------------------------
 
 
-async def test_a_file_that_was_uploaded_gets_a_new_url(chat_server: ServerFixture) -> None:
-    kept = await upload_file(chat_server)
-    place = {"bucket": BUCKET, "path": kept["path"]}
+async def test_uploaded_file_gets_new_signed_url(chat_server: ServerFixture) -> None:
+    stored = await upload_file(chat_server)
+    place = {"bucket": BUCKET, "path": stored["path"]}
     signed = await read_json(chat_server.client.get(SIGN, params=place))
     assert signed == {**place, "url": signed["url"]}
-    async with chat_server.client.get(signed["url"]) as answer:
-        assert await answer.read() == png()
+    async with chat_server.client.get(signed["url"]) as response:
+        assert await response.read() == png()
 
 
 @pytest.mark.parametrize(
@@ -227,132 +245,131 @@ async def test_a_file_that_was_uploaded_gets_a_new_url(chat_server: ServerFixtur
         ("", "agent-inputs/local/t/r/x.png", 400, "invalid_path"),
     ],
 )
-async def test_a_path_that_is_not_the_callers_gets_no_url(
+async def test_path_of_another_user_gets_no_url(
     chat_server: ServerFixture, bucket: str, path: str, status: int, code: str
 ) -> None:
-    asked = chat_server.client.get(SIGN, params={"bucket": bucket, "path": path})
-    assert await read_error_code(asked, status) == code
+    request = chat_server.client.get(SIGN, params={"bucket": bucket, "path": path})
+    assert await read_error_code(request, status) == code
 
 
-async def test_a_place_has_to_be_named_whole_and_once(chat_server: ServerFixture) -> None:
+async def test_bucket_and_path_are_required_once(chat_server: ServerFixture) -> None:
     for query in ("", "?bucket=x", "?path=x", "?bucket=x&bucket=y&path=z"):
         assert await read_error_code(chat_server.client.get(SIGN + query), 422)
 
 
-# --- reading ---------------------------------------------------------------------------------------------------------
+# --- downloads -------------------------------------------------------------------------------------------------------
 
 
-async def test_a_url_ends(chat_server: ServerFixture) -> None:
-    kept = await upload_file(chat_server)
+async def test_signed_url_expires(chat_server: ServerFixture) -> None:
+    stored = await upload_file(chat_server)
     now = time.time()
-    for later, status in ((899, 200), (901, 403)):
-        chat_server.state.attachments.clock = lambda later=later: now + later
+    for age_s, status in ((899, 200), (901, 403)):
+        chat_server.state.attachments.clock = lambda age_s=age_s: now + age_s
         async with RawClient(chat_server.base_url) as client:
-            answered = await client.get(target(kept["url"]))
-        assert answered.status == status
-        assert status == 200 or answered.code == "url_expired"
+            response = await client.get(request_target(stored["url"]))
+        assert response.status == status
+        assert status == 200 or response.code == "url_expired"
 
 
-WHOLE = [
+WHOLE_FILE_RANGES = [
     *("bytes=" + ",".join(f"{n}-{n}" for n in range(1_000)), "bytes=0-0,2-3", "bytes=5-2", "bytes=x", "bytes=-"),
     *("bytes=0-0\r\nRange: bytes=1-1", "bytes=0-0\r\nIf-Range: x", "lines=0-0", "bytes=" + "9" * 5_000 + "-", "0-0"),
 ]
 
 
-@pytest.mark.parametrize("said", WHOLE, ids=range(len(WHOLE)))
-async def test_whoever_asks_for_many_ranges_or_for_none_gets_the_whole_file(
-    chat_server: ServerFixture, said: str
-) -> None:
-    kept = await upload_file(chat_server)
+@pytest.mark.parametrize("header", WHOLE_FILE_RANGES, ids=range(len(WHOLE_FILE_RANGES)))
+async def test_invalid_or_multiple_ranges_return_whole_file(chat_server: ServerFixture, header: str) -> None:
+    stored = await upload_file(chat_server)
     async with RawClient(chat_server.base_url) as client:
-        answered = await client.get(target(kept["url"]), f"Range: {said}")
-        assert (answered.status, answered.body) == (200, png())
+        response = await client.get(request_target(stored["url"]), f"Range: {header}")
+        assert (response.status, response.body) == (200, png())
 
 
-LONG = b"".join(b"%07d\n" % n for n in range(80_000))  # of several chunks
+LONG = b"".join(b"%07d\n" % n for n in range(80_000))  # longer than one chunk
 
 
 @pytest.mark.parametrize(
-    "said", ["0-0", "0-", "5-9", "262140-262150", "600000-", "639999-639999", "-1", "-262145", "-9999999", "1-9999999"]
+    "byte_range",
+    ["0-0", "0-", "5-9", "262140-262150", "600000-", "639999-639999", "-1", "-262145", "-9999999", "1-9999999"],
 )
-async def test_a_part_of_a_file_is_what_it_says(chat_server: ServerFixture, said: str) -> None:
-    kept = await upload_file(chat_server, LONG, "long.txt", "text/plain")
+async def test_range_request_returns_requested_bytes(chat_server: ServerFixture, byte_range: str) -> None:
+    stored = await upload_file(chat_server, LONG, "long.txt", "text/plain")
     async with RawClient(chat_server.base_url) as client:
-        answered = await client.get(target(kept["url"]), f"Range: bytes={said}")
+        response = await client.get(request_target(stored["url"]), f"Range: bytes={byte_range}")
         first, last = map(
-            int, answered.headers["content-range"].removeprefix("bytes ").removesuffix("/640000").split("-")
+            int, response.headers["content-range"].removeprefix("bytes ").removesuffix("/640000").split("-")
         )
-        assert (answered.status, answered.body) == (206, LONG[first : last + 1])
-        assert answered.headers["content-length"] == str(last + 1 - first)
-        begin, _, end = said.partition("-")
-        wanted = (int(begin), min(int(end or 639_999), 639_999)) if begin else (max(0, 640_000 - int(end)), 639_999)
-        assert (first, last) == wanted
-        assert answered.headers["content-security-policy"] == "default-src 'none'; sandbox"
+        assert (response.status, response.body) == (206, LONG[first : last + 1])
+        assert response.headers["content-length"] == str(last + 1 - first)
+        begin, _, end = byte_range.partition("-")
+        expected = (int(begin), min(int(end or 639_999), 639_999)) if begin else (max(0, 640_000 - int(end)), 639_999)
+        assert (first, last) == expected
+        assert response.headers["content-security-policy"] == "default-src 'none'; sandbox"
 
 
-@pytest.mark.parametrize("said", ["640000-", "640000-640001", "999999999999999-", "-0"])
-async def test_a_part_that_there_is_not_is_refused(chat_server: ServerFixture, said: str) -> None:
-    kept = await upload_file(chat_server, LONG, "long.txt", "text/plain")
+@pytest.mark.parametrize("byte_range", ["640000-", "640000-640001", "999999999999999-", "-0"])
+async def test_unsatisfiable_range_is_rejected(chat_server: ServerFixture, byte_range: str) -> None:
+    stored = await upload_file(chat_server, LONG, "long.txt", "text/plain")
     async with RawClient(chat_server.base_url) as client:
-        answered = await client.get(target(kept["url"]), f"Range: bytes={said}")
-        assert (answered.status, answered.code) == (416, "range_not_satisfiable")
-        assert answered.headers["content-range"] == "bytes */640000"
+        response = await client.get(request_target(stored["url"]), f"Range: bytes={byte_range}")
+        assert (response.status, response.code) == (416, "range_not_satisfiable")
+        assert response.headers["content-range"] == "bytes */640000"
 
 
-async def test_what_is_asked_for_is_verified_and_not_the_host_that_is_named(chat_server: ServerFixture) -> None:
-    kept = await upload_file(chat_server)
+async def test_host_header_does_not_affect_signature(chat_server: ServerFixture) -> None:
+    stored = await upload_file(chat_server)
     async with RawClient(chat_server.base_url) as client:
         for host in ("localhost", "evil.example", "xn--80ak6aa92e.example:443"):
-            data = f"GET {target(kept['url'])} HTTP/1.1\r\nHost: {host}\r\n\r\n".encode()
+            data = f"GET {request_target(stored['url'])} HTTP/1.1\r\nHost: {host}\r\n\r\n".encode()
             assert (await client.ask(data)).body == png()
 
 
-async def test_a_url_made_for_another_address_is_not_ours(tmp_path: Path) -> None:
+async def test_url_of_another_address_is_rejected(tmp_path: Path) -> None:
     (tmp_path / "a").mkdir()
     (tmp_path / "b").mkdir()
     keys = {"attachments": (tmp_path / "files").as_uri()}
-    async with run_test_server(tmp_path / "a", **keys) as one, run_test_server(tmp_path / "b", **keys) as other:
-        kept = await upload_file(one)
-        async with RawClient(other.base_url) as client:  # the same keys and files, and the token holds no address
-            assert (await client.get(target(kept["url"]))).status == 200
-        foreign = kept["url"].replace(one.base_url, "http://127.0.0.1:1")
-        place = one.state.attachments
+    async with run_test_server(tmp_path / "a", **keys) as first, run_test_server(tmp_path / "b", **keys) as second:
+        stored = await upload_file(first)
+        async with RawClient(second.base_url) as client:  # same keys and files; the token contains no address
+            assert (await client.get(request_target(stored["url"]))).status == 200
+        foreign = stored["url"].replace(first.base_url, "http://127.0.0.1:1")
+        attachments = first.state.attachments
         with pytest.raises(Exception, match="not the URL of an attachment in our storage"):
-            place.verify(foreign, None)
+            attachments.verify(foreign, None)
 
 
-def _tokens(url: str) -> Iterator[str]:
-    """Targets with tokens that we never made."""
-    bare, _, token = target(url).partition("?token=")
-    version, kid, expires, whose, signature = token.split(".")
+def _invalid_token_targets(url: str) -> Iterator[str]:
+    """Yield request targets with forged tokens."""
+    bare, _, token = request_target(url).partition("?token=")
+    version, kid, expires, owner, signature = token.split(".")
 
     def jwt(**header: str) -> str:
         parts = (str(header).replace("'", '"'), f'{{"url":"{BUCKET}/x","exp":99999999999}}')
         return ".".join(base64.urlsafe_b64encode(part.encode()).rstrip(b"=").decode() for part in parts)
 
-    for made in (
+    for token_text in (
         "",
         jwt(alg="none") + ".",
         jwt(alg="HS256") + "." + signature,
         jwt(alg="none", kid=kid) + "." + signature,
-        f"v2.{kid}.{expires}.{whose}.{signature}",
-        f"v1.{kid}.{int(expires) + 1}.{whose}.{signature}",
-        f"v1.{kid}.{expires}0.{whose}.{signature}",
-        f"v1.{kid}.0{expires}.{whose}.{signature}",
-        f"v1.other.{expires}.{whose}.{signature}",
+        f"v2.{kid}.{expires}.{owner}.{signature}",
+        f"v1.{kid}.{int(expires) + 1}.{owner}.{signature}",
+        f"v1.{kid}.{expires}0.{owner}.{signature}",
+        f"v1.{kid}.0{expires}.{owner}.{signature}",
+        f"v1.other.{expires}.{owner}.{signature}",
         f"v1.{kid}.{expires}.{base64.urlsafe_b64encode(b'[*bob*,null]').decode()}.{signature}",
-        f"v1.{kid}.{expires}.{whose}.{'A' * 43}",
-        f"{version}.{kid}.{expires}.{whose}",
+        f"v1.{kid}.{expires}.{owner}.{'A' * 43}",
+        f"{version}.{kid}.{expires}.{owner}",
         signature,
     ):
-        yield f"{bare}?token={made}"
-    good = f"{bare}?token={token}"
+        yield f"{bare}?token={token_text}"
+    signed = f"{bare}?token={token}"
     yield from (
-        f"{good}&exp=99999999999",
-        f"{good}&token={token}",
+        f"{signed}&exp=99999999999",
+        f"{signed}&token={token}",
         f"{bare}?token={token[:-1]}&token={token}",
         f"{bare}?exp=1&token={token}",
-        f"{good}&",
+        f"{signed}&",
         f"{bare}?&token={token}",
         f"{bare}?TOKEN={token}",
         f"{bare}?token%3D{token}",
@@ -360,92 +377,92 @@ def _tokens(url: str) -> Iterator[str]:
         f"{bare}?token=+{token}",
         f"{bare};token={token}",
         f"{bare}/?token={token}",
-        f"{good}#",
-        f"{good}#x",
+        f"{signed}#",
+        f"{signed}#x",
         bare,
     )
 
 
-async def test_tokens_that_we_did_not_make_open_nothing(chat_server: ServerFixture) -> None:
-    kept = await upload_file(chat_server)
+async def test_forged_tokens_are_rejected(chat_server: ServerFixture) -> None:
+    stored = await upload_file(chat_server)
     async with RawClient(chat_server.base_url) as client:
-        assert (await client.get(target(kept["url"]))).status == 200
-        for made in _tokens(kept["url"]):
-            answered = await client.get(made)
-            assert answered.status in (400, 403, 404), made
-            if answered.status == 403:
-                assert answered.code == "bad_signature", made
-            assert b"v1." not in answered.body
+        assert (await client.get(request_target(stored["url"]))).status == 200
+        for forged in _invalid_token_targets(stored["url"]):
+            response = await client.get(forged)
+            assert response.status in (400, 403, 404), forged
+            if response.status == 403:
+                assert response.code == "bad_signature", forged
+            assert b"v1." not in response.body
 
 
-def _mutants(url: str, other: str, count: int) -> Iterator[str]:
+def _mutant_targets(url: str, other: str, count: int) -> Iterator[str]:
     """Yield URLs that differ from a signed URL by one change."""
     chance = random.Random(7)
-    good, alphabet = target(url), string.ascii_letters + string.digits + "-_.~%/?&=+:;,@!$'()*[]{}|^`\\\"<>"
-    seen = {good}
-    path, query = good.split("?")
-    other_path, other_query = target(other).split("?")
+    signed, alphabet = request_target(url), string.ascii_letters + string.digits + "-_.~%/?&=+:;,@!$'()*[]{}|^`\\\"<>"
+    seen = {signed}
+    path, query = signed.split("?")
+    other_path, other_query = request_target(other).split("?")
     while len(seen) <= count:
-        at, sign = chance.randrange(len(ROUTE), len(good)), chance.choice(alphabet)
-        before, here, behind = good[:at], good[at], good[at + 1 :]
-        made = chance.choice(
+        at, character = chance.randrange(len(ROUTE), len(signed)), chance.choice(alphabet)
+        before, current, after = signed[:at], signed[at], signed[at + 1 :]
+        mutant = chance.choice(
             [
-                before + sign + behind,
-                before + behind,
-                before + sign + here + behind,
-                before + here.swapcase() + behind,
-                f"{before}%{ord(here):02x}{behind}",
-                f"{before}%{ord(here):02X}{behind}",
-                good[: at - 1] + here + good[at - 1] + behind,
+                before + character + after,
+                before + after,
+                before + character + current + after,
+                before + current.swapcase() + after,
+                f"{before}%{ord(current):02x}{after}",
+                f"{before}%{ord(current):02X}{after}",
+                signed[: at - 1] + current + signed[at - 1] + after,
                 before,
-                good + sign,
+                signed + character,
                 f"{other_path}?{query}",
                 f"{path}?{other_query}",
             ]
         )
-        if made not in seen:
-            seen.add(made)
-            yield made
+        if mutant not in seen:
+            seen.add(mutant)
+            yield mutant
 
 
-async def test_a_thousand_urls_that_were_changed_open_nothing(chat_server: ServerFixture) -> None:
-    kept, other = await upload_file(chat_server), await upload_file(chat_server)
-    refused: dict[int, int] = {}
+async def test_thousand_mutated_urls_are_rejected(chat_server: ServerFixture) -> None:
+    stored, other = await upload_file(chat_server), await upload_file(chat_server)
+    statuses: dict[int, int] = {}
     async with RawClient(chat_server.base_url) as client:
-        for made in _mutants(kept["url"], other["url"], 1_000):
-            answered = await client.get(made)
-            refused[answered.status] = refused.get(answered.status, 0) + 1
-            assert answered.status in (400, 403, 404, 422), made
-            assert png() not in answered.body
-        assert (await client.get(target(kept["url"]))).body == png()
-    assert sum(refused.values()) == 1_000
-    assert refused[403] > 300
+        for mutant in _mutant_targets(stored["url"], other["url"], 1_000):
+            response = await client.get(mutant)
+            statuses[response.status] = statuses.get(response.status, 0) + 1
+            assert response.status in (400, 403, 404, 422), mutant
+            assert png() not in response.body
+        assert (await client.get(request_target(stored["url"]))).body == png()
+    assert sum(statuses.values()) == 1_000
+    assert statuses[403] > 300
 
 
-async def test_nothing_but_reading_can_be_done_with_a_url(chat_server: ServerFixture) -> None:
-    kept = await upload_file(chat_server)
+async def test_signed_url_allows_reading_only(chat_server: ServerFixture) -> None:
+    stored = await upload_file(chat_server)
     for method in ("POST", "PUT", "DELETE", "PATCH"):
-        assert await read_error_code(chat_server.client.request(method, kept["url"]), 405) == "method_not_allowed"
-    async with chat_server.client.head(kept["url"]) as answer:
-        assert (answer.status, await answer.read()) == (200, b"")
+        assert await read_error_code(chat_server.client.request(method, stored["url"]), 405) == "method_not_allowed"
+    async with chat_server.client.head(stored["url"]) as response:
+        assert (response.status, await response.read()) == (200, b"")
 
 
-# --- with a message --------------------------------------------------------------------------------------------------
+# --- messages with URLs ----------------------------------------------------------------------------------------------
 
 
-async def test_only_a_url_that_begins_exactly_as_ours_comes_with_a_message_and_none_is_called(
+async def test_message_url_must_match_origin_exactly_and_is_not_fetched(
     chat_server: ServerFixture,
 ) -> None:
-    called: list[object] = []
+    connections: list[object] = []
 
-    async def canary(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        called.append(writer.get_extra_info("peername"))
+    async def record_connection(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        connections.append(writer.get_extra_info("peername"))
         writer.close()
 
-    listening = await asyncio.start_server(canary, "127.0.0.1", 0)
-    port = listening.sockets[0].getsockname()[1]
-    kept = await upload_file(chat_server)
-    rest = kept["url"].removeprefix(chat_server.base_url)
+    listener = await asyncio.start_server(record_connection, "127.0.0.1", 0)
+    port = listener.sockets[0].getsockname()[1]
+    stored = await upload_file(chat_server)
+    rest = stored["url"].removeprefix(chat_server.base_url)
     host = chat_server.base_url.removeprefix("http://")
     bare = host.partition(":")[0]
     for origin in (
@@ -470,13 +487,13 @@ async def test_only_a_url_that_begins_exactly_as_ours_comes_with_a_message_and_n
         "",
     ):
         part = {"type": "binary", "mimeType": "image/png", "url": f"{origin}{rest}"}
-        given = run_input(user([{"type": "text", "text": "see"}, part]), threadId="t", runId="r")
-        asked = chat_server.client.post(RUNS, json=given)
-        assert await read_error_code(asked, 422) == "foreign_attachment_url", origin
+        body = run_input(user([{"type": "text", "text": "see"}, part]), threadId="t", runId="r")
+        request = chat_server.client.post(RUNS, json=body)
+        assert await read_error_code(request, 422) == "foreign_attachment_url", origin
     assert await read_error_code(chat_server.client.get(f"{API}/history?threadId=t"), 404) == "not_found"
-    listening.close()
-    await listening.wait_closed()
-    assert called == []
+    listener.close()
+    await listener.wait_closed()
+    assert connections == []
 
 
 @pytest.mark.parametrize(
@@ -489,13 +506,13 @@ async def test_only_a_url_that_begins_exactly_as_ours_comes_with_a_message_and_n
         (lambda url: url.replace("/local/", "/bob/"), 403, "bad_signature"),
         (lambda url: url.replace("/local/", "/../"), 404, "not_found"),
     ],
-    ids=["a sign", "one more name", "its token twice", "another bucket", "another user", "a way out"],
+    ids=["character", "extra parameter", "token twice", "other bucket", "other user", "path traversal"],
 )
-async def test_a_url_that_was_changed_does_not_come_with_a_message(
+async def test_message_with_manipulated_url_is_rejected(
     chat_server: ServerFixture, change: Callable[[str], str], status: int, code: str
 ) -> None:
-    kept = await upload_file(chat_server)
-    part = {"type": "binary", "mimeType": "image/png", "url": change(kept["url"])}
-    given = run_input(user([{"type": "text", "text": "see"}, part]), threadId="t", runId="r")
-    assert await read_error_code(chat_server.client.post(RUNS, json=given), status) == code
+    stored = await upload_file(chat_server)
+    part = {"type": "binary", "mimeType": "image/png", "url": change(stored["url"])}
+    body = run_input(user([{"type": "text", "text": "see"}, part]), threadId="t", runId="r")
+    assert await read_error_code(chat_server.client.post(RUNS, json=body), status) == code
     assert await read_error_code(chat_server.client.get(f"{API}/history?threadId=t"), 404) == "not_found"

@@ -1,8 +1,8 @@
-"""Nothing that was uploaded runs in a browser that reads it from the server itself.
+"""Browser tests of uploads: no uploaded file runs as code when the server serves it.
 
-Every file, under several types that are taken, lies in the storage as if a look at it had failed, and is opened by its
-signed URL: by itself, and in a page of the same origin as a picture, a frame, an object, a style, a script and a worker. One that
-runs changes the title of the page or asks for ``/ran``; that this would be seen is shown first.
+Each file is written to the storage directly, without the upload checks, under several accepted types. The browser opens
+it by its signed URL: as a document, and in a page of the same origin as image, frame, object, style sheet, script and
+worker. A file that runs changes the title of the page or requests ``/ran``. The test first proves that it detects this.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ from tests.server.test_threads import API
 from tests.servers.processes import find_browser
 
 OWNER = Owner("local")
-ENDINGS = ("gif", "txt", "pdf")  # one that is shown, and both that are downloads
+EXTENSIONS = ("gif", "txt", "pdf")  # one is displayed inline, two are downloads
 
 
 async def store_files(server: ServerFixture) -> dict[str, dict[str, str]]:
-    """Signed URLs of files as every type, past all that looks at what is uploaded."""
+    """Store files as every type, without the upload checks, and return their signed URLs."""
     urls: dict[str, dict[str, str]] = {}
     attachments = server.state.attachments
     for number, name in enumerate(SAMPLE):
-        for ending in ENDINGS:
-            path = new_path(OWNER, "t", "r", f"{number:026d}", ending)
+        for extension in EXTENSIONS:
+            path = new_path(OWNER, "t", "r", f"{number:026d}", extension)
             await attachments._storage.write(path, FILES[name], {})
-            urls.setdefault(name, {})[ending] = await attachments.signed_url(attachments.bucket, path, OWNER)
+            urls.setdefault(name, {})[extension] = await attachments.signed_url(attachments.bucket, path, OWNER)
     return urls
 
 
@@ -51,48 +51,48 @@ def embed_page(urls: dict[str, str]) -> str:
 
 
 @pytest.mark.slow
-async def test_nothing_that_was_uploaded_runs_when_the_server_serves_it(tmp_path: Path) -> None:
+async def test_uploaded_files_do_not_run_when_served(tmp_path: Path) -> None:
     from playwright.async_api import Error, async_playwright
 
     async with run_test_server(tmp_path) as server, async_playwright() as playwright:
         browser = await playwright.chromium.launch(executable_path=find_browser(), args=["--no-sandbox"])
         page = await browser.new_page()
-        ran: list[str] = []
-        embedded = {"/bare": PAGE.decode()}
+        executed: list[str] = []
+        pages = {"/bare": PAGE.decode()}
 
-        async def stand_in(route: Any) -> None:
-            place = route.request.url.removeprefix(server.base_url)
-            if place == "/ran":
-                ran.append(page.url)
-            await route.fulfill(body=embedded.get(place, ""), content_type="text/html")
+        async def respond(route: Any) -> None:
+            path = route.request.url.removeprefix(server.base_url)
+            if path == "/ran":
+                executed.append(page.url)
+            await route.fulfill(body=pages.get(path, ""), content_type="text/html")
 
-        for place in ("/bare", "/embedding", "/ran"):
-            await page.route(f"{server.base_url}{place}", stand_in)
+        for path in ("/bare", "/embedding", "/ran"):
+            await page.route(f"{server.base_url}{path}", respond)
         await page.goto(f"{server.base_url}/bare", wait_until="networkidle")
-        assert (await page.title(), len(ran)) == ("owned", 1)
+        assert (await page.title(), len(executed)) == ("owned", 1)
         urls = await store_files(server)
-        for name, by_ending in urls.items():
-            embedded["/embedding"] = embed_page(by_ending)
+        for name, by_extension in urls.items():
+            pages["/embedding"] = embed_page(by_extension)
             await page.goto(f"{server.base_url}/embedding", wait_until="load")
             assert await page.title() == "clean", name
-            await page.goto(by_ending["gif"], wait_until="load")  # pictures are the only ones that open
+            await page.goto(by_extension["gif"], wait_until="load")  # only images are displayed
             assert await page.title() != "owned", name
-        for ending in ENDINGS[1:]:
+        for extension in EXTENSIONS[1:]:
             with pytest.raises(Error, match=r"Download|ERR_ABORTED"):
-                await page.goto(urls["page"][ending])
+                await page.goto(urls["page"][extension])
         await browser.close()
-        assert len(ran) == 1
+        assert len(executed) == 1
 
 
-async def test_what_would_run_elsewhere_is_mostly_not_even_taken(chat_server: ServerFixture) -> None:
-    taken = {}
+async def test_most_executable_files_are_rejected_on_upload(chat_server: ServerFixture) -> None:
+    accepted = {}
     for name, data in FILES.items():
         for declared in (None, "image/png", "image/svg+xml", "text/html", "text/plain"):
             form = FormData()
             form.add_field("file", io.BytesIO(data), filename=f"{name}.png", content_type=declared)
-            async with chat_server.client.post(f"{API}/attachments", data=form) as answer:
-                assert answer.status in (200, 415), name
-                if answer.status == 200:
-                    taken[name] = (await answer.json())["mime_type"]
-    assert set(taken.values()) <= {"image/png", "image/gif", "text/plain"}
-    assert not {"page", "page with a byte order mark", "drawing", "pdf and page", "nothing but markup"} & set(taken)
+            async with chat_server.client.post(f"{API}/attachments", data=form) as response:
+                assert response.status in (200, 415), name
+                if response.status == 200:
+                    accepted[name] = (await response.json())["mime_type"]
+    assert set(accepted.values()) <= {"image/png", "image/gif", "text/plain"}
+    assert not {"page", "page with a byte order mark", "drawing", "pdf and page", "nothing but markup"} & set(accepted)

@@ -1,4 +1,4 @@
-"""Connections that misbehave: each is closed in time, and none costs more than it should."""
+"""Tests of misbehaving connections: timeouts, size limits and malformed requests."""
 
 from __future__ import annotations
 
@@ -30,18 +30,18 @@ async def open_connection(server: ServerFixture) -> AsyncIterator[Connection]:
             await writer.wait_closed()
 
 
-async def the_end(reader: asyncio.StreamReader) -> bytes:
-    """Everything until the server closes."""
-    said = b""
+async def read_to_end(reader: asyncio.StreamReader) -> bytes:
+    """Read until the server closes the connection."""
+    data = b""
     async with asyncio.timeout(60):
         with contextlib.suppress(ConnectionError):
-            while piece := await reader.read(65_536):
-                said += piece
-    return said
+            while chunk := await reader.read(65_536):
+                data += chunk
+    return data
 
 
 @contextlib.asynccontextmanager
-async def run_impatient_server(folder: Path) -> AsyncIterator[ServerFixture]:
+async def run_short_timeout_server(folder: Path) -> AsyncIterator[ServerFixture]:
     async with run_test_server(folder, read_timeout_s=0.4) as server:
         yield server
 
@@ -49,38 +49,38 @@ async def run_impatient_server(folder: Path) -> AsyncIterator[ServerFixture]:
 @pytest.mark.parametrize(
     "sent",
     [
-        pytest.param(b"", id="nothing"),
+        pytest.param(b"", id="no bytes"),
         pytest.param(b"GET / HT", id="half a line"),
         pytest.param(b"GET / HTTP/1.1\r\nHost: 127", id="half a header"),
         pytest.param(HEAD + b"Content-Length: 100\r\n\r\n" + b'{"a":' + b" " * 45, id="half a body"),
-        pytest.param(HEAD + b'Transfer-Encoding: chunked\r\n\r\n5\r\n{"a":\r\n', id="a chunked body without its end"),
+        pytest.param(HEAD + b'Transfer-Encoding: chunked\r\n\r\n5\r\n{"a":\r\n', id="unfinished chunked body"),
     ],
 )
-async def test_what_stops_half_way_is_closed_and_nothing_is_stored(tmp_path: Path, sent: bytes) -> None:
-    async with run_impatient_server(tmp_path) as server, open_connection(server) as (reader, writer):
+async def test_incomplete_request_is_closed_and_nothing_is_stored(tmp_path: Path, sent: bytes) -> None:
+    async with run_short_timeout_server(tmp_path) as server, open_connection(server) as (reader, writer):
         writer.write(sent)
-        assert b"200 OK" not in await the_end(reader)
+        assert b"200 OK" not in await read_to_end(reader)
         assert await server.store.list_sessions() == []
 
 
-async def test_a_trickle_is_closed(tmp_path: Path) -> None:
-    async with run_impatient_server(tmp_path) as server, open_connection(server) as (reader, writer):
+async def test_trickling_request_is_closed(tmp_path: Path) -> None:
+    async with run_short_timeout_server(tmp_path) as server, open_connection(server) as (reader, writer):
 
         async def trickle() -> None:
             with contextlib.suppress(ConnectionError):
-                for letter in HEAD * 100:
-                    writer.write(bytes([letter]))
+                for byte in HEAD * 100:
+                    writer.write(bytes([byte]))
                     await writer.drain()
                     await asyncio.sleep(0.05)
 
         task = asyncio.create_task(trickle())
-        await the_end(reader)
+        await read_to_end(reader)
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
 
 
-async def test_a_slow_body_that_goes_on_is_taken(tmp_path: Path) -> None:
-    """In all it takes longer than the limit, and no part of it does."""
+async def test_slow_body_with_steady_progress_is_read(tmp_path: Path) -> None:
+    """The whole body exceeds the time limit, but no part of it does."""
     limit_s = 2.0
     async with run_test_server(tmp_path, read_timeout_s=limit_s) as server, open_connection(server) as (reader, writer):
         writer.write(HEAD + b"Connection: close\r\nContent-Length: 40960\r\n\r\n")
@@ -88,11 +88,11 @@ async def test_a_slow_body_that_goes_on_is_taken(tmp_path: Path) -> None:
             writer.write(b" " * 4096)
             await writer.drain()
             await asyncio.sleep(limit_s / 8)
-        assert b"error" in await the_end(reader)  # an answer: it is no JSON
+        assert b"error" in await read_to_end(reader)  # the request was read, and its body is not JSON
 
 
-async def test_a_stream_is_not_closed_because_its_client_has_nothing_to_say(tmp_path: Path) -> None:
-    """Only requests are awaited impatiently; a connection is kept for as long as keep-alive says."""
+async def test_idle_connection_is_kept_for_keep_alive_time(tmp_path: Path) -> None:
+    """The read timeout applies to requests only. An idle connection is kept for the keep-alive time."""
     async with run_test_server(tmp_path, read_timeout_s=1) as server, open_connection(server) as (reader, writer):
         for _ in range(2):
             writer.write(b"GET /healthz HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
@@ -105,16 +105,16 @@ async def test_a_stream_is_not_closed_because_its_client_has_nothing_to_say(tmp_
     [
         pytest.param(b"X-Large: " + b"a" * MAX_HEAD_BYTES + b"\r\n\r\n", id="one header"),
         pytest.param(b"".join(b"X-%d: a\r\n" % n for n in range(3_000)) + b"\r\n", id="many headers"),
-        pytest.param(b"X-Endless: " + b"a" * 4 * MAX_HEAD_BYTES, id="a header without end"),
-        pytest.param(b"Authorization: Bearer " + b"a" * 65_536 + b"\r\n\r\n", id="a key of 64 KiB"),
+        pytest.param(b"X-Endless: " + b"a" * 4 * MAX_HEAD_BYTES, id="endless header"),
+        pytest.param(b"Authorization: Bearer " + b"a" * 65_536 + b"\r\n\r\n", id="64 KiB key"),
     ],
 )
-async def test_a_head_has_at_most_16_kib(chat_server: ServerFixture, head: bytes) -> None:
+async def test_head_is_limited_to_16_kib(chat_server: ServerFixture, head: bytes) -> None:
     async with open_connection(chat_server) as (reader, writer):
         writer.write(b"GET /healthz HTTP/1.1\r\nHost: 127.0.0.1\r\n" + head)
-        said = await the_end(reader)
-        assert said.startswith(b"HTTP/1.1 431 ")
-        assert b'"code":"head_too_large"' in said
+        response = await read_to_end(reader)
+        assert response.startswith(b"HTTP/1.1 431 ")
+        assert b'"code":"head_too_large"' in response
 
 
 @pytest.mark.parametrize(
@@ -127,48 +127,48 @@ async def test_a_head_has_at_most_16_kib(chat_server: ServerFixture, head: bytes
         b"GET /\xc3\xbc HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n",
     ],
 )
-async def test_what_is_no_request_is_refused_in_our_words(chat_server: ServerFixture, sent: bytes) -> None:
+async def test_malformed_request_is_rejected_with_error_body(chat_server: ServerFixture, sent: bytes) -> None:
     async with open_connection(chat_server) as (reader, writer):
         writer.write(sent)
-        said = await the_end(reader)
-        assert said.startswith(b"HTTP/1.1 400 ")
-        assert b'"code":"invalid_http"' in said
+        response = await read_to_end(reader)
+        assert response.startswith(b"HTTP/1.1 400 ")
+        assert b'"code":"invalid_http"' in response
 
 
-async def test_two_hosts_and_none_are_refused(chat_server: ServerFixture) -> None:
+async def test_missing_or_second_host_header_is_rejected(chat_server: ServerFixture) -> None:
     for hosts in (b"", b"Host: 127.0.0.1\r\nHost: evil.example\r\n"):
         async with open_connection(chat_server) as (reader, writer):
             writer.write(b"GET /healthz HTTP/1.1\r\n" + hosts + b"Connection: close\r\n\r\n")
-            assert (await the_end(reader)).startswith(b"HTTP/1.1 400 ")
+            assert (await read_to_end(reader)).startswith(b"HTTP/1.1 400 ")
 
 
 @pytest.mark.parametrize("target", [b"//healthz", b"/%2e/healthz", b"/healthz;x", b"/./healthz", b"/healthz/"])
-async def test_a_path_that_only_looks_like_a_route_is_none(chat_server: ServerFixture, target: bytes) -> None:
+async def test_path_similar_to_route_is_not_found(chat_server: ServerFixture, target: bytes) -> None:
     async with open_connection(chat_server) as (reader, writer):
         writer.write(b"GET " + target + b" HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\n\r\n")
-        assert (await the_end(reader)).startswith(b"HTTP/1.1 404 ")
+        assert (await read_to_end(reader)).startswith(b"HTTP/1.1 404 ")
 
 
-async def test_an_absolute_target_is_decided_by_its_path(keyed_server: ServerFixture) -> None:
+async def test_absolute_target_is_routed_by_its_path(keyed_server: ServerFixture) -> None:
     async with open_connection(keyed_server) as (reader, writer):
         writer.write(
             b"GET http://evil.example/api/v1/agent/me HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\n\r\n"
         )
-        assert (await the_end(reader)).startswith(b"HTTP/1.1 401 ")
+        assert (await read_to_end(reader)).startswith(b"HTTP/1.1 401 ")
 
 
-async def test_who_sends_too_much_sees_the_answer_and_may_ask_again(chat_server: ServerFixture) -> None:
+async def test_too_large_body_gets_response_and_client_can_retry(chat_server: ServerFixture) -> None:
     headers = {"Content-Type": "application/json"}
     for _ in range(2):
         async with chat_server.client.post(
             "/api/v1/agent/runs", data=io.BytesIO(b" " * 6_000_000), headers=headers
-        ) as answer:
-            assert answer.status == 413
-            assert (await answer.json())["error"]["code"] == "too_large"
+        ) as response:
+            assert response.status == 413
+            assert (await response.json())["error"]["code"] == "too_large"
 
 
-class _WrittenTransport(asyncio.Transport):
-    """Keeps what is written."""
+class _RecordingTransport(asyncio.Transport):
+    """Records the written packets."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -185,8 +185,8 @@ class _WrittenTransport(asyncio.Transport):
         self.is_closed = True
 
 
-async def test_the_head_of_a_response_is_sent_with_the_first_bytes_of_its_body() -> None:
-    transport = _WrittenTransport()
+async def test_response_head_is_sent_with_first_body_bytes() -> None:
+    transport = _RecordingTransport()
     response = ResponseTransport(transport)
     response.write(b"head ")
     response.write(b"first")
@@ -195,8 +195,8 @@ async def test_the_head_of_a_response_is_sent_with_the_first_bytes_of_its_body()
     assert transport.packets == [b"head first", b"second"]
 
 
-async def test_a_head_without_a_body_is_sent_when_other_work_runs_or_the_response_is_closed() -> None:
-    transport = _WrittenTransport()
+async def test_pending_head_is_sent_on_next_iteration_or_close() -> None:
+    transport = _RecordingTransport()
     ResponseTransport(transport).write(b"head")
     assert transport.packets == []
     await asyncio.sleep(0)
@@ -212,7 +212,7 @@ async def test_a_head_without_a_body_is_sent_when_other_work_runs_or_the_respons
     ("request_line", "has_length"),
     [("POST /api/v1/agent/runs", False), ("GET /api/v1/agent/me", True), ("GET /none", True), ("HEAD /healthz", True)],
 )
-async def test_a_client_of_http_1_0_receives_no_chunks(
+async def test_http_1_0_client_receives_no_chunks(
     chat_server: ServerFixture, request_line: str, *, has_length: bool
 ) -> None:
     message = {"id": "m1", "role": "user", "content": "hi"}
@@ -223,7 +223,7 @@ async def test_a_client_of_http_1_0_receives_no_chunks(
     lines += ["Accept: text/event-stream", f"Content-Length: {len(body)}", "", ""]
     async with open_connection(chat_server) as (reader, writer):
         writer.write("\r\n".join(lines).encode() + body)
-        head, _, received = (await the_end(reader)).partition(b"\r\n\r\n")
+        head, _, received = (await read_to_end(reader)).partition(b"\r\n\r\n")
     assert b" 100 " not in head
     assert b"transfer-encoding" not in head
     assert (b"content-length" in head) == has_length

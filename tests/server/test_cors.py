@@ -1,4 +1,4 @@
-"""Pages of other servers: those that were named may ask from a browser, and no others."""
+"""Tests of CORS: only allowed origins may send requests from a browser."""
 
 from __future__ import annotations
 
@@ -10,56 +10,60 @@ import pytest
 from dragoman.server.config import ServerConfig
 from tests.server.conftest import run_test_server
 
-NAMED = "https://app.example.org"
-BEFOREHAND = {"Access-Control-Request-Method": "POST", "Access-Control-Request-Headers": "authorization,content-type"}
-ASKED = "/api/v1/agent/me"
+ALLOWED = "https://app.example.org"
+PREFLIGHT_HEADERS = {
+    "Access-Control-Request-Method": "POST",
+    "Access-Control-Request-Headers": "authorization,content-type",
+}
+PATH = "/api/v1/agent/me"
 
 
-async def test_a_page_that_was_named_may_ask_and_see_the_answer(tmp_path: Path) -> None:
-    async with run_test_server(tmp_path, require_keys=True, allow_origin=(NAMED, "http://localhost:3000")) as server:
-        for origin in (NAMED, "http://localhost:3000"):
-            async with server.client.options(ASKED, headers={"Origin": origin, **BEFOREHAND}) as answer:
-                assert answer.status == 204
-                assert answer.headers["access-control-allow-origin"] == origin
-                assert "authorization" in answer.headers["access-control-allow-headers"]
-                assert "access-control-allow-credentials" not in answer.headers
+async def test_allowed_origin_may_send_requests_and_read_responses(tmp_path: Path) -> None:
+    async with run_test_server(tmp_path, require_keys=True, allow_origin=(ALLOWED, "http://localhost:3000")) as server:
+        for origin in (ALLOWED, "http://localhost:3000"):
+            async with server.client.options(PATH, headers={"Origin": origin, **PREFLIGHT_HEADERS}) as response:
+                assert response.status == 204
+                assert response.headers["access-control-allow-origin"] == origin
+                assert "authorization" in response.headers["access-control-allow-headers"]
+                assert "access-control-allow-credentials" not in response.headers
             for headers, status in ((await server.make_key("ada"), 200), ({}, 401)):
-                async with server.client.get(ASKED, headers={"Origin": origin, **headers}) as answer:
-                    assert answer.status == status
-                    assert answer.headers["access-control-allow-origin"] == origin
-                    assert answer.headers["vary"] == "origin"
+                async with server.client.get(PATH, headers={"Origin": origin, **headers}) as response:
+                    assert response.status == status
+                    assert response.headers["access-control-allow-origin"] == origin
+                    assert response.headers["vary"] == "origin"
 
 
 @pytest.mark.parametrize(
-    "origin", ["https://evil.example", "http://app.example.org", f"{NAMED}:444", f"{NAMED}.evil.example", "null", "*"]
+    "origin",
+    ["https://evil.example", "http://app.example.org", f"{ALLOWED}:444", f"{ALLOWED}.evil.example", "null", "*"],
 )
 async def test_pages_of_other_origins_are_rejected(tmp_path: Path, origin: str) -> None:
-    async with run_test_server(tmp_path, allow_origin=(NAMED,)) as server:
-        async with server.client.options(ASKED, headers={"Origin": origin, **BEFOREHAND}) as answer:
-            assert answer.status == 405
-            assert "access-control-allow-origin" not in answer.headers
-        async with server.client.get(ASKED, headers={"Origin": origin}) as answer:
-            assert answer.status == 403
-            assert "access-control-allow-origin" not in answer.headers
+    async with run_test_server(tmp_path, allow_origin=(ALLOWED,)) as server:
+        async with server.client.options(PATH, headers={"Origin": origin, **PREFLIGHT_HEADERS}) as response:
+            assert response.status == 405
+            assert "access-control-allow-origin" not in response.headers
+        async with server.client.get(PATH, headers={"Origin": origin}) as response:
+            assert response.status == 403
+            assert "access-control-allow-origin" not in response.headers
 
 
-async def test_without_keys_a_page_that_was_named_is_as_good_as_ours(tmp_path: Path) -> None:
-    async with run_test_server(tmp_path, allow_origin=(NAMED,)) as server:
-        async with server.client.get(ASKED, headers={"Origin": NAMED}) as answer:
-            assert answer.status == 200
-        async with server.client.get(ASKED, headers={"Origin": NAMED, "Host": "evil.example"}) as answer:
-            assert answer.status == 403
+async def test_allowed_origin_is_accepted_without_key(tmp_path: Path) -> None:
+    async with run_test_server(tmp_path, allow_origin=(ALLOWED,)) as server:
+        async with server.client.get(PATH, headers={"Origin": ALLOWED}) as response:
+            assert response.status == 200
+        async with server.client.get(PATH, headers={"Origin": ALLOWED, "Host": "evil.example"}) as response:
+            assert response.status == 403
 
 
-@pytest.mark.parametrize("said", ["*", "https://app.example.org/", "app.example.org", "https://a b", "HTTPS://X"])
-def test_what_is_no_origin_cannot_be_named(said: str) -> None:
+@pytest.mark.parametrize("origin", ["*", "https://app.example.org/", "app.example.org", "https://a b", "HTTPS://X"])
+def test_invalid_origin_is_rejected_in_configuration(origin: str) -> None:
     with pytest.raises(msgspec.ValidationError):
-        msgspec.convert({"store": "memory:", "allow_origin": [said]}, ServerConfig)
+        msgspec.convert({"store": "memory:", "allow_origin": [origin]}, ServerConfig)
 
 
-async def test_a_page_of_the_same_address_with_another_scheme_is_not_ours(tmp_path: Path) -> None:
+async def test_origin_with_another_scheme_is_rejected(tmp_path: Path) -> None:
     async with run_test_server(tmp_path) as server:
         own = server.base_url.removeprefix("http://")
         for scheme, status in (("http", 200), ("https", 403)):
-            async with server.client.get(ASKED, headers={"Origin": f"{scheme}://{own}"}) as answer:
-                assert answer.status == status
+            async with server.client.get(PATH, headers={"Origin": f"{scheme}://{own}"}) as response:
+                assert response.status == status

@@ -1,4 +1,4 @@
-"""Requests get the same responses with and without the routes and the layers of Starlette."""
+"""Tests of direct routes: responses are the same with and without the routing and middleware of Starlette."""
 
 from __future__ import annotations
 
@@ -40,16 +40,16 @@ async def send_request(app: Any, method: str, path: str, headers: dict[str, str]
         sent.append(message)
 
     await app(scope, receive, send)
-    kept = sorted(header for header in sent[0]["headers"] if header[0] not in VARYING) if sent else []
+    compared_headers = sorted(header for header in sent[0]["headers"] if header[0] not in VARYING) if sent else []
     body = b"".join(message.get("body", b"") for message in sent)
-    return sent[0]["status"], kept, re.sub(rb"req_[0-9a-f]+", b"req_", body)
+    return sent[0]["status"], compared_headers, re.sub(rb"req_[0-9a-f]+", b"req_", body)
 
 
 VALUES = ("some", "ü.1", "%2F", "a b\n")
 
 
 @pytest.mark.parametrize("root_path", ["", "/tools"])
-async def test_direct_routes_answer_as_the_routes_do(
+async def test_direct_routes_respond_like_starlette_routes(
     keyed_server: ServerFixture, monkeypatch: pytest.MonkeyPatch, root_path: str
 ) -> None:
     fast = application.make_app(keyed_server.state)
@@ -66,7 +66,7 @@ async def test_direct_routes_answer_as_the_routes_do(
                 assert await send_request(fast, *request) == await send_request(general, *request), request
 
 
-async def test_each_path_reaches_the_endpoint_of_its_route(keyed_server: ServerFixture) -> None:
+async def test_each_path_reaches_endpoint_of_its_route(keyed_server: ServerFixture) -> None:
     app: Any = application.make_app(keyed_server.state)
     state = keyed_server.state
     for endpoint in filter(application._has_direct_route, application.endpoints()):

@@ -1,7 +1,7 @@
-"""Requests that nobody thought of, made from the server's own description of itself.
+"""Fuzz tests of the server: requests generated from its OpenAPI document.
 
-Each operation gets its share of what fits its schema and of what does not; half of those that name a thread name one
-that exists, so that they get further than the 404. ``DRAGOMAN_FAULTS=long`` sends two thousand.
+Each operation receives requests that match its schema and requests that do not. Half of the requests with a thread id use
+an existing thread, so that they pass the 404 check. ``DRAGOMAN_FAULTS=long`` sends two thousand requests.
 """
 
 from __future__ import annotations
@@ -30,41 +30,41 @@ THREAD = "fuzzed"
 
 @pytest.fixture(scope="module")
 def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """A server in a thread of its own, with a thread in it that has something to be found."""
+    """Run a server with one non-empty thread in its own OS thread, and return its address."""
     folder = tmp_path_factory.mktemp("fuzzed")
-    told: dict[str, str] = {}
-    is_up, may_end = threading.Event(), threading.Event()
+    result: dict[str, str] = {}
+    is_ready, may_end = threading.Event(), threading.Event()
 
     async def serve() -> None:
         async with run_test_server(folder) as server:
             session = await server.store.create_session(THREAD, user_id="local")
             await server.agent.run(session.id, "What is a dragoman?")
-            told["address"] = server.base_url
-            is_up.set()
+            result["address"] = server.base_url
+            is_ready.set()
             while not may_end.is_set():
                 await asyncio.sleep(0.05)
             assert (await server.store.verify()).is_sound
-            told["end"] = "sound"
+            result["end"] = "sound"
 
     thread = threading.Thread(target=lambda: asyncio.run(serve()))
     thread.start()
     try:
-        assert is_up.wait(60)
-        yield told["address"]
+        assert is_ready.wait(60)
+        yield result["address"]
     finally:
         may_end.set()
         thread.join(60)
-    assert told.get("end") == "sound"
+    assert result.get("end") == "sound"
 
 
-def test_nothing_that_is_sent_makes_the_server_fail(address: str) -> None:
-    with warnings.catch_warnings(action="ignore"):  # of its own dependencies
+def test_generated_requests_cause_no_server_error(address: str) -> None:
+    with warnings.catch_warnings(action="ignore"):  # warnings of its dependencies
         import schemathesis
         from schemathesis.checks import not_a_server_error
         from schemathesis.specs.openapi import checks as openapi
     schema = schemathesis.openapi.from_url(f"{address}/api/v1/openapi.json")
-    operations = [found.ok() for found in schema.get_all_operations()]
-    operations = [one for one in operations if not one.path.endswith("/stream")]  # which has no end
+    operations = [result.ok() for result in schema.get_all_operations()]
+    operations = [operation for operation in operations if not operation.path.endswith("/stream")]  # an endless stream
     modes = (schemathesis.GenerationMode.POSITIVE, schemathesis.GenerationMode.NEGATIVE)
     checks = [
         not_a_server_error,
@@ -73,17 +73,19 @@ def test_nothing_that_is_sent_makes_the_server_fail(address: str) -> None:
         openapi.response_schema_conformance,
         openapi.status_code_conformance,
     ]
-    pairs = list(itertools.product(operations, modes))[:: scale(26, 1)]  # most time goes into making their generators
+    pairs = list(itertools.product(operations, modes))[
+        :: scale(26, 1)
+    ]  # building the generators takes most of the time
     statuses: Counter[int] = Counter()
-    for number in itertools.count(1):  # what takes no parameters has one request only, so the others get more
+    for number in itertools.count(1):  # operations without parameters have one request; the others send more
         for operation, mode in pairs:
             _send(address, operation, mode, number, statuses=statuses, checks=checks)
         if sum(statuses.values()) >= REQUESTS:
             break
-    told = f"{sum(statuses.values())} requests to {len(pairs)} operations: {dict(sorted(statuses.items()))}"
-    print(told)  # noqa: T201
-    assert not [status for status in statuses if status >= 500], told
-    assert {200, 404, 422} <= set(statuses), told
+    summary = f"{sum(statuses.values())} requests to {len(pairs)} operations: {dict(sorted(statuses.items()))}"
+    print(summary)  # noqa: T201
+    assert not [status for status in statuses if status >= 500], summary
+    assert {200, 404, 422} <= set(statuses), summary
 
 
 def _send(address: str, operation: Any, mode: Any, number: int, *, statuses: Counter[int], checks: list[Any]) -> None:
@@ -102,10 +104,10 @@ def _send(address: str, operation: Any, mode: Any, number: int, *, statuses: Cou
                 if is_known and case.method != "DELETE" and place and name in place:
                     place[name] = THREAD
         if isinstance(case.body, dict) and isinstance(case.body.get("wait_s"), float | int):
-            case.body["wait_s"] = 0  # to wait is not to fail
+            case.body["wait_s"] = 0  # do not wait
         response = case.call(base_url=address, timeout=60)
         statuses[response.status_code] += 1
         case.validate_response(response, checks=checks)
 
-    with contextlib.suppress(Unsatisfiable):  # there is nothing that does not fit what takes anything
+    with contextlib.suppress(Unsatisfiable):  # no input violates a schema that accepts everything
         send()

@@ -1,4 +1,4 @@
-"""Error responses: one shape, one table of statuses, and every code documented."""
+"""Tests of error responses: their shape, their statuses, and the documentation of their codes."""
 
 from __future__ import annotations
 
@@ -39,64 +39,64 @@ SOURCE = ROOT / "src" / "dragoman" / "server"
         (errors.DragomanError("what"), 500),
     ],
 )
-def test_an_error_of_ours_has_a_status(error: errors.DragomanError, status: int) -> None:
+def test_error_has_status(error: errors.DragomanError, status: int) -> None:
     assert status_for(error) == status
 
 
-def test_what_is_missing_is_told_without_its_name() -> None:
+def test_not_found_message_omits_the_name() -> None:
     assert "canary" not in to_api_error(errors.UnknownSessionError("no session 'canary'", where="canary")).message
 
 
-def test_what_fails_here_is_told_without_its_place() -> None:
+def test_storage_error_message_omits_location_and_remedy() -> None:
     error = errors.StorageError("the disk failed", where="/srv/private/chats.db", remedy="Look at /srv/private")
     assert to_api_error(error).message == "the disk failed"
 
 
-def test_a_secret_in_an_error_is_not_repeated() -> None:
+def test_secret_in_error_is_redacted() -> None:
     secret = "sk-ant-api03-" + "aB3" * 20
     assert secret not in to_api_error(errors.FormatError(f"no such key {secret}")).message
 
 
-async def test_what_cannot_be_done_says_what_can(chat_server: ServerFixture) -> None:
-    async with chat_server.client.put("/healthz") as answer:
-        assert answer.status == 405
-        assert answer.headers["allow"] == "GET, HEAD"
-        assert (await answer.json())["error"]["code"] == "method_not_allowed"
-    async with chat_server.client.put("/api/v1/agent/threads/x") as answer:
-        assert answer.headers["allow"] == "DELETE, GET, HEAD, PATCH"
+async def test_405_lists_allowed_methods(chat_server: ServerFixture) -> None:
+    async with chat_server.client.put("/healthz") as response:
+        assert response.status == 405
+        assert response.headers["allow"] == "GET, HEAD"
+        assert (await response.json())["error"]["code"] == "method_not_allowed"
+    async with chat_server.client.put("/api/v1/agent/threads/x") as response:
+        assert response.headers["allow"] == "DELETE, GET, HEAD, PATCH"
 
 
 @pytest.mark.parametrize("path", ["/", "/healthz", "/nothing", "/api/v1/agent/me", "/api/v1/openapi.json"])
-async def test_every_answer_has_the_headers_that_browsers_obey(chat_server: ServerFixture, path: str) -> None:
-    async with chat_server.client.get(path) as answer:
-        assert answer.headers["x-content-type-options"] == "nosniff"
-        assert answer.headers["referrer-policy"] == "no-referrer"
-        assert answer.headers["x-frame-options"] == "DENY"
-        assert "frame-ancestors 'none'" in answer.headers["content-security-policy"]
-        assert "server" not in answer.headers
-        assert "cache-control" in answer.headers
-        assert "access-control-allow-origin" not in answer.headers
-        assert re.fullmatch("req_[0-9a-f]{24}", answer.headers["x-request-id"])
+async def test_every_response_has_security_headers(chat_server: ServerFixture, path: str) -> None:
+    async with chat_server.client.get(path) as response:
+        assert response.headers["x-content-type-options"] == "nosniff"
+        assert response.headers["referrer-policy"] == "no-referrer"
+        assert response.headers["x-frame-options"] == "DENY"
+        assert "frame-ancestors 'none'" in response.headers["content-security-policy"]
+        assert "server" not in response.headers
+        assert "cache-control" in response.headers
+        assert "access-control-allow-origin" not in response.headers
+        assert re.fullmatch("req_[0-9a-f]{24}", response.headers["x-request-id"])
 
 
-async def test_the_id_of_a_request_is_ours(chat_server: ServerFixture) -> None:
-    async with chat_server.client.get("/nothing", headers={"X-Request-Id": "mine"}) as answer:
-        assert answer.headers["x-request-id"] == (await answer.json())["error"]["request_id"] != "mine"
+async def test_request_id_of_client_is_ignored(chat_server: ServerFixture) -> None:
+    async with chat_server.client.get("/nothing", headers={"X-Request-Id": "mine"}) as response:
+        assert response.headers["x-request-id"] == (await response.json())["error"]["request_id"] != "mine"
 
 
 def _codes() -> set[str]:
     """Return the codes of the API errors in the source."""
-    gc.collect()  # one in the middle of parsing confuses the parser of Python 3.11
-    found = set()
+    gc.collect()  # a collection during parsing breaks the parser of Python 3.11
+    codes = set()
     for file in SOURCE.rglob("*.py"):
         for node in ast.walk(ast.parse(file.read_text("utf-8"))):
-            is_one = isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "ApiError"
-            if is_one and isinstance(code := node.args[1], ast.Constant):  # type: ignore[attr-defined]
-                found.add(str(code.value))
-    return found
+            is_api_error = isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "ApiError"
+            if is_api_error and isinstance(code := node.args[1], ast.Constant):  # type: ignore[attr-defined]
+                codes.add(str(code.value))
+    return codes
 
 
-def test_every_code_of_a_refusal_is_documented() -> None:
+def test_every_error_code_is_documented() -> None:
     pages = [ROOT / "docs" / name for name in ("server.md", "errors.md", "chat-api.md", "mail.md")]
     documented = {
         code

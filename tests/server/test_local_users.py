@@ -1,11 +1,11 @@
-"""Users of this machine: the one whose server it is needs no token, and every other one does."""
+"""Tests of local users: the owner of the server needs no token, other users of the machine do."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import ctypes
-import encodings.idna  # noqa: F401  a look-up as another user could not read its file
+import encodings.idna  # noqa: F401  another user could not read the file of this module
 import os
 import re
 import socket
@@ -25,37 +25,37 @@ from tests.server.raw import RawClient, RawResponse
 from tests.server.test_server_process import get_json, run_process
 
 ME = "/api/v1/agent/me"
-ANN, BOB = 61_001, 61_002  # users of this machine that are not ours
-needs_root = pytest.mark.skipif(
+ANN, BOB = 61_001, 61_002  # users of this machine that do not own the server
+requires_root = pytest.mark.skipif(
     not sys.platform.startswith("linux") or os.geteuid() != 0, reason="only root on Linux can be several users"
 )
 
 
 @contextlib.asynccontextmanager
 async def connect_as(server: ServerFixture, uid: int, host: str = "127.0.0.1") -> AsyncIterator[RawClient]:
-    """A client whose socket belongs to another user of this machine."""
+    """Connect with a socket that belongs to another user of this machine."""
     libc = ctypes.CDLL(None)
-    libc.setfsuid(uid)  # of this thread alone
+    libc.setfsuid(uid)  # applies to this thread only
     try:
-        made = socket.create_connection((host, int(server.base_url.rpartition(":")[2])))
+        connection = socket.create_connection((host, int(server.base_url.rpartition(":")[2])))
     finally:
         libc.setfsuid(0)
     async with RawClient(server.base_url) as client:
-        client.reader, client.writer = await asyncio.open_connection(sock=made)
+        client.reader, client.writer = await asyncio.open_connection(sock=connection)
         yield client
 
 
-def get_cookie(answer: RawResponse) -> str:
-    assert (answer.status, answer.headers["location"]) == (303, "./")
-    (found,) = SimpleCookie(answer.headers["set-cookie"]).values()
-    assert found["httponly"]
-    assert found["samesite"] == "strict"
-    return f"Cookie: {found.key}={found.value}"
+def get_cookie(response: RawResponse) -> str:
+    assert (response.status, response.headers["location"]) == (303, "./")
+    (cookie,) = SimpleCookie(response.headers["set-cookie"]).values()
+    assert cookie["httponly"]
+    assert cookie["samesite"] == "strict"
+    return f"Cookie: {cookie.key}={cookie.value}"
 
 
-@needs_root
+@requires_root
 @pytest.mark.parametrize("host", ["127.0.0.1", "::ffff:127.0.0.1"])
-async def test_another_user_of_this_machine_needs_the_token(chat_server: ServerFixture, host: str) -> None:
+async def test_another_local_user_needs_token(chat_server: ServerFixture, host: str) -> None:
     token = chat_server.state.token.text
     async with connect_as(chat_server, ANN, host) as ann:
         for headers in (
@@ -68,13 +68,13 @@ async def test_another_user_of_this_machine_needs_the_token(chat_server: ServerF
         assert (await ann.get("/api/v1/agent/threads")).status == 401
         assert (await ann.get("/healthz")).status == 200
         assert (await ann.get(ME, f"Authorization: Bearer {token}")).status == 200
-        assert (await ann.get(ME)).status == 401  # on the same connection, which is still hers
+        assert (await ann.get(ME)).status == 401  # the connection still belongs to Ann
     async with connect_as(chat_server, 0, host) as own:
         assert (await own.get(ME)).status == 200
 
 
-@needs_root
-async def test_a_visit_with_the_token_gives_a_cookie_that_nobody_else_can_use(chat_server: ServerFixture) -> None:
+@requires_root
+async def test_token_visit_sets_cookie_bound_to_user(chat_server: ServerFixture) -> None:
     token = chat_server.state.token.text
     async with connect_as(chat_server, ANN) as ann, connect_as(chat_server, BOB) as bob:
         cookie = get_cookie(await ann.get(f"/?token={token}"))
@@ -86,8 +86,8 @@ async def test_a_visit_with_the_token_gives_a_cookie_that_nobody_else_can_use(ch
         assert (wrong.status, "set-cookie" in wrong.headers) == (303, False)
 
 
-@needs_root
-def test_a_process_of_another_user_is_distinguished(tmp_path: Path) -> None:
+@requires_root
+def test_process_of_another_user_is_distinguished(tmp_path: Path) -> None:
     program = (
         "import encodings.idna, http.client, os, sys\n"
         "uid, port, path, *headers = sys.argv[1:]\n"
@@ -97,21 +97,21 @@ def test_a_process_of_another_user_is_distinguished(tmp_path: Path) -> None:
         "print(connection.getresponse().status)\n"
     )
 
-    def status(address: str, *headers: str) -> str:
+    def get_status(address: str, *headers: str) -> str:
         call = [sys.executable, "-I", "-c", program, str(ANN), address.rpartition(":")[2], ME, *headers]
         return subprocess.run(call, capture_output=True, text=True, timeout=60, check=True).stdout.strip()
 
     store = str(tmp_path / "chats.db")
-    with run_process(tmp_path, "--port", "0", "--workers", "2", "--store", store) as (begun, address):
-        assert begun.stdout is not None
-        for_others = re.fullmatch(
-            r"URL for other users of this machine: (http://\S+)/\?token=(\S+)\n", begun.stdout.readline()
+    with run_process(tmp_path, "--port", "0", "--workers", "2", "--store", store) as (process, address):
+        assert process.stdout is not None
+        match = re.fullmatch(
+            r"URL for other users of this machine: (http://\S+)/\?token=(\S+)\n", process.stdout.readline()
         )
-        assert for_others is not None
-        assert for_others[1] == address
+        assert match is not None
+        assert match[1] == address
         assert get_json(address, ME)["isLocal"]
-        assert status(address) == "401"
-        assert {status(address, f"Authorization: Bearer {for_others[2]}") for _ in range(3)} == {"200"}
+        assert get_status(address) == "401"
+        assert {get_status(address, f"Authorization: Bearer {match[2]}") for _ in range(3)} == {"200"}
 
 
 @tool(side_effects=SideEffects.NONE, requires_workspace=False)
@@ -120,7 +120,7 @@ async def look() -> str:
     return "dark"
 
 
-async def test_where_nobody_tells_who_calls_the_token_is_needed_only_for_tools(
+async def test_token_is_required_only_for_tools_if_user_is_unknown(
     chat_server: ServerFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for module in (local_access, principal):
@@ -134,7 +134,7 @@ async def test_where_nobody_tells_who_calls_the_token_is_needed_only_for_tools(
         assert (await client.get(ME, f"Authorization: Bearer {chat_server.state.token.text}")).status == 200
 
 
-async def test_with_keys_the_token_opens_nothing(keyed_server: ServerFixture) -> None:
+async def test_token_is_rejected_if_keys_are_required(keyed_server: ServerFixture) -> None:
     token = keyed_server.state.token.text
     async with RawClient(keyed_server.base_url) as client:
         assert (await client.get(ME, f"Authorization: Bearer {token}")).status == 401
@@ -146,7 +146,7 @@ ROW = "   3: 0100007F:C350 0100007F:1F40 {state} 00000000:00000000 00:00000000 0
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="only Linux answers")
 @pytest.mark.parametrize(("family", "host"), [(socket.AF_INET, "127.0.0.1"), (socket.AF_INET6, "::1")])
-def test_the_kernel_names_the_owner_of_one_socket(family: socket.AddressFamily, host: str) -> None:
+def test_kernel_reports_owner_of_socket(family: socket.AddressFamily, host: str) -> None:
     with socket.socket(family) as listener:
         listener.bind((host, 0))
         listener.listen()
@@ -154,14 +154,14 @@ def test_the_kernel_names_the_owner_of_one_socket(family: socket.AddressFamily, 
         with socket.create_connection(server) as client:
             ends = client.getsockname()[:2], server
             assert local_access.ask_kernel(*ends) == local_access.find_uid(*ends) == os.geteuid()
-            assert local_access.ask_kernel(server, ends[0]) is None  # nobody has accepted it
+            assert local_access.ask_kernel(server, ends[0]) is None  # not accepted yet
             assert local_access.ask_kernel((host, 1), server) is None
-            assert local_access.ask_kernel(server, (host, 1)) is None  # it listens, and is not connected
+            assert local_access.ask_kernel(server, (host, 1)) is None  # listening, not connected
         assert local_access.ask_kernel(*ends) is None  # closed
 
 
-@needs_root
-async def test_the_fast_path_asks_for_the_owner_too(chat_server: ServerFixture) -> None:
+@requires_root
+async def test_fast_path_checks_owner(chat_server: ServerFixture) -> None:
     async with connect_as(chat_server, ANN) as ann:
         body = b'{"model":"x","max_tokens":1,"messages":[{"role":"user","content":"hi"}]}'
         head = f"POST /v1/messages HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: {len(body)}\r\n\r\n"
@@ -172,33 +172,31 @@ async def test_the_fast_path_asks_for_the_owner_too(chat_server: ServerFixture) 
     ("row", "uid"),
     [
         (ROW.format(state="01", uid=1000, inode=4711), 1000),
-        (ROW.format(state="04", uid=0, inode=0), None),  # closed by its process: the kernel says root
+        (ROW.format(state="04", uid=0, inode=0), None),  # closed by its process: the kernel reports root
         (ROW.format(state="06", uid=0, inode=0), None),
         ("", None),
     ],
 )
-def test_a_socket_that_its_process_has_closed_is_nobodys(
+def test_socket_closed_by_its_process_has_no_owner(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, row: str, uid: int | None
 ) -> None:
     table = tmp_path / "tcp"
     table.write_text(f"  sl  local_address rem_address   st\n{row}")
     monkeypatch.setattr(local_access, "_TABLES", (table, tmp_path / "missing"))
-    monkeypatch.setattr(
-        local_access, "_to_kernel_hex", lambda packed: packed[::-1].hex().upper()
-    )  # as on most machines
+    monkeypatch.setattr(local_access, "_to_kernel_hex", lambda packed: packed[::-1].hex().upper())  # little-endian
     assert local_access.find_uid(("127.0.0.1", 50_000), ("127.0.0.1", 8_000)) == uid
 
 
 @pytest.mark.parametrize(
     "headers", [["Origin: {own}", "Origin: {own}"], ["Origin: {own}", "Origin: https://evil.example"]]
 )
-async def test_a_second_origin_header_is_rejected(
+async def test_second_origin_header_is_rejected(
     chat_server: ServerFixture, keyed_server: ServerFixture, headers: list[str]
 ) -> None:
     key = (await keyed_server.make_key("ann"))["Authorization"]
     for server, more in ((chat_server, []), (keyed_server, [f"Authorization: {key}"])):
         async with RawClient(server.base_url) as client:
-            sent = [one.format(own=server.base_url) for one in headers]
-            for given in (sent, sent[::-1]):
-                answer = await client.get(ME, *given, *more)
-                assert (answer.status, answer.code) == (400, "invalid_header")
+            formatted = [header.format(own=server.base_url) for header in headers]
+            for ordered in (formatted, formatted[::-1]):
+                response = await client.get(ME, *ordered, *more)
+                assert (response.status, response.code) == (400, "invalid_header")

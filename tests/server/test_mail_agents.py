@@ -1,4 +1,4 @@
-"""Agents of a server that answer letters: runs, requests for input, resumed runs, letters of a tool, and other servers."""
+"""Tests of server agents that answer letters: runs, requests for input, resumed runs, tools and teams."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ WHEN = "2026-11-15T12:00:00Z"
 
 
 @asynccontextmanager
-async def mail_server(folder: Path, **options: Any) -> AsyncIterator[ServerFixture]:
-    """A server with the agent ARCH."""
+async def run_mail_server(folder: Path, **options: Any) -> AsyncIterator[ServerFixture]:
+    """Run a server with the agent ARCH."""
     options.setdefault("mail_agent", ("ARCH",))
     async with asyncio.timeout(60), run_test_server(folder, **options) as server:
         yield server
 
 
 async def next_letter(mail: Mail, recipient: str) -> Letter:
-    """The next letter of a mailbox, acknowledged."""
+    """Receive and acknowledge the next letter of a mailbox."""
     return (await next_delivery(mail, recipient)).letter
 
 
@@ -50,8 +50,8 @@ def store_url(request: pytest.FixtureRequest) -> str | None:
     return str(request.getfixturevalue("postgres_store"))
 
 
-async def test_a_letter_starts_a_run_and_its_answer_is_a_letter(tmp_path: Path, store_url: str | None) -> None:
-    async with mail_server(tmp_path, store=store_url) as server:
+async def test_letter_starts_run_and_answer_is_a_letter(tmp_path: Path, store_url: str | None) -> None:
+    async with run_mail_server(tmp_path, store=store_url) as server:
         mail = server.state.mail
         server.fake.reply("Deploy it on Friday.")
         await mail.send(result("TASK-7", message_id="L1", trace_id="trace-1", output="When do we deploy?"))
@@ -75,8 +75,8 @@ async def test_a_letter_starts_a_run_and_its_answer_is_a_letter(tmp_path: Path, 
         assert original.state == "done"
 
 
-async def test_letters_of_a_task_share_a_thread(tmp_path: Path) -> None:
-    async with mail_server(tmp_path) as server:
+async def test_letters_of_task_share_a_thread(tmp_path: Path) -> None:
+    async with run_mail_server(tmp_path) as server:
         mail = server.state.mail
         for number in range(3):
             server.fake.reply(f"Answer {number}")
@@ -88,9 +88,9 @@ async def test_letters_of_a_task_share_a_thread(tmp_path: Path) -> None:
         assert len(server.fake.bodies[-1]["messages"]) == 5
 
 
-async def test_a_question_of_the_model_is_a_request_for_input_and_its_answer_resumes_the_run(tmp_path: Path) -> None:
+async def test_question_of_model_requests_input_and_answer_resumes_run(tmp_path: Path) -> None:
     options: dict[str, Any] = {"tool": ("ask_user",), "mail_agent_tools": True, "workspace": str(tmp_path)}
-    async with mail_server(tmp_path, **options) as server:
+    async with run_mail_server(tmp_path, **options) as server:
         mail = server.state.mail
         inputs = [{"id": "day", "prompt": "Which day?", "type": "choice", "choices": ["Monday", "Friday"]}]
         server.fake.call("ask_user", {"question": "When?", "inputs": inputs})
@@ -100,8 +100,8 @@ async def test_a_question_of_the_model_is_a_request_for_input_and_its_answer_res
             delivery = await anext(aiter(mailbox))
             request = delivery.letter
             assert isinstance(request, NeedsInputLetter)
-            (asked,) = request.payload.requested_inputs
-            assert (asked.id, asked.type, asked.options) == ("day", "enum", ("Monday", "Friday"))
+            (requested,) = request.payload.requested_inputs
+            assert (requested.id, requested.type, requested.options) == ("day", "enum", ("Monday", "Friday"))
             with pytest.raises(LetterError, match="one of the 2 options"):
                 await mail.answer(delivery, {"day": "Sunday"})
             await mail.answer(delivery, {"day": "Friday"})
@@ -114,10 +114,10 @@ async def test_a_question_of_the_model_is_a_request_for_input_and_its_answer_res
 
 
 @pytest.mark.parametrize("approved", [True, False])
-async def test_a_call_that_needs_approval_asks_a_person(tmp_path: Path, approved: bool) -> None:
+async def test_call_that_needs_approval_requests_input_from_human(tmp_path: Path, approved: bool) -> None:
     options: dict[str, Any] = {"tool": ("write_file",), "mail_agent_tools": True, "workspace": str(tmp_path / "work")}
     (tmp_path / "work").mkdir()
-    async with mail_server(tmp_path, **options) as server:
+    async with run_mail_server(tmp_path, **options) as server:
         mail = server.state.mail
         server.fake.call("write_file", {"path": "note.txt", "content": "Hello"})
         server.fake.reply("Done.")
@@ -134,17 +134,17 @@ async def test_a_call_that_needs_approval_asks_a_person(tmp_path: Path, approved
         assert (tmp_path / "work" / "note.txt").exists() is approved
 
 
-async def test_without_the_option_a_letter_uses_no_tools(tmp_path: Path) -> None:
-    async with mail_server(tmp_path, tool=("ask_user",), workspace=str(tmp_path)) as server:
+async def test_letter_uses_no_tools_without_option(tmp_path: Path) -> None:
+    async with run_mail_server(tmp_path, tool=("ask_user",), workspace=str(tmp_path)) as server:
         server.fake.reply("No tools here.")
         await server.state.mail.send(result("TASK-7", output="Hello"))
         await next_letter(server.state.mail, "CA")
         assert "tools" not in server.fake.bodies[-1]
 
 
-async def test_a_model_sends_a_letter_and_its_answer_continues_the_thread(tmp_path: Path) -> None:
+async def test_answer_to_letter_of_model_continues_the_thread(tmp_path: Path) -> None:
     options: dict[str, Any] = {"tool": ("send_letter",), "mail_agent_tools": True, "workspace": str(tmp_path)}
-    async with mail_server(tmp_path, **options) as server:
+    async with run_mail_server(tmp_path, **options) as server:
         mail = server.state.mail
         server.fake.call("send_letter", {"recipient_id": "QA", "task_id": "TASK-7", "text": "Is it tested?"})
         server.fake.reply("I asked QA.")
@@ -166,15 +166,15 @@ async def test_a_model_sends_a_letter_and_its_answer_continues_the_thread(tmp_pa
         assert counts.get("QA", 0) == 0  # an answer is not answered
 
 
-async def test_a_request_for_input_is_answered_with_its_inputs(tmp_path: Path) -> None:
-    async with mail_server(tmp_path) as server:
+async def test_request_for_input_is_answered_with_inputs(tmp_path: Path) -> None:
+    async with run_mail_server(tmp_path) as server:
         mail = server.state.mail
-        wanted = [
+        requested = [
             {"id": "region", "type": "enum", "options": ["eu", "us"], "description": "Where?"},
             {"id": "count", "type": "number", "description": "How many?"},
         ]
         request = needs_input_letter(
-            sender_id="CA", recipient_id="ARCH", task_id="TASK-7", timestamp=WHEN, requested_inputs=wanted
+            sender_id="CA", recipient_id="ARCH", task_id="TASK-7", timestamp=WHEN, requested_inputs=requested
         )
         server.fake.reply('Here: {"region": "eu", "count": 3}')
         await mail.send(request)
@@ -183,46 +183,46 @@ async def test_a_request_for_input_is_answered_with_its_inputs(tmp_path: Path) -
         assert answer.payload.result.inputs == {"region": "eu", "count": 3}
         server.fake.reply("I do not know.")
         await mail.send(request.replace(task_id="TASK-8"))
-        refusal = await next_letter(mail, "CA")
-        assert isinstance(refusal, ErrorLetter)
-        assert refusal.payload.code == "INVALID_ANSWER"
+        error = await next_letter(mail, "CA")
+        assert isinstance(error, ErrorLetter)
+        assert error.payload.code == "INVALID_ANSWER"
 
 
-async def test_a_failed_run_is_an_error_letter(tmp_path: Path) -> None:
-    async with mail_server(tmp_path, mail_agent=("ARCH=nowhere:model",)) as server:
+async def test_failed_run_sends_error_letter(tmp_path: Path) -> None:
+    async with run_mail_server(tmp_path, mail_agent=("ARCH=nowhere:model",)) as server:
         await server.state.mail.send(result("TASK-7", message_id="L1", output="Hello"))
         answer = await next_letter(server.state.mail, "CA")
         assert isinstance(answer, ErrorLetter)
         assert answer.in_reply_to == "L1"
 
 
-async def test_agents_that_answer_each_other_stop(tmp_path: Path) -> None:
-    async with mail_server(tmp_path, mail_agent=("ARCH", "CA")) as server:
+async def test_agents_stop_answering_each_other(tmp_path: Path) -> None:
+    async with run_mail_server(tmp_path, mail_agent=("ARCH", "CA")) as server:
         mail = server.state.mail
         server.fake.reply("Hello")
         await mail.send(result("TASK-7", message_id="L1", output="Hello"))
         while {status.state for status in await mail.letters()} != {"done"} or len(await mail.letters()) < 2:
             await asyncio.sleep(0.01)
-        assert len(await mail.letters()) == 2  # the answer is an answer, and is not answered
+        assert len(await mail.letters()) == 2  # an answer is not answered
         await mail.send(result("TASK-8", message_id="L2", output="Hello", context={"hops": MAX_HOPS + 1}))
         while {status.state for status in await mail.letters()} != {"done"}:
             await asyncio.sleep(0.01)
         assert len(await mail.letters()) == 3
 
 
-async def test_a_letter_is_answered_once_although_it_is_delivered_again(tmp_path: Path) -> None:
+async def test_redelivered_letter_is_answered_once(tmp_path: Path) -> None:
     """The server stops after the run and before the acknowledgement."""
-    async with mail_server(tmp_path, mail_agent=()) as server:
+    async with run_mail_server(tmp_path, mail_agent=()) as server:
         mail = server.state.mail
         await mail.send(result("TASK-7", message_id="L1", output="Hello"))
         server.fake.reply("Once.")
         worker = AgentWorker(server.state, MailAgent("ARCH"))
         send, failures = Exchange._send, itertools.count()
 
-        async def fail_first(self: Exchange, *given: Any, **links: Any) -> None:
+        async def fail_first(self: Exchange, *arguments: Any, **links: Any) -> None:
             if next(failures) == 0:
                 raise OSError("the server died here")
-            await send(self, *given, **links)
+            await send(self, *arguments, **links)
 
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(Exchange, "_send", fail_first)
@@ -239,8 +239,8 @@ async def test_a_letter_is_answered_once_although_it_is_delivered_again(tmp_path
         assert {status.state for status in await mail.letters()} == {"done"}
 
 
-async def test_the_mail_of_another_team_is_not_answered(tmp_path: Path) -> None:
-    async with mail_server(tmp_path, mail_agent=("blue/ARCH",)) as server:
+async def test_mail_of_another_team_is_not_answered(tmp_path: Path) -> None:
+    async with run_mail_server(tmp_path, mail_agent=("blue/ARCH",)) as server:
         red = server.state.mail.for_team(team_id="red", user_id="ann")
         blue = server.state.mail.for_team(team_id="blue", user_id="bob")
         await red.send(result("TASK-7", output="Hello"))
@@ -249,8 +249,8 @@ async def test_the_mail_of_another_team_is_not_answered(tmp_path: Path) -> None:
         assert isinstance(await next_letter(blue, "CA"), TaskResultLetter)
         (session,) = await server.store.list_sessions()
         assert (session.user_id, session.team_id) == ("bob", "blue")
-        (waiting,) = await red.letters()
-        assert waiting.state == "ready"
+        (letter,) = await red.letters()
+        assert letter.state == "ready"
 
 
 @pytest.mark.parametrize(
@@ -261,10 +261,10 @@ async def test_the_mail_of_another_team_is_not_answered(tmp_path: Path) -> None:
         ("user:ann/CA=openai:gpt-5", MailAgent("CA", "user:ann", "openai:gpt-5")),
     ],
 )
-def test_an_agent_of_the_configuration(text: str, agent: MailAgent) -> None:
+def test_configured_agent_is_parsed(text: str, agent: MailAgent) -> None:
     assert parse_mail_agent(text) == agent
 
 
-def test_an_agent_without_a_valid_name_is_refused() -> None:
+def test_agent_with_invalid_name_is_rejected() -> None:
     with pytest.raises(SettingsError, match="not the name of an agent"):
         parse_mail_agent("blue/arch")

@@ -1,4 +1,4 @@
-"""Bodies that break their reader, over a real socket: a clear refusal each, never a failure of the server."""
+"""Tests of bodies that break a JSON reader, over a real socket: each is rejected, and none fails the server."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ _JSON = {"content-type": "application/json"}
 
 @pytest.mark.parametrize("path", ["/api/v1/mail", "/evaluate", "/api/v1/mail/evaluate"])
 async def test_surrogate_and_nan_are_rejected_with_a_clear_message(chat_server: ServerFixture, path: str) -> None:
-    async with chat_server.client.post(path, data=POISON, headers=_JSON) as answer:
-        assert answer.status == 400
-        told = (await answer.json())["error"]
-    assert told["code"] == "invalid_json"
-    assert re.fullmatch(r"line 1 column \d+: NaN is not JSON", told["message"])
+    async with chat_server.client.post(path, data=POISON, headers=_JSON) as response:
+        assert response.status == 400
+        error = (await response.json())["error"]
+    assert error["code"] == "invalid_json"
+    assert re.fullmatch(r"line 1 column \d+: NaN is not JSON", error["message"])
 
 
 async def test_rejected_letters_are_stored_as_dead_letters(chat_server: ServerFixture) -> None:
@@ -46,9 +46,9 @@ async def test_mutated_letters_cause_no_server_error(chat_server: ServerFixture,
     statuses: Counter[int] = Counter()
     for letter in (result(score=0.5), failure(), request()):
         for body in mutants(write_letter(letter), rng, MUTANTS // 6):
-            async with chat_server.client.post(path, data=body, headers=_JSON) as answer:
-                statuses[answer.status] += 1
+            async with chat_server.client.post(path, data=body, headers=_JSON) as response:
+                statuses[response.status] += 1
     assert {status // 100 for status in statuses} <= {2, 4}, statuses
     assert statuses[422], statuses
-    async with chat_server.client.post(path, data=write_letter(result("GOOD", score=1)), headers=_JSON) as answer:
-        assert answer.status == 201
+    async with chat_server.client.post(path, data=write_letter(result("GOOD", score=1)), headers=_JSON) as response:
+        assert response.status == 201

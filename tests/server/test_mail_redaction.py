@@ -1,4 +1,4 @@
-"""The redaction of invalid letters for people."""
+"""Tests of the redaction of invalid letters."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Request bodies are validated strictly: each kind of invalid body has one response, and large ones are not read."""
+"""Tests of request bodies and parameters: strict validation, and limits on what is read."""
 
 from __future__ import annotations
 
@@ -18,10 +18,11 @@ JSON = {"content-type": "application/json"}
 
 
 def make_request(body: bytes | list[bytes] = b"", headers: dict[str, str] | None = None, query: str = "") -> Request:
-    """A request as a server would give it to us."""
+    """Build a request like one from a server."""
     pieces = [body] if isinstance(body, bytes) else body
     messages = iter(
-        {"type": "http.request", "body": piece, "more_body": at < len(pieces)} for at, piece in enumerate(pieces, 1)
+        {"type": "http.request", "body": piece, "more_body": number < len(pieces)}
+        for number, piece in enumerate(pieces, 1)
     )
 
     async def receive() -> Any:
@@ -35,13 +36,13 @@ def make_request(body: bytes | list[bytes] = b"", headers: dict[str, str] | None
 async def get_error(request: Request) -> tuple[int, str]:
     """Return the status and the code of the error that a body causes."""
     try:
-        said = await json_body(request)
+        body = await json_body(request)
     except JsonError as error:
-        told = to_api_error(error)
-        return told.status, told.code
+        api_error = to_api_error(error)
+        return api_error.status, api_error.code
     except ApiError as error:
         return error.status, error.code
-    pytest.fail(f"it was taken as {said!r:.80}")
+    pytest.fail(f"the body was accepted as {body!r:.80}")
 
 
 @pytest.mark.parametrize(
@@ -52,14 +53,14 @@ async def get_error(request: Request) -> tuple[int, str]:
         pytest.param(b"\xef\xbb\xbf{}", 400, "invalid_json", id="byte order mark"),
         pytest.param('{"a":1}'.encode("utf-16"), 400, "invalid_json", id="UTF-16"),
         pytest.param(b'{"a":"\xc0\xaf"}', 400, "invalid_json", id="overlong UTF-8"),
-        pytest.param(b'{"a":"\xff"}', 400, "invalid_json", id="no UTF-8"),
-        pytest.param(b'{"threadId":"a","threadId":"b"}', 400, "duplicate_key", id="the same key twice"),
+        pytest.param(b'{"a":"\xff"}', 400, "invalid_json", id="invalid UTF-8"),
+        pytest.param(b'{"threadId":"a","threadId":"b"}', 400, "duplicate_key", id="duplicate key"),
         pytest.param(b'{"a":NaN}', 400, "invalid_json", id="NaN"),
         pytest.param(b"[-Infinity]", 400, "invalid_json", id="infinity"),
-        pytest.param(b'{"a":1e400}', 422, "number_out_of_range", id="no double"),
+        pytest.param(b'{"a":1e400}', 422, "number_out_of_range", id="beyond double"),
         pytest.param(b'{"a":' + b"9" * 5_000 + b"}", 422, "number_out_of_range", id="5,000 digits"),
         pytest.param(b'{"a":18446744073709551617}', 422, "number_out_of_range", id="beyond 64 bits"),
-        pytest.param(b"[" * 100_000, 400, "too_deep", id="a hundred thousand levels"),
+        pytest.param(b"[" * 100_000, 400, "too_deep", id="100,000 levels"),
         pytest.param(b"[" * 65 + b"]" * 65, 400, "too_deep", id="65 levels"),
         pytest.param(json.dumps({str(n): 0 for n in range(20_000)}).encode(), 422, "too_many_keys", id="20,000 keys"),
         pytest.param(json.dumps([0] * 200_000).encode(), 422, "too_many_values", id="200,000 values"),
@@ -67,11 +68,11 @@ async def get_error(request: Request) -> tuple[int, str]:
         pytest.param(b'{"a":"\x01"}', 400, "invalid_json", id="control byte"),
     ],
 )
-async def test_a_bad_body_is_refused(body: bytes, status: int, code: str) -> None:
+async def test_invalid_body_is_rejected(body: bytes, status: int, code: str) -> None:
     assert await get_error(make_request(body)) == (status, code)
 
 
-async def test_what_may_be_said_comes_back_as_it_was_said() -> None:
+async def test_valid_body_is_parsed_exactly() -> None:
     assert await json_body(make_request(b'{"n":9007199254740993,"z":"a\\u0000b"}')) == {
         "n": 9007199254740993,
         "z": "a\0b",
@@ -80,36 +81,36 @@ async def test_what_may_be_said_comes_back_as_it_was_said() -> None:
 
 
 @pytest.mark.parametrize("kind", [None, "text/plain", "application/x-www-form-urlencoded", "application/jsonx"])
-async def test_a_body_that_is_not_called_json_is_refused(kind: str | None) -> None:
+async def test_body_without_json_content_type_is_rejected(kind: str | None) -> None:
     headers = {} if kind is None else {"content-type": kind}
     assert await get_error(make_request(b"{}", headers)) == (415, "unsupported_media_type")
 
 
-async def test_a_compressed_body_is_refused() -> None:
+async def test_compressed_body_is_rejected() -> None:
     assert await get_error(make_request(b"\x1f\x8b", {**JSON, "content-encoding": "gzip"})) == (
         415,
         "unsupported_encoding",
     )
 
 
-async def test_a_body_that_says_that_it_is_too_large_is_not_read() -> None:
+async def test_body_with_too_large_content_length_is_not_read() -> None:
     request = make_request([], {**JSON, "content-length": str(4 * 1024 * 1024 + 1)})
     assert await get_error(request) == (413, "too_large")
 
 
-async def test_a_body_is_read_up_to_the_limit_and_no_further() -> None:
-    taken = 0
+async def test_body_is_read_only_up_to_the_limit() -> None:
+    count = 0
 
-    async def pieces() -> AsyncIterator[dict[str, Any]]:
-        nonlocal taken
+    async def receive_endlessly() -> AsyncIterator[dict[str, Any]]:
+        nonlocal count
         while True:
-            taken += 1
+            count += 1
             yield {"type": "http.request", "body": b" " * 65_536, "more_body": True}
 
     request = make_request()
-    request._receive = pieces().__anext__
+    request._receive = receive_endlessly().__anext__
     assert await get_error(request) == (413, "too_large")
-    assert taken == 4 * 1024 * 1024 // 65_536 + 1
+    assert count == 4 * 1024 * 1024 // 65_536 + 1
 
 
 class Rename(msgspec.Struct):
@@ -117,23 +118,23 @@ class Rename(msgspec.Struct):
     tags: list[int] = []
 
 
-def test_what_does_not_fit_is_named_by_its_path() -> None:
+def test_validation_error_names_the_path() -> None:
     assert parse_as({"title": "x", "tags": [1]}, Rename) == Rename("x", [1])
     with pytest.raises(ApiError, match=r"Expected `int`, got `str` - at `\$\.tags\[1\]`") as caught:
         parse_as({"title": "x", "tags": [1, "2"]}, Rename)
     assert (caught.value.status, caught.value.code) == (422, "invalid_request")
 
 
-@pytest.mark.parametrize("said", ["-1", "0", "1e9", "abc", "10;drop", "", "٣", "1.0", "9" * 30, "+5", " 5"])
-def test_what_is_no_number_in_a_query_is_refused(said: str) -> None:
+@pytest.mark.parametrize("value", ["-1", "0", "1e9", "abc", "10;drop", "", "٣", "1.0", "9" * 30, "+5", " 5"])
+def test_invalid_number_in_query_is_rejected(value: str) -> None:
     from urllib.parse import quote
 
     with pytest.raises(ApiError) as caught:
-        int_param(make_request(query=f"limit={quote(said)}"), "limit", default=50)
+        int_param(make_request(query=f"limit={quote(value)}"), "limit", default=50)
     assert caught.value.status == 422
 
 
-def test_a_number_that_is_too_large_is_capped() -> None:
+def test_too_large_number_is_capped() -> None:
     assert int_param(make_request(query="limit=1000"), "limit", default=50, maximum=200) == 200
     assert int_param(make_request(), "limit", default=50) == 50
 
@@ -147,15 +148,15 @@ def test_a_number_that_is_too_large_is_capped() -> None:
         (f"q={'a' * 1001}", "invalid_parameter"),
     ],
 )
-def test_a_text_of_a_query_is_said_once_and_has_an_end(query: str, code: str) -> None:
+def test_text_parameter_is_required_once_and_limited(query: str, code: str) -> None:
     with pytest.raises(ApiError) as caught:
         text_param(make_request(query=query), "q")
     assert (caught.value.status, caught.value.code) == (422, code)
 
 
-@pytest.mark.parametrize("said", ["", "a b", "a/b", "ü", "a" * 129, "a\n", "../x"])
-def test_an_id_has_letters_digits_and_four_signs(said: str) -> None:
+@pytest.mark.parametrize("value", ["", "a b", "a/b", "ü", "a" * 129, "a\n", "../x"])
+def test_id_has_letters_digits_and_four_symbols(value: str) -> None:
     with pytest.raises(ApiError) as caught:
-        validate_id(said, "threadId")
+        validate_id(value, "threadId")
     assert (caught.value.status, caught.value.code) == (422, "invalid_id")
     assert validate_id("A-z_0.9:" * 16, "threadId")

@@ -1,7 +1,7 @@
-"""The chat protocol as clients know it: every example of it, asked and answered over a real socket, and its whole flow.
+"""Tests of the chat protocol: every example of its text over a real socket, and its whole flow.
 
-The examples are written down here by hand. Where the protocol's own text is at hand, it is looked whether they are the
-same. The flow is run with files in a folder, in a bucket of a real S3 server, and in storage that behaves as Supabase's.
+The examples are written by hand. If the text of the protocol is available, they are compared with it. The flow runs with
+files in a folder, in a bucket of a real S3 server, and in storage that behaves like Supabase.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ from tests.turn.fake_agent import DIALECTS
 __all__ = ["bucket"]
 
 FILE = {"bucket": "agent-files", "path": "agent-inputs/u/t/r/img.jpg", "mime_type": "image/jpeg"}
-THEIR_URL = "https://xxx.supabase.co/storage/v1/object/sign/agent-files/agent-inputs/u/t/r/img.jpg?token="
-WORDS = "帮我看看这张图"
+SUPABASE_URL = "https://xxx.supabase.co/storage/v1/object/sign/agent-files/agent-inputs/u/t/r/img.jpg?token="
+QUESTION = "帮我看看这张图"
 
 BASIC = {"run_id": "run_1773286460762"}
 STAGE = {
@@ -60,8 +60,8 @@ REQUEST: dict[str, Any] = {
             "id": "msg-1",
             "role": "user",
             "content": [
-                {"type": "text", "text": WORDS},
-                {"type": "binary", "mimeType": "image/jpeg", "url": f"{THEIR_URL}xxx"},
+                {"type": "text", "text": QUESTION},
+                {"type": "binary", "mimeType": "image/jpeg", "url": f"{SUPABASE_URL}xxx"},
             ],
         }
     ],
@@ -73,17 +73,17 @@ HISTORY = {
             "id": "msg-1",
             "seq": 1,
             "role": "user",
-            "content": WORDS,
+            "content": QUESTION,
             "metadata": STORED,
             "timestamp": "2026-03-13T10:00:00Z",
         }
     ]
 }
-SIGNED = {"bucket": "agent-files", "path": "agent-inputs/u/t/r/img.jpg", "url": f"{THEIR_URL}yyy"}
+SIGNED = {"bucket": "agent-files", "path": "agent-inputs/u/t/r/img.jpg", "url": f"{SUPABASE_URL}yyy"}
 EXAMPLES = [BASIC, STAGE, TOOL, REQUEST, STORED, HISTORY, SIGNED]
 
 
-def test_the_examples_are_those_of_the_protocols_text() -> None:
+def test_examples_match_text_of_protocol() -> None:
     found = sorted((CORPUS.parent / "seeds").glob("001-*"))
     if not found:
         pytest.skip(f"the protocol's text is not at {CORPUS.parent / 'seeds'}")
@@ -98,62 +98,64 @@ def test_the_examples_are_those_of_the_protocols_text() -> None:
 
 
 @pytest.mark.parametrize("example", [BASIC, STAGE, TOOL], ids=["basic", "stage", "tool"])
-async def test_what_is_kept_with_a_message_is_told_again(chat_server: ServerFixture, example: dict[str, Any]) -> None:
+async def test_metadata_of_message_is_in_history(chat_server: ServerFixture, example: dict[str, Any]) -> None:
     known = {name: value for name, value in example.items() if name in MessageMetadata.__struct_fields__}
-    others = {name: value for name, value in example.items() if name not in known}
-    metadata = MessageMetadata(**known, extra=others or None)
+    extra = {name: value for name, value in example.items() if name not in known}
+    metadata = MessageMetadata(**known, extra=extra or None)
     session = await chat_server.store.create_session("thread-123", user_id="local")
-    said = Message("", "", Role.ASSISTANT, (TextBlock("done"),), metadata, from_micros(SOME_DAY))
-    await chat_server.store.append(session.id, said)
+    message = Message("", "", Role.ASSISTANT, (TextBlock("done"),), metadata, from_micros(SOME_DAY))
+    await chat_server.store.append(session.id, message)
     found = await read_json(chat_server.client.get(f"{API}/history?threadId=thread-123"))
     (row,) = found["messages"]
     assert row["metadata"] == example
     assert row["timestamp"] == "2026-03-13T10:00:00Z"
 
 
-async def test_what_is_kept_with_a_result_is_told_again(chat_server: ServerFixture) -> None:
-    """The tool's name comes from the call that is answered."""
+async def test_metadata_of_tool_result_is_in_history(chat_server: ServerFixture) -> None:
+    """The name of the tool is that of the answered call."""
     call = ToolUseBlock("tu_01ARZ3NDEKTSV4RRFFQ69G5FAV", "calendar_create_event", {})
-    asked = Message("", "", Role.ASSISTANT, (call,), MessageMetadata(), from_micros(SOME_DAY))
-    known = MessageMetadata(**{name: TOOL[name] for name in ("run_id", "stage", "latency_ms", "message_id")})
-    result = Message("", "", Role.TOOL, (ToolResultBlock(call.id, (TextBlock("ok"),)),), known, from_micros(SOME_DAY))
+    call_message = Message("", "", Role.ASSISTANT, (call,), MessageMetadata(), from_micros(SOME_DAY))
+    metadata = MessageMetadata(**{name: TOOL[name] for name in ("run_id", "stage", "latency_ms", "message_id")})
+    result = Message(
+        "", "", Role.TOOL, (ToolResultBlock(call.id, (TextBlock("ok"),)),), metadata, from_micros(SOME_DAY)
+    )
     session = await chat_server.store.create_session("thread-123", user_id="local")
-    await chat_server.store.append(session.id, [asked, result])
+    await chat_server.store.append(session.id, [call_message, result])
     _, row = (await read_json(chat_server.client.get(f"{API}/history?threadId=thread-123")))["messages"]
     assert row["metadata"] == {**TOOL, "tool_call_id": call.id}
 
 
-# --- a message with a picture ----------------------------------------------------------------------------------------
+# --- messages with images --------------------------------------------------------------------------------------------
 
 
-async def post_events(server: ServerFixture, given: Any, headers: dict[str, str]) -> list[dict[str, Any]]:
-    return await post_run(server, given, **headers)
+async def post_events(server: ServerFixture, body: Any, headers: dict[str, str]) -> list[dict[str, Any]]:
+    return await post_run(server, body, **headers)
 
 
-async def test_the_examples_of_a_message_with_a_picture_as_they_are(tmp_path: Path) -> None:
-    """User u has uploaded img.jpg; the request, what is stored, the history and the URL are those of the protocol."""
+async def test_examples_of_message_with_image(tmp_path: Path) -> None:
+    """User u has uploaded img.jpg. Request, stored metadata, history and URL are those of the protocol."""
     async with run_test_server(tmp_path, require_keys=True) as server:
-        u = await server.make_key("u")
+        key = await server.make_key("u")
         await server.state.attachments._storage.write(FILE["path"], jpeg(), {})
-        place = {"bucket": FILE["bucket"], "path": FILE["path"]}
-        signed = await read_json(server.client.get(f"{API}/attachments/signed-url", params=place, headers=u))
+        location = {"bucket": FILE["bucket"], "path": FILE["path"]}
+        signed = await read_json(server.client.get(f"{API}/attachments/signed-url", params=location, headers=key))
         assert signed == {**SIGNED, "url": signed["url"]}
-        ours = THEIR_URL.replace("https://xxx.supabase.co", server.base_url)
-        assert signed["url"].startswith(ours)
+        own_url = SUPABASE_URL.replace("https://xxx.supabase.co", server.base_url)
+        assert signed["url"].startswith(own_url)
 
-        given = json.loads(json.dumps(REQUEST).replace(f"{THEIR_URL}xxx", signed["url"]))
+        body = json.loads(json.dumps(REQUEST).replace(f"{SUPABASE_URL}xxx", signed["url"]))
         server.fake.reply("Ein Bild.")
-        await post_events(server, given, u)
+        await post_events(server, body, key)
         assert base64.b64encode(jpeg()).decode() in json.dumps(server.fake.bodies[0])
 
         (row, _) = await server.store.read("thread-123")
-        said = row.message.metadata
+        metadata = row.message.metadata
         assert {
-            "bucket": said.attachments[0].bucket,
-            "path": said.attachments[0].path,
+            "bucket": metadata.attachments[0].bucket,
+            "path": metadata.attachments[0].path,
             "mime_type": "image/jpeg",
         } == FILE
-        found = await read_json(server.client.get(f"{API}/history?threadId=thread-123", headers=u))
+        found = await read_json(server.client.get(f"{API}/history?threadId=thread-123", headers=key))
         first = found["messages"][0]
         assert {**first, "timestamp": "2026-03-13T10:00:00Z"} == HISTORY["messages"][0]
         assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d{1,6})?Z", first["timestamp"])
@@ -161,51 +163,51 @@ async def test_the_examples_of_a_message_with_a_picture_as_they_are(tmp_path: Pa
         assert signed["url"].partition("token=")[2].encode() not in (tmp_path / "chats.db").read_bytes()
 
 
-async def test_the_request_with_a_url_of_another_project_is_refused_and_nothing_is_stored(
+async def test_url_of_another_project_is_rejected_and_nothing_is_stored(
     chat_server: ServerFixture,
 ) -> None:
     assert await read_error_code(chat_server.client.post(RUNS, json=REQUEST), 422) == "foreign_attachment_url"
     assert await read_error_code(chat_server.client.get(f"{API}/history?threadId=thread-123"), 404) == "not_found"
 
 
-def test_a_url_is_taken_apart_as_the_protocol_says() -> None:
-    place = parse_signed_url(f"{THEIR_URL}xxx", ("https://xxx.supabase.co",)).location
-    assert (place.bucket, place.path) == (FILE["bucket"], FILE["path"])
+def test_signed_url_is_parsed_as_specified() -> None:
+    location = parse_signed_url(f"{SUPABASE_URL}xxx", ("https://xxx.supabase.co",)).location
+    assert (location.bucket, location.path) == (FILE["bucket"], FILE["path"])
 
 
 # --- the flow --------------------------------------------------------------------------------------------------------
 
-Opening = Callable[[], AbstractAsyncContextManager[ServerFixture]]
+ServerOpener = Callable[[], AbstractAsyncContextManager[ServerFixture]]
 
 
 @pytest.fixture(params=["folder", "s3", "s3 itself", "supabase"])
-def opening(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Opening:
-    """Opens a server that keeps its files in one of these."""
+def open_server(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ServerOpener:
+    """Return a function that opens a server with this storage."""
     monkeypatch.setenv("DRAGOMAN_SIGNING_KEYS", f"first:{'s' * 40}")
 
     @asynccontextmanager
-    async def opened() -> AsyncIterator[ServerFixture]:
+    async def open_with_storage() -> AsyncIterator[ServerFixture]:
         if request.param == "supabase":
             monkeypatch.setenv("SUPABASE_SERVICE_ROLE_KEY", KEY)
             monkeypatch.setenv("SUPABASE_JWT_SECRET", SECRET)
             storage = SupabaseServer()
-            running = await storage.start()
+            runner = await storage.start()
             try:
                 url = f"supabase://{storage.url}/agent-files?scheme=http"
                 async with run_test_server(tmp_path, attachments=url) as server:
                     yield server
             finally:
-                await running.cleanup()
+                await runner.cleanup()
         elif request.param == "folder":
             async with run_test_server(tmp_path) as server:
                 yield server
         else:
             direct = "&direct=true" if request.param == "s3 itself" else ""
-            async with run_test_server(tmp_path, attachments=f"{where}{direct}") as server:
+            async with run_test_server(tmp_path, attachments=f"{bucket_url}{direct}") as server:
                 yield server
 
-    where = request.getfixturevalue("bucket") if request.param.startswith("s3") else ""
-    return opened
+    bucket_url = request.getfixturevalue("bucket") if request.param.startswith("s3") else ""
+    return open_with_storage
 
 
 async def upload_file(server: ServerFixture, data: bytes, declared: str, name: str) -> dict[str, Any]:
@@ -216,92 +218,96 @@ async def upload_file(server: ServerFixture, data: bytes, declared: str, name: s
     return dict(await read_json(server.client.post(f"{API}/attachments", data=form)))
 
 
-async def test_the_flow_from_an_upload_to_a_picture_in_a_page(opening: Opening) -> None:
-    async with opening() as server:
+async def test_flow_from_upload_to_displayed_image(open_server: ServerOpener) -> None:
+    async with open_server() as server:
         # 1. The file is uploaded.
-        kept = await upload_file(server, png(), "image/png", "cat.png")
-        assert kept["mime_type"] == "image/png"
-        assert f"/storage/v1/object/sign/{kept['bucket']}/{kept['path']}?token=" in kept["url"]
-        # 2. and 3. A message names it by its URL, which is parsed.
-        place = server.state.attachments.parse_signed_url(kept["url"])
-        assert (place.bucket, place.path) == (kept["bucket"], kept["path"])
-        part = {"type": "binary", "mimeType": "image/png", "url": kept["url"]}
-        given = run_input(
-            user([{"type": "text", "text": WORDS}, part], "msg-1"), threadId="thread-123", runId="run-456"
+        file = await upload_file(server, png(), "image/png", "cat.png")
+        assert file["mime_type"] == "image/png"
+        assert f"/storage/v1/object/sign/{file['bucket']}/{file['path']}?token=" in file["url"]
+        # 2. and 3. A message contains its URL, which is parsed.
+        parsed = server.state.attachments.parse_signed_url(file["url"])
+        assert (parsed.bucket, parsed.path) == (file["bucket"], file["path"])
+        part = {"type": "binary", "mimeType": "image/png", "url": file["url"]}
+        body = run_input(
+            user([{"type": "text", "text": QUESTION}, part], "msg-1"), threadId="thread-123", runId="run-456"
         )
         server.fake.reply("A cat.")
-        events = await post_run(server, given)
+        events = await post_run(server, body)
         assert event_types(events)[0] == "RUN_STARTED"
         assert event_types(events)[-1] == "RUN_FINISHED"
         assert base64.b64encode(png()).decode() in json.dumps(server.fake.bodies[0])
-        # 4. and 5. What is stored is its place, and the history tells it.
+        # 4. and 5. The location is stored, and the history contains it.
         found = await read_json(server.client.get(f"{API}/history?threadId=thread-123"))
-        asked, answered = found["messages"]
-        said = {name: kept[name] for name in ("bucket", "path", "mime_type")}
-        assert (asked["id"], asked["seq"], asked["role"], asked["content"]) == ("msg-1", 1, "user", WORDS)
-        assert asked["metadata"] == {"user_message_attachments": said}
-        assert (answered["seq"], answered["role"], answered["content"]) == (2, "assistant", "A cat.")
-        assert answered["metadata"]["run_id"] == "run-456"
-        assert answered["metadata"]["message_id"] == answered["id"]
-        assert answered["metadata"]["stage"] == "answer"
-        assert answered["metadata"]["latency_ms"] >= 0
-        # 6. A new URL shows it in a page.
-        place_of = {"bucket": said["bucket"], "path": said["path"]}
-        signed = await read_json(server.client.get(f"{API}/attachments/signed-url", params=place_of))
-        assert signed == {**place_of, "url": signed["url"]}
-        async with server.client.get(signed["url"]) as answer:
-            assert (answer.status, await answer.read()) == (200, png())
-            assert answer.content_type == "image/png"
-        # And it goes with the thread.
-        async with server.client.delete(f"{API}/threads/thread-123") as answer:
-            assert answer.status == 204
+        question, answer = found["messages"]
+        location = {name: file[name] for name in ("bucket", "path", "mime_type")}
+        assert (question["id"], question["seq"], question["role"], question["content"]) == (
+            "msg-1",
+            1,
+            "user",
+            QUESTION,
+        )
+        assert question["metadata"] == {"user_message_attachments": location}
+        assert (answer["seq"], answer["role"], answer["content"]) == (2, "assistant", "A cat.")
+        assert answer["metadata"]["run_id"] == "run-456"
+        assert answer["metadata"]["message_id"] == answer["id"]
+        assert answer["metadata"]["stage"] == "answer"
+        assert answer["metadata"]["latency_ms"] >= 0
+        # 6. A new URL displays it in a page.
+        params = {"bucket": location["bucket"], "path": location["path"]}
+        signed = await read_json(server.client.get(f"{API}/attachments/signed-url", params=params))
+        assert signed == {**params, "url": signed["url"]}
+        async with server.client.get(signed["url"]) as response:
+            assert (response.status, await response.read()) == (200, png())
+            assert response.content_type == "image/png"
+        # The file is deleted with its thread.
+        async with server.client.delete(f"{API}/threads/thread-123") as response:
+            assert response.status == 204
         assert (
-            await read_error_code(server.client.get(f"{API}/attachments/signed-url", params=place_of), 404)
-            == "not_found"
+            await read_error_code(server.client.get(f"{API}/attachments/signed-url", params=params), 404) == "not_found"
         )
 
 
 @pytest.mark.parametrize("dialect", DIALECTS)
-async def test_several_files_of_one_message_reach_the_model(tmp_path: Path, dialect: str) -> None:
+async def test_several_files_of_message_reach_model(tmp_path: Path, dialect: str) -> None:
     async with run_test_server(tmp_path, dialect) as server:
         files = [
             await upload_file(server, png(), "image/png", "a.png"),
             await upload_file(server, jpeg(), "image/jpeg", "b.jpg"),
             await upload_file(server, TEXT, "text/plain", "notes.txt"),
         ]
-        parts = [{"type": "binary", "mimeType": one["mime_type"], "url": one["url"]} for one in files]
+        parts = [{"type": "binary", "mimeType": file["mime_type"], "url": file["url"]} for file in files]
         server.fake.reply("Two pictures and a text.")
-        given = run_input(user([{"type": "text", "text": "Compare"}, *parts]), threadId="thread-123", runId="run-456")
-        await post_run(server, given)
-        sent = json.dumps(server.fake.bodies[0], ensure_ascii=False)
+        body = run_input(user([{"type": "text", "text": "Compare"}, *parts]), threadId="thread-123", runId="run-456")
+        await post_run(server, body)
+        request_text = json.dumps(server.fake.bodies[0], ensure_ascii=False)
         assert server.fake.refusals == []
         for data in (png(), jpeg()):
-            assert base64.b64encode(data).decode() in sent
-        assert "帮我看看这张图\\nand a second line" in sent
+            assert base64.b64encode(data).decode() in request_text
+        assert "帮我看看这张图\\nand a second line" in request_text
         found = await read_json(server.client.get(f"{API}/history?threadId=thread-123"))
-        asked = found["messages"][0]
-        assert asked["content"] == "Compare"
-        places = [{name: one[name] for name in ("bucket", "path", "mime_type")} for one in files]
-        assert asked["metadata"] == {"user_message_attachments": places}
+        question = found["messages"][0]
+        assert question["content"] == "Compare"
+        places = [{name: file[name] for name in ("bucket", "path", "mime_type")} for file in files]
+        assert question["metadata"] == {"user_message_attachments": places}
 
 
-async def test_every_type_that_is_taken_can_come_with_a_message(chat_server: ServerFixture) -> None:
-    sent = {"image/gif": gif(), "image/webp": webp(), "application/pdf": PDF}
+async def test_every_accepted_type_can_be_sent_with_message(chat_server: ServerFixture) -> None:
+    files = {"image/gif": gif(), "image/webp": webp(), "application/pdf": PDF}
     chat_server.agent.services.settings.catalog.model("anthropic")
-    for number, (mime_type, data) in enumerate(sent.items()):
-        kept = await upload_file(chat_server, data, mime_type, "x")
-        part = {"type": "binary", "mimeType": mime_type, "url": kept["url"]}
-        given = run_input(user([{"type": "text", "text": "see"}, part]), threadId=f"t{number}", runId="r")
-        async with chat_server.client.post(RUNS, json=given, headers={"accept": "text/event-stream"}) as answer:
-            text = await answer.text()
-        assert answer.status == 200, text
+    for number, (mime_type, data) in enumerate(files.items()):
+        file = await upload_file(chat_server, data, mime_type, "x")
+        part = {"type": "binary", "mimeType": mime_type, "url": file["url"]}
+        body = run_input(user([{"type": "text", "text": "see"}, part]), threadId=f"t{number}", runId="r")
+        async with chat_server.client.post(RUNS, json=body, headers={"accept": "text/event-stream"}) as response:
+            text = await response.text()
+        assert response.status == 200, text
         if mime_type.startswith("image/"):
             assert base64.b64encode(data).decode() in json.dumps(chat_server.fake.bodies[-1])
         found = await read_json(chat_server.client.get(f"{API}/history?threadId=t{number}"))
         assert found["messages"][0]["metadata"]["user_message_attachments"]["mime_type"] == mime_type
 
 
-async def test_a_run_with_a_tool_tells_its_stages(tmp_path: Path) -> None:
+async def test_run_with_tool_has_stages(tmp_path: Path) -> None:
     @tool(side_effects="none", requires_workspace=False)
     async def calendar_create_event(title: str) -> str:
         """Put something into the calendar."""
@@ -314,9 +320,9 @@ async def test_a_run_with_a_tool_tells_its_stages(tmp_path: Path) -> None:
         await post_run(server, run_input("Tea at five", threadId="t", runId="run_1"))
         rows = (await read_json(server.client.get(f"{API}/history?threadId=t")))["messages"]
         assert [row["role"] for row in rows] == ["user", "assistant", "tool", "assistant"]
-        _, called, result, answered = (row["metadata"] for row in rows)
-        assert {one["run_id"] for one in (called, result, answered)} == {"run_1"}
-        assert (called["stage"], result["stage"], answered["stage"]) == ("intent", "tool_execution", "answer")
-        assert called["tool_calls"][0]["name"] == result["tool_name"] == "calendar_create_event"
-        assert result["tool_call_id"] == called["tool_calls"][0]["id"]
+        _, call, result, answer = (row["metadata"] for row in rows)
+        assert {metadata["run_id"] for metadata in (call, result, answer)} == {"run_1"}
+        assert (call["stage"], result["stage"], answer["stage"]) == ("intent", "tool_execution", "answer")
+        assert call["tool_calls"][0]["name"] == result["tool_name"] == "calendar_create_event"
+        assert result["tool_call_id"] == call["tool_calls"][0]["id"]
         assert (rows[2]["content"], rows[3]["content"]) == ("created tea", "It is in the calendar.")

@@ -1,4 +1,4 @@
-"""The server as a process: how it is begun, how it is told to stop, and what it refuses to do."""
+"""Tests of the server process: start, configuration, workers, signals and required keys."""
 
 from __future__ import annotations
 
@@ -33,16 +33,18 @@ def command(*arguments: str) -> list[str]:
 
 
 def make_environment(folder: Path, **more: str) -> dict[str, str]:
-    """An environment that knows nothing of this machine's settings."""
-    kept = {name: os.environ[name] for name in ("PATH", "LANG", "VIRTUAL_ENV", WEIGHTS_VARIABLE) if name in os.environ}
-    return {**kept, "HOME": str(folder), "XDG_CONFIG_HOME": str(folder), "XDG_DATA_HOME": str(folder), **more}
+    """Return an environment without the settings of this machine."""
+    inherited = {
+        name: os.environ[name] for name in ("PATH", "LANG", "VIRTUAL_ENV", WEIGHTS_VARIABLE) if name in os.environ
+    }
+    return {**inherited, "HOME": str(folder), "XDG_CONFIG_HOME": str(folder), "XDG_DATA_HOME": str(folder), **more}
 
 
 @contextlib.contextmanager
 def run_process(folder: Path, *arguments: str, **more: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
-    """A server in a process of its own, and its address."""
+    """Run a server in its own process, and yield the process and its address."""
     with (folder / "log.jsonl").open("w") as log:
-        begun = subprocess.Popen(
+        process = subprocess.Popen(
             command("serve", *arguments),
             stdout=subprocess.PIPE,
             stderr=log,
@@ -50,24 +52,24 @@ def run_process(folder: Path, *arguments: str, **more: str) -> Iterator[tuple[su
             env=make_environment(folder, **more),
         )
         try:
-            assert begun.stdout is not None
-            said = begun.stdout.readline()
-            found = re.fullmatch(r"Dragoman runs at (http://\S+)\n", said)
-            assert found is not None, said + (folder / "log.jsonl").read_text()
-            yield begun, found[1]
+            assert process.stdout is not None
+            line = process.stdout.readline()
+            match = re.fullmatch(r"Dragoman runs at (http://\S+)\n", line)
+            assert match is not None, line + (folder / "log.jsonl").read_text()
+            yield process, match[1]
         finally:
-            begun.kill()
-            begun.wait()
-            begun.stdout.close()
+            process.kill()
+            process.wait()
+            process.stdout.close()
 
 
 def get_json(address: str, path: str = "/healthz") -> Any:
-    with urllib.request.urlopen(f"{address}{path}", timeout=60) as answer:
-        return json.loads(answer.read())
+    with urllib.request.urlopen(f"{address}{path}", timeout=60) as response:
+        return json.loads(response.read())
 
 
 def wait_for_worker(address: str) -> int:
-    """Which worker answers, once one does."""
+    """Wait until a worker responds, and return its process id."""
     deadline = time.monotonic() + 60
     while True:
         try:
@@ -86,9 +88,9 @@ def is_alive(pid: int) -> bool:
 
 
 def list_workers(pid: int) -> list[int]:
-    """The processes that a supervisor keeps."""
+    """Return the worker processes of a supervisor."""
     children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
-    return [int(one) for one in children if "spawn_main" in Path(f"/proc/{one}/cmdline").read_text()]
+    return [int(child) for child in children if "spawn_main" in Path(f"/proc/{child}/cmdline").read_text()]
 
 
 def run_command(folder: Path, *arguments: str, **more: str) -> subprocess.CompletedProcess[str]:
@@ -102,49 +104,49 @@ def run_command(folder: Path, *arguments: str, **more: str) -> subprocess.Comple
     )
 
 
-def test_it_says_where_it_is_and_ends_well_when_it_is_told_to(tmp_path: Path) -> None:
-    with run_process(tmp_path, "--port", "0", "--store", str(tmp_path / "chats.db")) as (begun, address):
+def test_server_prints_address_and_exits_cleanly_on_sigterm(tmp_path: Path) -> None:
+    with run_process(tmp_path, "--port", "0", "--store", str(tmp_path / "chats.db")) as (process, address):
         assert get_json(address)["status"] == "ok"
-        begun.send_signal(signal.SIGTERM)
-        assert begun.wait(20) == 0
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(20) == 0
     lines = [json.loads(line) for line in (tmp_path / "log.jsonl").read_text().splitlines()]
     assert [line["route"] for line in lines] == ["/healthz"]
 
 
-@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="there is no /proc here to see processes in")
-def test_workers_share_one_store_and_one_that_dies_is_begun_again(tmp_path: Path) -> None:
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="requires /proc")
+def test_killed_worker_is_restarted_on_same_store(tmp_path: Path) -> None:
     with run_process(tmp_path, "--port", "0", "--workers", "2", "--store", str(tmp_path / "chats.db")) as (
-        begun,
+        process,
         address,
     ):
         worker = get_json(address)["worker"]
-        assert worker != begun.pid
+        assert worker != process.pid
         os.kill(worker, signal.SIGKILL)
         assert wait_for_worker(address) != worker
         deadline = time.monotonic() + 60
-        while len(list_workers(begun.pid)) < 2 and time.monotonic() < deadline:
+        while len(list_workers(process.pid)) < 2 and time.monotonic() < deadline:
             time.sleep(0.1)
-        workers = list_workers(begun.pid)
+        workers = list_workers(process.pid)
         assert len(workers) == 2
-        begun.kill()  # whom the others do not survive
-        begun.wait()
+        process.kill()  # workers exit with their supervisor
+        process.wait()
         while any(is_alive(pid) for pid in workers) and time.monotonic() < deadline:
             time.sleep(0.1)
         assert not any(is_alive(pid) for pid in workers)
 
 
-def test_workers_end_well_when_they_are_told_to(tmp_path: Path) -> None:
+def test_workers_exit_cleanly_on_sigterm(tmp_path: Path) -> None:
     with run_process(tmp_path, "--port", "0", "--workers", "2", "--store", str(tmp_path / "chats.db")) as (
-        begun,
+        process,
         address,
     ):
         get_json(address)
-        begun.send_signal(signal.SIGTERM)
-        assert begun.wait(30) == 0
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(30) == 0
 
 
 @pytest.mark.parametrize("workers", [1, 2])
-def test_a_second_interrupt_ends_the_wait_for_a_call(tmp_path: Path, workers: int) -> None:
+def test_second_interrupt_ends_wait_for_active_call(tmp_path: Path, workers: int) -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent_provider:
         silent_provider.settimeout(60)
         port = silent_provider.getsockname()[1]
@@ -154,7 +156,7 @@ def test_a_second_interrupt_ends_the_wait_for_a_call(tmp_path: Path, workers: in
         )
         file.chmod(0o600)
         options = ("--port", "0", "--workers", str(workers), "--grace-s", "3600", "--store", str(tmp_path / "chats.db"))
-        with run_process(tmp_path, *options, DRAGOMAN_CONFIG=str(file)) as (begun, address):
+        with run_process(tmp_path, *options, DRAGOMAN_CONFIG=str(file)) as (process, address):
             get_json(address)
             host, _, own_port = address.removeprefix("http://").partition(":")
             body = b'{"model":"up:m","messages":[{"role":"user","content":"hi"}]}'
@@ -162,56 +164,58 @@ def test_a_second_interrupt_ends_the_wait_for_a_call(tmp_path: Path, workers: in
                 head = f"POST /v1/chat/completions HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: {len(body)}\r\n\r\n"
                 client.sendall(head.encode() + body)
                 call, _ = silent_provider.accept()  # the call is in progress
-                begun.send_signal(signal.SIGINT)
+                process.send_signal(signal.SIGINT)
                 deadline = time.monotonic() + 60
                 while "stopping; in progress: requests 1" not in (tmp_path / "log.jsonl").read_text():
                     assert time.monotonic() < deadline
                     time.sleep(0.05)
-                assert begun.poll() is None
-                begun.send_signal(signal.SIGINT)
-                assert begun.wait(60) == 0
+                assert process.poll() is None
+                process.send_signal(signal.SIGINT)
+                assert process.wait(60) == 0
                 call.close()
 
 
 @pytest.mark.parametrize(
     "arguments", [("--host", "0.0.0.0"), ("--require-keys",), ("--base-url", "https://chat.example.org")]
 )
-def test_nobody_else_is_let_near_it_before_there_is_a_key(tmp_path: Path, arguments: tuple[str, ...]) -> None:
+def test_public_server_requires_existing_key(tmp_path: Path, arguments: tuple[str, ...]) -> None:
     store = ("--store", str(tmp_path / "chats.db"))
-    refused = run_command(tmp_path, "serve", "--port", "0", *store, *arguments)
-    assert refused.returncode == 2
-    assert "[no_keys]" in refused.stderr
-    assert "dragoman keys create" in refused.stderr
+    completed = run_command(tmp_path, "serve", "--port", "0", *store, *arguments)
+    assert completed.returncode == 2
+    assert "[no_keys]" in completed.stderr
+    assert "dragoman keys create" in completed.stderr
 
 
-def send_until_refused(request: urllib.request.Request) -> None:
+def send_until_rejected(request: urllib.request.Request) -> None:
     """Repeat a request until the server has read its key again and raises."""
     while True:
         urllib.request.urlopen(request, timeout=60).close()
         time.sleep(0.05)
 
 
-def test_with_a_key_it_listens_everywhere_and_demands_it(tmp_path: Path) -> None:
+def test_server_on_all_interfaces_requires_key(tmp_path: Path) -> None:
     store = ("--store", str(tmp_path / "chats.db"))
-    made = json.loads(run_command(tmp_path, "keys", "create", "--user", "ada", "--json", *store).stdout)
+    key = json.loads(run_command(tmp_path, "keys", "create", "--user", "ada", "--json", *store).stdout)
     with run_process(tmp_path, "--host", "0.0.0.0", "--port", "0", *store) as (_, address):
-        here = address.replace("0.0.0.0", "127.0.0.1")
+        local_address = address.replace("0.0.0.0", "127.0.0.1")
         with pytest.raises(urllib.error.HTTPError, match="401"):
-            get_json(here, "/api/v1/agent/me")
-        request = urllib.request.Request(f"{here}/api/v1/agent/me", headers={"Authorization": f"Bearer {made['key']}"})
-        with urllib.request.urlopen(request, timeout=60) as answer:
-            assert json.loads(answer.read())["userId"] == "ada"
-        assert run_command(tmp_path, "keys", "revoke", made["public_id"], *store).returncode == 0
+            get_json(local_address, "/api/v1/agent/me")
+        request = urllib.request.Request(
+            f"{local_address}/api/v1/agent/me", headers={"Authorization": f"Bearer {key['key']}"}
+        )
+        with urllib.request.urlopen(request, timeout=60) as response:
+            assert json.loads(response.read())["userId"] == "ada"
+        assert run_command(tmp_path, "keys", "revoke", key["public_id"], *store).returncode == 0
         with pytest.raises(urllib.error.HTTPError, match="401"):
-            send_until_refused(request)
+            send_until_rejected(request)
 
 
-def test_a_port_that_is_taken_is_said_so(tmp_path: Path) -> None:
+def test_port_in_use_is_reported(tmp_path: Path) -> None:
     store = ("--store", str(tmp_path / "chats.db"))
     with run_process(tmp_path, "--port", "0", *store) as (_, address):
-        refused = run_command(tmp_path, "serve", "--port", address.rpartition(":")[2], *store)
-    assert refused.returncode == 2
-    assert "[cannot_listen]" in refused.stderr
+        completed = run_command(tmp_path, "serve", "--port", address.rpartition(":")[2], *store)
+    assert completed.returncode == 2
+    assert "[cannot_listen]" in completed.stderr
 
 
 def test_an_unknown_default_model_is_an_error_at_the_start(tmp_path: Path) -> None:
@@ -220,12 +224,12 @@ def test_an_unknown_default_model_is_an_error_at_the_start(tmp_path: Path) -> No
     assert "no model is called 'sonet'. Did you mean sonnet" in rejected.stderr
 
 
-def test_options_come_from_the_command_line_then_variables_then_the_file(tmp_path: Path) -> None:
+def test_options_override_variables_and_file(tmp_path: Path) -> None:
     config = tmp_path / "config.toml"
     config.write_text('[serve]\nport = 1\ngrace_s = 5\nmodel = "local"\nkeep_alive_s = 7.5\n')
     config.chmod(0o600)
-    found = load(environment={}, file=config, keyring=lambda _: None)
-    options = config_from({"port": 0}, "memory:", found)
+    loaded = load(environment={}, file=config, keyring=lambda _: None)
+    options = config_from({"port": 0}, "memory:", loaded)
     assert options == ServerConfig(store="memory:", port=0, grace_s=5, model="local", keep_alive_s=7.5)
     config.write_text(f"{config.read_text()}store = 'sqlite:///of-the-file.db'\n")
     assert config_from({}, None, load(environment={}, file=config, keyring=lambda _: None)).store.endswith(
@@ -237,26 +241,26 @@ def test_options_come_from_the_command_line_then_variables_then_the_file(tmp_pat
         assert not address.endswith(":1")
 
 
-@pytest.mark.parametrize("said", ["prot = 1", "port = 70000", 'port = "8000"', 'log_level = "loud"', "grace_s = -1"])
-def test_a_mistake_in_the_file_is_named(tmp_path: Path, said: str) -> None:
+@pytest.mark.parametrize("line", ["prot = 1", "port = 70000", 'port = "8000"', 'log_level = "loud"', "grace_s = -1"])
+def test_invalid_option_in_file_is_named(tmp_path: Path, line: str) -> None:
     config = tmp_path / "config.toml"
-    config.write_text(f"[serve]\n{said}\n")
+    config.write_text(f"[serve]\n{line}\n")
     config.chmod(0o600)
-    with pytest.raises(SettingsError, match=said.split(maxsplit=1)[0]):
+    with pytest.raises(SettingsError, match=line.split(maxsplit=1)[0]):
         config_from({}, "memory:", load(environment={}, file=config, keyring=lambda _: None))
 
 
-def test_attachments_lie_beside_a_file_and_are_named_for_a_server() -> None:
-    beside = attachments_url(ServerConfig(store="sqlite:////srv/my chats.db"))
-    assert beside == "file:///srv/my%20chats.db-attachments"
+def test_attachments_default_to_folder_beside_database_file() -> None:
+    default_url = attachments_url(ServerConfig(store="sqlite:////srv/my chats.db"))
+    assert default_url == "file:///srv/my%20chats.db-attachments"
     with pytest.raises(SettingsError, match="--attachments"):
         attachments_url(ServerConfig(store="postgresql://localhost/chats"))
-    named = ServerConfig(store="postgresql://localhost/chats", attachments="s3://files/here")
-    assert attachments_url(named) == "s3://files/here"
+    explicit = ServerConfig(store="postgresql://localhost/chats", attachments="s3://files/here")
+    assert attachments_url(explicit) == "s3://files/here"
 
 
 @pytest.mark.parametrize(
-    ("given", "demands"),
+    ("options", "is_required"),
     [
         ({}, False),
         ({"host": "localhost"}, False),
@@ -271,11 +275,11 @@ def test_attachments_lie_beside_a_file_and_are_named_for_a_server() -> None:
         ({"base_url": "http://localhost:8000"}, False),
     ],
 )
-def test_keys_are_demanded_wherever_others_can_come_from(given: dict[str, Any], demands: bool) -> None:
-    assert ServerConfig(store="memory:", **given).requires_keys is demands
+def test_keys_are_required_if_server_is_reachable_by_others(options: dict[str, Any], is_required: bool) -> None:
+    assert ServerConfig(store="memory:", **options).requires_keys is is_required
 
 
-def test_the_first_run_imports_no_library(tmp_path: Path) -> None:
+def test_first_run_imports_no_library(tmp_path: Path) -> None:
     program = (
         "import asyncio, sys\n"
         "from dragoman.server.config import ServerConfig\n"
@@ -291,5 +295,5 @@ def test_the_first_run_imports_no_library(tmp_path: Path) -> None:
         "asyncio.run(main())\n"
     )
     call = [sys.executable, "-c", program, str(tmp_path)]
-    done = subprocess.run(call, capture_output=True, text=True, timeout=120, check=True)
-    assert not {name.partition(".")[0] for name in ast.literal_eval(done.stdout)} - {"_zoneinfo", "zoneinfo"}
+    completed = subprocess.run(call, capture_output=True, text=True, timeout=120, check=True)
+    assert not {name.partition(".")[0] for name in ast.literal_eval(completed.stdout)} - {"_zoneinfo", "zoneinfo"}

@@ -1,4 +1,4 @@
-"""The server's tools: who may use them, and what they never touch."""
+"""Tests of the server's tools: who may use them, and which files they never access."""
 
 from __future__ import annotations
 
@@ -31,73 +31,71 @@ async def drop(name: str) -> str:
     return f"{name} is gone"
 
 
-def offered_tools(server: ServerFixture, at: int = -1) -> list[str]:
-    """The tools that the model was offered."""
-    return [one["name"] for one in server.fake.bodies[at].get("tools", [])]
+def tools_in_request(server: ServerFixture, index: int = -1) -> list[str]:
+    """Return the names of the tools in a request to the model."""
+    return [tool["name"] for tool in server.fake.bodies[index].get("tools", [])]
 
 
-async def test_read_tools_never_show_the_servers_own_files(tmp_path: Path) -> None:
+async def test_read_tools_never_show_own_files_of_server(tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("tea at four")
-    named: dict[str, Any] = {"tool": ("read_file", "list_files", "search_files"), "workspace": str(tmp_path)}
-    async with run_test_server(tmp_path, **named, keys_file=str(tmp_path / "my-keys.json")) as server:
+    options: dict[str, Any] = {"tool": ("read_file", "list_files", "search_files"), "workspace": str(tmp_path)}
+    async with run_test_server(tmp_path, **options, keys_file=str(tmp_path / "my-keys.json")) as server:
         await server.make_key("ann")
         await server.store.create_session("s")
-        private = [str(one.relative_to(tmp_path)) for one in tmp_path.rglob("*") if one.is_file()]
+        private = [str(file.relative_to(tmp_path)) for file in tmp_path.rglob("*") if file.is_file()]
         private.remove("notes.txt")
         assert {"chats.db", "chats.db-lock", "my-keys.json"} <= set(private)
         for path in private:
             server.fake.call("read_file", {"path": path})
             server.fake.reply("No.")
-            told = await post_run(server, run_input("Read it."))
-            (came,) = [event for event in told if event["type"] == "TOOL_CALL_RESULT"]
-            assert "private file of Dragoman" in json.dumps(came["content"]), path
+            events = await post_run(server, run_input("Read it."))
+            (result,) = [event for event in events if event["type"] == "TOOL_CALL_RESULT"]
+            assert "private file of Dragoman" in json.dumps(result["content"]), path
         server.fake.call("list_files", {"recursive": True})
         server.fake.reply("There.")
-        told = await post_run(server, run_input("List them."))
-        (came,) = [event for event in told if event["type"] == "TOOL_CALL_RESULT"]
-        assert came["content"] == "notes.txt"
+        events = await post_run(server, run_input("List them."))
+        (result,) = [event for event in events if event["type"] == "TOOL_CALL_RESULT"]
+        assert result["content"] == "notes.txt"
 
 
 @pytest.mark.parametrize("tools", [("run_command",), ("read_file", "run_command")])
-async def test_commands_are_refused_in_a_workspace_with_the_servers_own_files(
-    tmp_path: Path, tools: tuple[str, ...]
-) -> None:
-    with pytest.raises(SettingsError) as refusal:
+async def test_run_command_is_rejected_in_workspace_with_own_files(tmp_path: Path, tools: tuple[str, ...]) -> None:
+    with pytest.raises(SettingsError) as caught:
         async with run_test_server(tmp_path, tool=tools, workspace=str(tmp_path)):
             pass
-    assert refusal.value.code == "unsafe_workspace"
+    assert caught.value.code == "unsafe_workspace"
     (tmp_path / "work").mkdir()
     async with run_test_server(tmp_path, tool=tools, workspace=str(tmp_path / "work")) as server:
         assert server.agent.services.workspace is not None
 
 
-def test_serve_refuses_to_start_where_it_cannot_keep_its_files_apart(tmp_path: Path) -> None:
+def test_serve_rejects_unsafe_workspace(tmp_path: Path) -> None:
     store = ("--port", "0", "--store", str(tmp_path / "chats.db"))
     for arguments in (
         ("--tool", "run_command", "--workspace", str(tmp_path)),
         ("--tool", "read_file", "--workspace", str(tmp_path / "chats.db-blobs")),
     ):
         (tmp_path / "chats.db-blobs").mkdir(exist_ok=True)
-        done = run_command(tmp_path, "serve", *store, *arguments)
-        assert (done.returncode, done.stdout) == (2, "")
-        assert "unsafe_workspace" in done.stderr
-        assert "--workspace" in done.stderr
+        completed = run_command(tmp_path, "serve", *store, *arguments)
+        assert (completed.returncode, completed.stdout) == (2, "")
+        assert "unsafe_workspace" in completed.stderr
+        assert "--workspace" in completed.stderr
 
 
 @pytest.mark.skipif(
     not sys.platform.startswith("linux") or os.geteuid() != 0, reason="only root on Linux can become another user"
 )
 @pytest.mark.parametrize(("hide", "read"), [("", "1"), ("supervisor.hide_environment()", "0")])
-def test_a_command_cannot_read_the_environment_of_the_server_in_proc(hide: str, read: str) -> None:
+def test_command_cannot_read_environment_of_server_in_proc(hide: str, read: str) -> None:
     program = (
         "import ctypes, os, subprocess\n"
         "from dragoman.server import supervisor\n"
         "os.setgroups([]), os.setgid(61001), os.setuid(61001)\n"
-        "ctypes.CDLL(None).prctl(4, 1, 0, 0, 0)\n"  # as a process is that never was another user
+        "ctypes.CDLL(None).prctl(4, 1, 0, 0, 0)\n"  # like a process that never changed its user
         f"{hide}\n"
         "subprocess.run(['/bin/sh', '-c', 'cat /proc/$PPID/environ 2>&1 | tr \\\\0 . | grep -c hush-hush'], cwd='/')\n"
     )
-    done = subprocess.run(
+    completed = subprocess.run(
         [sys.executable, "-c", program],
         env={**os.environ, "SOMETHING": "hush-hush"},
         capture_output=True,
@@ -105,52 +103,58 @@ def test_a_command_cannot_read_the_environment_of_the_server_in_proc(hide: str, 
         timeout=60,
         check=True,
     )
-    assert done.stdout.strip() == read
+    assert completed.stdout.strip() == read
 
 
-async def test_a_key_without_the_scope_runs_no_tool_of_the_server(keyed_server: ServerFixture) -> None:
+async def test_key_without_scope_runs_no_server_tool(keyed_server: ServerFixture) -> None:
     keyed_server.agent.tools = ToolRegistry([drop])
-    plain, able = await keyed_server.make_key("ann"), await keyed_server.make_key("ann", scopes=("chat", "tools"))
+    chat_key, tools_key = (
+        await keyed_server.make_key("ann"),
+        await keyed_server.make_key("ann", scopes=("chat", "tools")),
+    )
     keyed_server.fake.reply("Hello.")
-    await post_run(keyed_server, run_input("Hi"), **plain)
-    assert offered_tools(keyed_server) == []
-    keyed_server.fake.call("drop", {"name": "production"})  # it was not offered, and is asked for all the same
+    await post_run(keyed_server, run_input("Hi"), **chat_key)
+    assert tools_in_request(keyed_server) == []
+    keyed_server.fake.call("drop", {"name": "production"})  # the model calls a tool that was not offered
     keyed_server.fake.reply("Well.")
-    told = await post_run(keyed_server, run_input("Drop it."), **plain)
-    assert "is gone" not in json.dumps(told)
+    events = await post_run(keyed_server, run_input("Drop it."), **chat_key)
+    assert "is gone" not in json.dumps(events)
     keyed_server.fake.call("weather", {})
-    told = await post_run(keyed_server, run_input("How warm?", tools=[CLIENT_TOOL]), **plain)
-    assert offered_tools(keyed_server) == ["weather"]
-    assert told[-1]["outcome"]["pendingToolCallIds"]
+    events = await post_run(keyed_server, run_input("How warm?", tools=[CLIENT_TOOL]), **chat_key)
+    assert tools_in_request(keyed_server) == ["weather"]
+    assert events[-1]["outcome"]["pendingToolCallIds"]
     keyed_server.fake.reply("Hello.")
-    await post_run(keyed_server, run_input("Hi"), **able)
-    assert offered_tools(keyed_server) == ["drop"]
+    await post_run(keyed_server, run_input("Hi"), **tools_key)
+    assert tools_in_request(keyed_server) == ["drop"]
 
 
-async def test_a_key_without_the_scope_cannot_approve_a_call(keyed_server: ServerFixture) -> None:
+async def test_key_without_scope_cannot_approve_call(keyed_server: ServerFixture) -> None:
     keyed_server.agent.tools = ToolRegistry([drop])
-    plain, able = await keyed_server.make_key("ann"), await keyed_server.make_key("ann", scopes=("chat", "tools"))
+    chat_key, tools_key = (
+        await keyed_server.make_key("ann"),
+        await keyed_server.make_key("ann", scopes=("chat", "tools")),
+    )
     keyed_server.fake.call("drop", {"name": "production"})
-    told = await post_run(keyed_server, run_input("Drop it.", threadId="t"), **able)
-    (interrupt,) = told[-1]["outcome"]["interrupts"]
-    decided = {"interruptId": interrupt["id"], "status": "resolved", "payload": {"approved": True}}
-    resumed = run_input(threadId="t", resume=[decided])
-    assert await post_error(keyed_server, resumed, **plain) == (403, "missing_scope")
+    events = await post_run(keyed_server, run_input("Drop it.", threadId="t"), **tools_key)
+    (interrupt,) = events[-1]["outcome"]["interrupts"]
+    decision = {"interruptId": interrupt["id"], "status": "resolved", "payload": {"approved": True}}
+    resumed = run_input(threadId="t", resume=[decision])
+    assert await post_error(keyed_server, resumed, **chat_key) == (403, "missing_scope")
     keyed_server.fake.reply("Done.")
-    told = await post_run(keyed_server, resumed, **able)
-    assert "production is gone" in json.dumps(told)
+    events = await post_run(keyed_server, resumed, **tools_key)
+    assert "production is gone" in json.dumps(events)
 
 
-def test_a_server_of_root_warns_about_commands(
+def test_server_of_root_warns_about_run_command(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr("os.geteuid", lambda: 0)
     (tmp_path / "work").mkdir()
     (tmp_path / "config.toml").touch(0o600)
-    given = settings.load(environment={}, file=tmp_path / "config.toml", keyring=lambda _: None)
+    loaded = settings.load(environment={}, file=tmp_path / "config.toml", keyring=lambda _: None)
     store = open_store(f"sqlite:///{tmp_path / 'chats.db'}")
     options: dict[str, Any] = {"store": f"sqlite:///{tmp_path / 'chats.db'}", "workspace": str(tmp_path / "work")}
-    make_workspace(ServerConfig(**options, tool=("read_file",)), store, given)
+    make_workspace(ServerConfig(**options, tool=("read_file",)), store, loaded)
     assert caplog.text == ""
-    make_workspace(ServerConfig(**options, tool=("run_command",)), store, given)
+    make_workspace(ServerConfig(**options, tool=("run_command",)), store, loaded)
     assert "runs as root" in caplog.text

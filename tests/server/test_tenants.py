@@ -1,8 +1,8 @@
-"""Nobody sees, changes or hears of what is somebody else's: every route, every kind of id, every kind of stranger.
+"""Tests of tenant isolation: every route, every kind of id, every kind of unauthorized caller.
 
-The routes come from the server itself. One whose path has a kind of id, whose query has a name, or whose body has a
-shape that is not known here fails these tests until it is. For each id of Ann's that a route takes: Ann is answered,
-whoever is not Ann gets word for word what they get for an id that nobody has, and who has no good key gets the one 401.
+The routes come from the server itself. A route with an unknown kind of id, query parameter or body fails these tests. For
+each id of Ann that a route accepts: Ann gets a response, other users get exactly the response of an unknown id, and
+callers without a valid key get the same 401.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ from tests.server.conftest import ServerFixture, run_test_server
 from tests.server.runs.conftest import post_run, run_input, user
 from tests.server.test_threads import API, read_json
 
-SECRET: Final = "anns-secret"  # in everything that is Ann's
+SECRET: Final = "anns-secret"  # in all data of Ann
 _NUMBERS = itertools.count(1)
-STRANGERS: Final = ("other user", "same user in another team", "same user in no team")
+OTHER_CALLERS: Final = ("other user", "same user in another team", "same user in no team")
 KEYLESS: Final = ("no key", "revoked key", "expired key", "unknown key", "wrong checksum")
 
-# What a query may name that is nobody's.
+# Query parameters that are not ids.
 _NOT_IDS: Final = {
     *(
         "before",
@@ -60,7 +60,7 @@ _NOT_IDS: Final = {
     ),
     *("lastEventId", "last_event_id", "by", "newest", "bucket"),
 }
-_CONSTANTS: Final = {"dialect": "canonical", "agentId": AGENT}  # parts of a path that are nobody's
+_CONSTANTS: Final = {"dialect": "canonical", "agentId": AGENT}  # path parameters that are not ids
 _MISSING: Final = "nobody-has-this"
 
 
@@ -75,7 +75,7 @@ class TenantData(msgspec.Struct, frozen=True):
     cursor: str
 
     def ids(self) -> dict[str, str]:
-        """Names of parameters, and what stands there."""
+        """Return the ids by parameter name."""
         return {
             "id": self.thread,
             "threadId": self.thread,
@@ -88,34 +88,34 @@ class TenantData(msgspec.Struct, frozen=True):
             "letter_id": f"letter-of-{self.thread}",
             "task_id": f"task-of-{self.thread}",
             "dead_id": f"dead-of-{self.thread}",
-            "provider": "anthropic",  # everybody's; only an administrator asks for one
+            "provider": "anthropic",  # shared; only an administrator may request it
         }
 
 
 class Attempt(msgspec.Struct, frozen=True):
-    """One request in which one id is to be tried."""
+    """One request that tests one id."""
 
     endpoint: str
     method: str
     path: str  # with the ids in braces
     query: dict[str, str]
-    body: Any  # texts in it that are {name} become ids
-    tried: str  # the name of the id
+    body: Any  # texts of the form {name} become ids
+    tested: str  # the name of the id
 
-    def asked(self, server: ServerFixture, ids: dict[str, str], headers: dict[str, str]) -> Any:
-        place = re.sub(r"\{(\w+)(?::path)?\}", lambda found: ids[found[1]], self.path)
+    def request(self, server: ServerFixture, ids: dict[str, str], headers: dict[str, str]) -> Any:
+        path = re.sub(r"\{(\w+)(?::path)?\}", lambda match: ids[match[1]], self.path)
         query = {name: value.format(**ids) for name, value in self.query.items()}
-        given: dict[str, Any] = {"params": query, "headers": headers}
+        options: dict[str, Any] = {"params": query, "headers": headers}
         if self.body is not None:
-            given["json"] = _fill_body(self.body, ids)
-        return server.client.request(self.method, place, **given)
+            options["json"] = _fill_body(self.body, ids)
+        return server.client.request(self.method, path, **options)
 
 
 def _fill_body(body: Any, ids: dict[str, str]) -> Any:
     if isinstance(body, dict):
         return {name: _fill_body(value, ids) for name, value in body.items()}
     if isinstance(body, list):
-        return [_fill_body(one, ids) for one in body]
+        return [_fill_body(part, ids) for part in body]
     return ids.get(body[1:-1], body) if isinstance(body, str) and body.startswith("{") else body
 
 
@@ -135,7 +135,7 @@ _WITH_URL: Final = {
     ],
 }
 _UI_MESSAGE: Final = {"id": "m1", "role": "user", "parts": [{"type": "text", "text": "hi"}]}
-# Bodies by the name of the route; with the ids that they name.
+# Bodies by route, with the ids that they contain.
 BODIES: Final[dict[str, list[tuple[Any, tuple[str, ...]]]]] = {
     "change_thread": [({"title": "mine now"}, ())],
     "replace_thread_settings": [({"settings": {"temperature": 1.0}}, ())],
@@ -153,7 +153,7 @@ BODIES: Final[dict[str, list[tuple[Any, tuple[str, ...]]]]] = {
     "share_thread": [({}, ())],
     "export_threads": [({"ids": ["{id}"]}, ("id",))],
 }
-_QUERIES: Final[dict[str, dict[str, str]]] = {  # without which a route makes no sense
+_QUERIES: Final[dict[str, dict[str, str]]] = {  # required parameters of routes
     "search": {"q": SECRET},
     "preflight": {"model": "anthropic"},
     "sign_attachment": {"bucket": "agent-files", "path": "{path}"},
@@ -161,40 +161,42 @@ _QUERIES: Final[dict[str, dict[str, str]]] = {  # without which a route makes no
 
 
 def attempts() -> Iterator[Attempt]:
-    """Every id of every route that needs to know who asks, each by itself."""
-    for one in endpoints():
-        if not one.public:
-            yield from _attempts(one)
+    """Yield an attempt for every id of every route that requires a key."""
+    for endpoint in endpoints():
+        if not endpoint.public:
+            yield from _attempts(endpoint)
 
 
-def _attempts(one: Endpoint) -> Iterator[Attempt]:
-    in_path = re.findall(r"\{(\w+)", one.path)
-    in_query = [query.name for query in one.query if query.name not in _NOT_IDS]
-    query = _QUERIES.get(one.name, {})
-    bodies = BODIES.get(one.name, [(None if one.request_body is None else {}, ())])
+def _attempts(endpoint: Endpoint) -> Iterator[Attempt]:
+    in_path = re.findall(r"\{(\w+)", endpoint.path)
+    in_query = [query.name for query in endpoint.query if query.name not in _NOT_IDS]
+    query = _QUERIES.get(endpoint.name, {})
+    bodies = BODIES.get(endpoint.name, [(None if endpoint.request_body is None else {}, ())])
     for body, in_body in bodies:
-        for tried in (*(name for name in in_path if name not in _CONSTANTS), *in_body):
-            yield Attempt(one.name, one.method, one.path, query, body, tried)
-        for tried in in_query:
-            yield Attempt(one.name, one.method, one.path, {**query, tried: f"{{{tried}}}"}, body, tried)
+        for tested in (*(name for name in in_path if name not in _CONSTANTS), *in_body):
+            yield Attempt(endpoint.name, endpoint.method, endpoint.path, query, body, tested)
+        for tested in in_query:
+            yield Attempt(
+                endpoint.name, endpoint.method, endpoint.path, {**query, tested: f"{{{tested}}}"}, body, tested
+            )
 
 
-def test_every_kind_of_id_that_a_route_takes_is_known_here() -> None:
+def test_every_id_and_body_of_routes_is_covered() -> None:
     known = {*TenantData("", "", "", "", {"path": ""}, "").ids(), *_CONSTANTS}
-    for one in endpoints():
-        unknown = {*re.findall(r"\{(\w+)", one.path), *(query.name for query in one.query)} - _NOT_IDS - known
-        assert one.public or not unknown, f"{one.method} {one.path}: whose is {unknown}?"
-        has_row = one.request_body is None or one.name in BODIES or not one.path.startswith(API)
-        assert has_row, f"{one.method} {one.path}: what is in its body?"
-    tried = {(attempt.endpoint, attempt.tried) for attempt in attempts()}
-    assert len(tried) >= 25
+    for endpoint in endpoints():
+        unknown = {*re.findall(r"\{(\w+)", endpoint.path), *(query.name for query in endpoint.query)} - _NOT_IDS - known
+        assert endpoint.public or not unknown, f"{endpoint.method} {endpoint.path}: unknown parameters {unknown}"
+        has_row = endpoint.request_body is None or endpoint.name in BODIES or not endpoint.path.startswith(API)
+        assert has_row, f"{endpoint.method} {endpoint.path}: its body is not listed in BODIES"
+    tested = {(attempt.endpoint, attempt.tested) for attempt in attempts()}
+    assert len(tested) >= 25
 
 
-# --- the ground ------------------------------------------------------------------------------------------------------
+# --- fixture ---------------------------------------------------------------------------------------------------------
 
 
 class TenantFixture:
-    """A server with Ann and Bob on it, and keys of every kind."""
+    """A server with the users Ann and Bob, and keys of every kind."""
 
     def __init__(
         self, server: ServerFixture, keys: dict[str, dict[str, str]], ann: TenantData, bob: TenantData
@@ -204,24 +206,24 @@ class TenantFixture:
         self.ann = ann
         self.bob = bob
 
-    async def answered(self, attempt: Attempt, who: str, ids: dict[str, str]) -> tuple[int, str]:
-        """The status and the body of an answer; what differs from one request to the next is left out."""
+    async def send(self, attempt: Attempt, caller: str, ids: dict[str, str]) -> tuple[int, str]:
+        """Return the status and the body of a response, without the parts that differ between requests."""
         fresh = f"fresh-{next(_NUMBERS)}"
-        async with attempt.asked(self.server, {**ids, "fresh": fresh}, self.keys[who]) as answer:
-            is_endless = answer.content_type == "text/event-stream" and not attempt.path.startswith(API)
-            text = (await answer.content.readany()).decode() if is_endless else await answer.text(errors="replace")
+        async with attempt.request(self.server, {**ids, "fresh": fresh}, self.keys[caller]) as response:
+            is_endless = response.content_type == "text/event-stream" and not attempt.path.startswith(API)
+            text = (await response.content.readany()).decode() if is_endless else await response.text(errors="replace")
         text = re.sub(r"req_[0-9a-f]+", "REQUEST", text).replace(fresh, "FRESH")
-        return answer.status, text.replace(ids[attempt.tried], "TRIED")
+        return response.status, text.replace(ids[attempt.tested], "TRIED")
 
 
 @pytest.fixture(params=["sqlite", "postgres"])
-def ground(request: pytest.FixtureRequest, runner: asyncio.Runner, tmp_path: Path) -> Iterator[TenantFixture]:
+def tenants(request: pytest.FixtureRequest, runner: asyncio.Runner, tmp_path: Path) -> Iterator[TenantFixture]:
     store = None
     if request.param == "postgres":
         store = request.getfixturevalue("postgres_store")
-    opened = _open_tenants(tmp_path, store)
-    yield runner.run(opened.__aenter__())
-    runner.run(opened.__aexit__(None, None, None))
+    context = _open_tenants(tmp_path, store)
+    yield runner.run(context.__aenter__())
+    runner.run(context.__aexit__(None, None, None))
 
 
 @asynccontextmanager
@@ -241,10 +243,10 @@ async def _open_tenants(folder: Path, store: str | None) -> AsyncIterator[Tenant
             "unknown key": {},
             "wrong checksum": {},
         }
-        good = keys["ann"]["Authorization"]
-        keys["wrong checksum"] = {"Authorization": good[:-1] + ("A" if good[-1] != "A" else "B")}
+        valid = keys["ann"]["Authorization"]
+        keys["wrong checksum"] = {"Authorization": valid[:-1] + ("A" if valid[-1] != "A" else "B")}
         keys["unknown key"] = {"Authorization": (await server.make_key("gone"))["Authorization"]}
-        for public_id in [one.public_id for one in await server.store.keys.list() if one.user_id == "gone"]:
+        for public_id in [row.public_id for row in await server.store.keys.list() if row.user_id == "gone"]:
             await server.store.keys.revoke(public_id)
         revoked = keys["revoked key"]["Authorization"].split("_")
         await server.store.keys.revoke(next(part for part in revoked if len(part) == 8 and part != "Bearer"))
@@ -253,148 +255,152 @@ async def _open_tenants(folder: Path, store: str | None) -> AsyncIterator[Tenant
         yield TenantFixture(server, keys, ann, bob)
 
 
-async def _create_data(server: ServerFixture, headers: dict[str, str], name: str, words: str) -> TenantData:
-    """A thread with a message, a run and a file, all made through the doors."""
+async def _create_data(server: ServerFixture, headers: dict[str, str], name: str, text: str) -> TenantData:
+    """Create a thread with a message, a run and a file through the API."""
     form = FormData()
     form.add_field("threadId", f"{name}-thread")
-    form.add_field("file", io.BytesIO(png()), filename=f"{words}.png", content_type="image/png")
+    form.add_field("file", io.BytesIO(png()), filename=f"{text}.png", content_type="image/png")
     file = await read_json(server.client.post(f"{API}/attachments", data=form, headers=headers))
     part = {"type": "binary", "mimeType": "image/png", "url": file["url"]}
-    said = user([{"type": "text", "text": f"{words} is mine"}, part], f"{name}-message")
-    server.fake.reply(f"{words}, indeed")
-    given = run_input(said, threadId=f"{name}-thread", runId=f"{name}-run")
-    await post_run(server, given, **headers)
-    where = f"{API}/threads/{name}-thread"
-    await read_json(server.client.patch(where, json={"title": f"{words} title"}, headers=headers))
-    await read_json(server.client.post(f"{where}/fork", json={}, headers=headers), 201)
+    message = user([{"type": "text", "text": f"{text} is mine"}, part], f"{name}-message")
+    server.fake.reply(f"{text}, indeed")
+    body = run_input(message, threadId=f"{name}-thread", runId=f"{name}-run")
+    await post_run(server, body, **headers)
+    path = f"{API}/threads/{name}-thread"
+    await read_json(server.client.patch(path, json={"title": f"{text} title"}, headers=headers))
+    await read_json(server.client.post(f"{path}/fork", json={}, headers=headers), 201)
     cursor = (await read_json(server.client.get(f"{API}/threads?limit=1", headers=headers)))["cursor"]
-    page = await read_json(server.client.get(f"{where}/messages", headers=headers))
+    page = await read_json(server.client.get(f"{path}/messages", headers=headers))
     answer = page["messages"][-1]["message"]["id"]
     return TenantData(f"{name}-thread", f"{name}-message", answer, f"{name}-run", file, cursor)
 
 
-def _make_ids(ground: TenantFixture, attempt: Attempt, value: str) -> dict[str, str]:
-    """Bob's own ids, but for the one that is tried."""
-    return {**ground.bob.ids(), **_CONSTANTS, "url": ground.bob.file["url"], attempt.tried: value}
+def _make_ids(tenants: TenantFixture, attempt: Attempt, value: str) -> dict[str, str]:
+    """Return Bob's ids, except for the tested id."""
+    return {**tenants.bob.ids(), **_CONSTANTS, "url": tenants.bob.file["url"], attempt.tested: value}
 
 
-def _foreign_ids(ground: TenantFixture, attempt: Attempt) -> dict[str, str]:
-    theirs = {**ground.ann.ids(), "url": ground.ann.file["url"]}[attempt.tried]
-    ids = _make_ids(ground, attempt, theirs)
-    if attempt.tried in ("id", "threadId"):  # whose thread it is decides; the rest of it is Ann's as well
-        ids |= {name: ground.ann.ids()[name] for name in ("messageId", "answerId", "runId")}
+def _foreign_ids(tenants: TenantFixture, attempt: Attempt) -> dict[str, str]:
+    value = {**tenants.ann.ids(), "url": tenants.ann.file["url"]}[attempt.tested]
+    ids = _make_ids(tenants, attempt, value)
+    if attempt.tested in ("id", "threadId"):  # access depends on the thread; its other ids are Ann's as well
+        ids |= {name: tenants.ann.ids()[name] for name in ("messageId", "answerId", "runId")}
     return ids
 
 
-def _missing_ids(ground: TenantFixture, attempt: Attempt) -> dict[str, str]:
-    theirs = {**ground.ann.ids(), "url": ground.ann.file["url"]}[attempt.tried]
-    named = {
-        "path": ground.bob.file["path"].replace("bob-thread", "no-thread"),
+def _missing_ids(tenants: TenantFixture, attempt: Attempt) -> dict[str, str]:
+    value = {**tenants.ann.ids(), "url": tenants.ann.file["url"]}[attempt.tested]
+    missing_values = {
+        "path": tenants.bob.file["path"].replace("bob-thread", "no-thread"),
         "cursor": "bm90aGluZw",
-        "url": re.sub(r"[^/]+\.png", f"{'0' * 26}.png", theirs),
+        "url": re.sub(r"[^/]+\.png", f"{'0' * 26}.png", value),
     }
-    return _make_ids(ground, attempt, named.get(attempt.tried, _MISSING))
+    return _make_ids(tenants, attempt, missing_values.get(attempt.tested, _MISSING))
 
 
-# --- what strangers get ----------------------------------------------------------------------------------------------
+# --- isolation -------------------------------------------------------------------------------------------------------
 
-_CREATORS: Final = ("begin_run", "chat", "copilotkit_run", "post_conversation")  # a thread that is not there
-_RESTORERS: Final = ("connect", "chat_stream", "chat_messages")  # an unknown thread is a new one, without messages
-# What is not the caller's is not there; a place in another's list, and a URL that was signed for nobody, are told so.
+_CREATORS: Final = ("begin_run", "chat", "copilotkit_run", "post_conversation")  # they create a missing thread
+_RESTORERS: Final = ("connect", "chat_stream", "chat_messages")  # an unknown thread is a new thread without messages
+# Statuses for ids of other users, if they differ from 404.
 _STATUSES: Final = {"cursor": 400, "url": 404}
 
 
-async def test_no_route_shows_the_data_of_another_tenant(ground: TenantFixture) -> None:
+async def test_no_route_shows_data_of_another_tenant(tenants: TenantFixture) -> None:
     for attempt in attempts():
-        if attempt.endpoint in _CREATORS and attempt.tried == "threadId":
-            continue  # it makes a thread of the caller's own: see runs/test_foreign_ids.py
+        if attempt.endpoint in _CREATORS and attempt.tested == "threadId":
+            continue  # it creates a thread of the caller: see runs/test_foreign_ids.py
         is_chat = attempt.path.startswith(API) and attempt.endpoint not in _RESTORERS
-        for who in STRANGERS if attempt.tried != "path" else STRANGERS[:1]:  # files are a user's, in whatever team
-            status, body = await ground.answered(attempt, who, _foreign_ids(ground, attempt))
-            where = f"{who}: {attempt.method} {attempt.path} by {attempt.tried}: {status} {body[:300]}"
-            assert SECRET not in body, where
-            assert status < 500, where
+        for caller in (
+            OTHER_CALLERS if attempt.tested != "path" else OTHER_CALLERS[:1]
+        ):  # files belong to a user in every team
+            status, body = await tenants.send(attempt, caller, _foreign_ids(tenants, attempt))
+            context = f"{caller}: {attempt.method} {attempt.path} by {attempt.tested}: {status} {body[:300]}"
+            assert SECRET not in body, context
+            assert status < 500, context
             if is_chat:
-                assert status == _STATUSES.get(attempt.tried, 404), where
-            if (attempt.endpoint, attempt.tried) == ("begin_run", "url"):
-                assert '"not_found"' in body, where  # what is missing is a URL that nobody signed
+                assert status == _STATUSES.get(attempt.tested, 404), context
+            if (attempt.endpoint, attempt.tested) == ("begin_run", "url"):
+                assert '"not_found"' in body, context  # the missing URL is unsigned, so the responses differ
                 continue
-            if who == "other user":
-                missing = await ground.answered(attempt, who, _missing_ids(ground, attempt))
-                assert (status, body) == missing, where
-    await _check_unchanged(ground)
+            if caller == "other user":
+                missing = await tenants.send(attempt, caller, _missing_ids(tenants, attempt))
+                assert (status, body) == missing, context
+    await _check_unchanged(tenants)
 
 
-async def test_who_has_no_good_key_gets_the_one_answer(ground: TenantFixture) -> None:
-    bodies: set[tuple[int, str]] = set()
+async def test_callers_without_valid_key_get_same_401(tenants: TenantFixture) -> None:
+    responses: set[tuple[int, str]] = set()
     for attempt in attempts():
-        for who in KEYLESS:
-            for ids in (_foreign_ids(ground, attempt), _missing_ids(ground, attempt)):
-                bodies.add(await ground.answered(attempt, who, ids))
-    for one in endpoints():
-        if not one.public and "{" not in one.path:
-            for who in KEYLESS:
-                async with ground.server.client.request(one.method, one.path, headers=ground.keys[who]) as answer:
-                    assert answer.headers["WWW-Authenticate"] == "Bearer", one.path
-                    bodies.add((answer.status, re.sub(r"req_[0-9a-f]+", "REQUEST", await answer.text())))
-    ((status, body),) = bodies
+        for caller in KEYLESS:
+            for ids in (_foreign_ids(tenants, attempt), _missing_ids(tenants, attempt)):
+                responses.add(await tenants.send(attempt, caller, ids))
+    for endpoint in endpoints():
+        if not endpoint.public and "{" not in endpoint.path:
+            for caller in KEYLESS:
+                async with tenants.server.client.request(
+                    endpoint.method, endpoint.path, headers=tenants.keys[caller]
+                ) as response:
+                    assert response.headers["WWW-Authenticate"] == "Bearer", endpoint.path
+                    responses.add((response.status, re.sub(r"req_[0-9a-f]+", "REQUEST", await response.text())))
+    ((status, body),) = responses
     assert status == 401
     assert '"unauthorized"' in body
-    await _check_unchanged(ground)
+    await _check_unchanged(tenants)
 
 
-async def test_a_file_for_somebody_elses_thread_is_the_callers_own_and_says_nothing_of_it(
-    ground: TenantFixture,
+async def test_file_for_foreign_thread_belongs_to_caller(
+    tenants: TenantFixture,
 ) -> None:
-    for thread in (ground.ann.thread, _MISSING):
+    for thread in (tenants.ann.thread, _MISSING):
         form = FormData()
         form.add_field("threadId", thread)
         form.add_field("file", io.BytesIO(png()), filename="x.png", content_type="image/png")
-        asked = ground.server.client.post(f"{API}/attachments", data=form, headers=ground.keys["other user"])
-        assert (await read_json(asked))["path"].startswith(f"agent-inputs/bob/{thread}/")
-    await read_json(ground.server.client.delete(f"{API}/threads/ann-thread", headers=ground.keys["other user"]), 404)
-    await _check_unchanged(ground)
+        request = tenants.server.client.post(f"{API}/attachments", data=form, headers=tenants.keys["other user"])
+        assert (await read_json(request))["path"].startswith(f"agent-inputs/bob/{thread}/")
+    await read_json(tenants.server.client.delete(f"{API}/threads/ann-thread", headers=tenants.keys["other user"]), 404)
+    await _check_unchanged(tenants)
 
 
-async def test_lists_searches_and_sums_hold_only_what_is_the_callers(ground: TenantFixture) -> None:
-    for one in endpoints():
-        if one.public or one.method != "GET" or "{" in one.path or not one.path.startswith(API):
+async def test_lists_searches_and_sums_contain_only_data_of_caller(tenants: TenantFixture) -> None:
+    for endpoint in endpoints():
+        if endpoint.public or endpoint.method != "GET" or "{" in endpoint.path or not endpoint.path.startswith(API):
             continue
-        for who in STRANGERS:
-            query = {name: value for name, value in _QUERIES.get(one.name, {}).items() if "{" not in value}
-            async with ground.server.client.get(one.path, params=query, headers=ground.keys[who]) as answer:
-                text = await answer.text()
-            assert answer.status < 500
-            assert SECRET not in text, f"{who}: {one.path}"
-            assert "ann-thread" not in text, f"{who}: {one.path}"
-    found = await read_json(ground.server.client.get(f"{API}/search?q={SECRET}", headers=ground.keys["ann"]))
+        for caller in OTHER_CALLERS:
+            query = {name: value for name, value in _QUERIES.get(endpoint.name, {}).items() if "{" not in value}
+            async with tenants.server.client.get(endpoint.path, params=query, headers=tenants.keys[caller]) as response:
+                text = await response.text()
+            assert response.status < 500
+            assert SECRET not in text, f"{caller}: {endpoint.path}"
+            assert "ann-thread" not in text, f"{caller}: {endpoint.path}"
+    found = await read_json(tenants.server.client.get(f"{API}/search?q={SECRET}", headers=tenants.keys["ann"]))
     assert {hit["threadId"] for hit in found["hits"]} >= {"ann-thread"}
 
 
-async def test_each_of_these_is_answered_to_ann(ground: TenantFixture) -> None:
-    """Else a refusal of the others would say nothing."""
-    url = {"url": ground.ann.file["url"], "dialect": "canonical"}
+async def test_every_attempt_succeeds_for_ann(tenants: TenantFixture) -> None:
+    """Otherwise the rejection of other callers would prove nothing."""
+    extra_ids = {"url": tenants.ann.file["url"], "dialect": "canonical"}
     last = [attempt for attempt in attempts() if attempt.endpoint == "delete_thread"]
-    for attempt in (*(one for one in attempts() if one not in last), *last):
+    for attempt in (*(attempt for attempt in attempts() if attempt not in last), *last):
         if attempt.path.startswith(API):
-            status, body = await ground.answered(attempt, "ann", {**ground.ann.ids(), **url})
-            assert status in (200, 201, 202, 204), f"{attempt.method} {attempt.path} by {attempt.tried}: {body[:300]}"
-            await _wait_until_idle(ground)
+            status, body = await tenants.send(attempt, "ann", {**tenants.ann.ids(), **extra_ids})
+            assert status in (200, 201, 202, 204), f"{attempt.method} {attempt.path} by {attempt.tested}: {body[:300]}"
+            await _wait_until_idle(tenants)
 
 
-async def _wait_until_idle(ground: TenantFixture) -> None:
-    """A run that was begun has ended, so that the next one may begin."""
-    for session in await ground.server.store.list_sessions_of(Owners("ann", "red")):
-        while (run := await ground.server.store.runs.latest(session.id)) is not None and run.is_running:
+async def _wait_until_idle(tenants: TenantFixture) -> None:
+    """Wait until all runs of Ann have ended."""
+    for session in await tenants.server.store.list_sessions_of(Owners("ann", "red")):
+        while (run := await tenants.server.store.runs.latest(session.id)) is not None and run.is_running:
             await asyncio.sleep(0.01)
 
 
-async def _check_unchanged(ground: TenantFixture) -> None:
-    """Nothing of Ann's was changed or lost."""
-    headers = ground.keys["ann"]
-    found = await read_json(ground.server.client.get(f"{API}/history?threadId=ann-thread", headers=headers))
+async def _check_unchanged(tenants: TenantFixture) -> None:
+    """Check that Ann's data is unchanged."""
+    headers = tenants.keys["ann"]
+    found = await read_json(tenants.server.client.get(f"{API}/history?threadId=ann-thread", headers=headers))
     assert [row["content"] for row in found["messages"]] == [f"{SECRET} is mine", f"{SECRET}, indeed"]
-    thread = await read_json(ground.server.client.get(f"{API}/threads/ann-thread", headers=headers))
+    thread = await read_json(tenants.server.client.get(f"{API}/threads/ann-thread", headers=headers))
     assert thread["title"] == f"{SECRET} title"
-    async with ground.server.client.get(ground.ann.file["url"]) as answer:
-        assert await answer.read() == png()
+    async with tenants.server.client.get(tenants.ann.file["url"]) as response:
+        assert await response.read() == png()

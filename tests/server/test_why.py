@@ -1,4 +1,4 @@
-"""Why an answer is what it is: route, receipt, trace, and the rebuilt call."""
+"""Tests of the explanation of an answer: route, receipt, events and the rebuilt call."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ SECRET = "sk-ant-api03-" + "A1b2C3d4" * 10
 
 
 async def ask(server: ServerFixture, text: str, thread: str = "t1", run: str = "r1") -> str:
-    """Ask something; return the id of the answer."""
+    """Post a run and return the id of the answer."""
     await post_run(server, run_input(user(text), threadId=thread, runId=run))
     page = await read_json(server.client.get(f"{API}/threads/{thread}/messages?limit=1"))
     return str(page["messages"][0]["message"]["id"])
 
 
-async def test_an_answer_has_its_route_its_receipt_and_the_events_of_its_turn(chat_server: ServerFixture) -> None:
+async def test_answer_has_route_receipt_and_events_of_turn(chat_server: ServerFixture) -> None:
     chat_server.fake.reply("Hello.")
-    answer = await ask(chat_server, "hi")
+    answer_id = await ask(chat_server, "hi")
     await chat_server.agent.bus.drain()
-    why = await read_json(chat_server.client.get(f"{API}/threads/t1/messages/{answer}/why"))
+    why = await read_json(chat_server.client.get(f"{API}/threads/t1/messages/{answer_id}/why"))
     assert (why["seq"], why["model"], why["status"], why["gateway"]) == (2, "fake-anthropic:model", "complete", None)
     assert why["route"]["chosen_model"] == "fake-anthropic:model"
     assert why["receipt"]["usage"]["output_tokens"] > 0
@@ -37,12 +37,12 @@ async def test_an_answer_has_its_route_its_receipt_and_the_events_of_its_turn(ch
     assert [step["verdict"] for step in decided["chain"]][-1] == "chose"
 
 
-async def test_the_rebuilt_request_is_the_one_that_the_provider_received(chat_server: ServerFixture) -> None:
+async def test_rebuilt_request_equals_sent_request(chat_server: ServerFixture) -> None:
     chat_server.fake.reply("One.")
     await ask(chat_server, "first")
     chat_server.fake.reply("Two.")
-    answer = await ask(chat_server, "second", run="r2")
-    wire = await read_json(chat_server.client.get(f"{API}/threads/t1/messages/{answer}/wire"))
+    answer_id = await ask(chat_server, "second", run="r2")
+    wire = await read_json(chat_server.client.get(f"{API}/threads/t1/messages/{answer_id}/wire"))
     assert wire["provider"]["dialect"] == "anthropic"
     assert wire["provider"]["request"] == chat_server.fake.bodies[-1]
     assert wire["provider"]["reply"]["content"] == [{"type": "text", "text": "Two."}]
@@ -50,35 +50,35 @@ async def test_the_rebuilt_request_is_the_one_that_the_provider_received(chat_se
     assert not wire["isShortened"]
 
 
-async def test_secrets_in_a_wire_are_redacted_and_media_shortened(chat_server: ServerFixture) -> None:
+async def test_secrets_in_wire_are_redacted_and_media_shortened(chat_server: ServerFixture) -> None:
     chat_server.fake.reply("Noted.")
-    answer = await ask(chat_server, f"my key is {SECRET} and " + "x" * 30_000)
-    text = json.dumps(await read_json(chat_server.client.get(f"{API}/threads/t1/messages/{answer}/wire")))
+    answer_id = await ask(chat_server, f"my key is {SECRET} and " + "x" * 30_000)
+    text = json.dumps(await read_json(chat_server.client.get(f"{API}/threads/t1/messages/{answer_id}/wire")))
     assert SECRET not in text
     assert len(text) < 30_000
 
 
-async def test_a_question_has_no_call(chat_server: ServerFixture) -> None:
+async def test_question_has_no_explanation(chat_server: ServerFixture) -> None:
     chat_server.fake.reply("Hello.")
     await ask(chat_server, "hi")
     page = await read_json(chat_server.client.get(f"{API}/threads/t1/messages?limit=2"))
     question = page["messages"][0]["message"]["id"]
     for view in ("why", "wire"):
-        place = f"{API}/threads/t1/messages/{question}/{view}"
-        assert await read_error_code(chat_server.client.get(place), 422) == "not_an_answer"
+        path = f"{API}/threads/t1/messages/{question}/{view}"
+        assert await read_error_code(chat_server.client.get(path), 422) == "not_an_answer"
 
 
-async def test_an_answer_of_the_gateway_shows_both_sides_of_its_translation(tmp_path: Path) -> None:
+async def test_gateway_answer_shows_both_sides_of_translation(tmp_path: Path) -> None:
     async with run_test_server(tmp_path) as server:
         server.fake.reply("Through the gateway.")
         body = {"model": "fake-anthropic:model", "messages": [{"role": "user", "content": "hi"}], "n": 1}
-        async with server.client.post("/v1/chat/completions", json=body) as answered:
-            assert answered.status == 200, await answered.text()
+        async with server.client.post("/v1/chat/completions", json=body) as response:
+            assert response.status == 200, await response.text()
         (thread,) = (await read_json(server.client.get(f"{API}/threads")))["threads"]
         page = await read_json(server.client.get(f"{API}/threads/{thread['id']}/messages"))
-        place = f"{API}/threads/{thread['id']}/messages/{page['messages'][-1]['message']['id']}"
-        why = await read_json(server.client.get(f"{place}/why"))
-        wire = await read_json(server.client.get(f"{place}/wire"))
+        path = f"{API}/threads/{thread['id']}/messages/{page['messages'][-1]['message']['id']}"
+        why = await read_json(server.client.get(f"{path}/why"))
+        wire = await read_json(server.client.get(f"{path}/wire"))
     assert why["gateway"]["dialect"] == "openai_chat"
     assert wire["client"]["request"] == body
     assert wire["client"]["reply"]["choices"][0]["message"]["content"] == "Through the gateway."
@@ -132,10 +132,10 @@ def send_with_sdk(base_url: str, dialect: str, body: Any) -> None:
 async def read_wires(server: ServerFixture, headers: Any = None) -> list[Any]:
     """The wires of all answers of the only thread."""
     (thread,) = (await read_json(server.client.get(f"{API}/threads", headers=headers)))["threads"]
-    place = f"{API}/threads/{thread['id']}/messages"
-    page = await read_json(server.client.get(place, headers=headers))
+    path = f"{API}/threads/{thread['id']}/messages"
+    page = await read_json(server.client.get(path, headers=headers))
     answers = [row["message"]["id"] for row in page["messages"] if row["message"]["role"] == "assistant"]
-    return [await read_json(server.client.get(f"{place}/{answer}/wire", headers=headers)) for answer in answers]
+    return [await read_json(server.client.get(f"{path}/{answer}/wire", headers=headers)) for answer in answers]
 
 
 async def count_parts(server: ServerFixture) -> int:
@@ -182,8 +182,8 @@ async def test_a_plain_gateway_call_shows_its_options_on_both_paths_of_the_recor
         body = {**OPENAI, "messages": [{"role": "user", "content": text}], "stop": ["END"]}
         plain = {name: value for name, value in body.items() if name not in ("tools", "tool_choice", "metadata")}
         chat_server.fake.reply("Yes.")
-        async with chat_server.client.post("/v1/chat/completions", json=plain) as answered:
-            assert answered.status == 200, await answered.text()
+        async with chat_server.client.post("/v1/chat/completions", json=plain) as response:
+            assert response.status == 200, await response.text()
         (wire,) = await read_wires(chat_server)
         assert wire["client"]["request"] == plain
         (session,) = await chat_server.store.list_sessions()
@@ -194,9 +194,9 @@ async def test_a_stream_that_is_asked_for_by_its_path_is_one_for_the_provider(ch
     chat_server.fake.reply("Yes.")
     body = {"contents": [{"role": "user", "parts": [{"text": "hi"}]}], "generationConfig": {"maxOutputTokens": 9}}
     path = "/v1beta/models/fake-anthropic:model:streamGenerateContent?alt=sse"
-    async with chat_server.client.post(path, json=body) as answered:
-        assert answered.status == 200, await answered.text()
-        await answered.read()
+    async with chat_server.client.post(path, json=body) as response:
+        assert response.status == 200, await response.text()
+        await response.read()
     (wire,) = await read_wires(chat_server)
     assert wire["provider"]["request"] == chat_server.fake.bodies[-1]
     assert wire["client"]["request"] == body
@@ -207,8 +207,8 @@ async def test_tools_and_options_are_not_stored_for_a_key_without_recording(tmp_
     async with run_test_server(tmp_path, require_keys=True) as server:
         headers = await server.make_key("ann", scopes=("chat", scope))
         server.fake.reply("Yes.")
-        async with server.client.post("/v1/chat/completions", json=OPENAI, headers=headers) as answered:
-            assert answered.status == 200, await answered.text()
+        async with server.client.post("/v1/chat/completions", json=OPENAI, headers=headers) as response:
+            assert response.status == 200, await response.text()
         assert await count_parts(server) == 0
         sessions = await server.store.list_sessions()
         rows = [row for session in sessions for row in await server.store.read(session.id)]
@@ -221,35 +221,35 @@ async def test_tools_and_options_are_not_stored_for_a_key_without_recording(tmp_
             assert wire["provider"]["request"].keys() == {"model", "messages"}, "an option that is not stored"
 
 
-async def test_a_long_call_of_the_gateway_is_shown_whole(tmp_path: Path) -> None:
-    """The gateway sends what its caller sent; only own turns leave out messages that do not fit."""
+async def test_long_gateway_call_is_shown_in_full(tmp_path: Path) -> None:
+    """The gateway forwards all messages. Only own turns omit messages that do not fit."""
     roles = ("user", "assistant", "user")
     messages = [{"role": role, "content": "1 2 3 4 " * 38_000} for role in roles]
     async with run_test_server(tmp_path) as server:
         server.fake.reply("Read.")
         async with server.client.post(
             "/v1/messages", json={"model": "fake-anthropic:model", "max_tokens": 9, "messages": messages}
-        ) as answered:
-            assert answered.status == 200, await answered.text()
-            thread = answered.headers["x-dragoman-session"]
+        ) as response:
+            assert response.status == 200, await response.text()
+            thread = response.headers["x-dragoman-session"]
         sent = server.fake.bodies[-1]["messages"]
         page = await read_json(server.client.get(f"{API}/threads/{thread}/messages"))
-        place = f"{API}/threads/{thread}/messages/{page['messages'][-1]['message']['id']}"
-        wire = await read_json(server.client.get(f"{place}/wire"))
+        path = f"{API}/threads/{thread}/messages/{page['messages'][-1]['message']['id']}"
+        wire = await read_json(server.client.get(f"{path}/wire"))
     assert wire["projection"]["estimatedInputTokens"] > wire["projection"]["contextTokens"]
     assert wire["projection"]["leftOut"] == 0
     assert len(wire["provider"]["request"]["messages"]) == len(sent) == 3
 
 
-async def test_the_system_prompt_of_the_server_is_hidden_from_its_users(tmp_path: Path) -> None:
+async def test_system_prompt_of_server_is_hidden_from_users(tmp_path: Path) -> None:
     options = {"system_prompt": "The word is xyzzy."}
     async with run_test_server(tmp_path, require_keys=True, agent_options=options) as server:
         headers = await server.make_key("ann")
         server.fake.reply("Hello.")
         await post_run(server, run_input(user("hi"), threadId="t1", runId="r1"), **headers)
         page = await read_json(server.client.get(f"{API}/threads/t1/messages", headers=headers))
-        place = f"{API}/threads/t1/messages/{page['messages'][-1]['message']['id']}/wire"
-        text = json.dumps(await read_json(server.client.get(place, headers=headers)))
+        path = f"{API}/threads/t1/messages/{page['messages'][-1]['message']['id']}/wire"
+        text = json.dumps(await read_json(server.client.get(path, headers=headers)))
     assert "xyzzy" in json.dumps(server.fake.bodies)
     assert "xyzzy" not in text
     assert "(system prompt of the server)" in text

@@ -64,7 +64,7 @@ async def test_what_comes_too_late_or_twice_is_not_stored(store: Store) -> None:
     assert texts(await store.runs.events(session)) == [(1, "a", "1")]
 
 
-async def test_the_same_request_again_is_the_same_run(store: Store) -> None:
+async def test_repeated_request_returns_same_run(store: Store) -> None:
     session = (await store.create_session()).id
     first = await begin(store, session, "a", idempotency_key="k")
     for given in ({"run": "a", "owner": "two"}, {"run": "other", "idempotency_key": "k"}):

@@ -1,8 +1,8 @@
-"""Ground for front ends: the examples of docs/front-ends.md in a browser, and a model that asks for the weather.
+"""Fixtures for front ends: the examples of docs/front-ends.md in a browser, and a model that calls a weather tool.
 
-async with run_weather_server(folder) as server:        a real server; server.address, server.open_store()
-async with open_page(chromium, server, "use-chat=1") as page
-await ask(page, "use-chat-1")                           until the answer is there
+async with run_weather_server(folder, "--port", "0") as address
+async with open_page(chromium, address, "use-chat=1") as page
+    await ask(page, "use-chat-1")                           waits for the answer
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ needs_front_ends = pytest.mark.skipif(
 JUDGES = Path(__file__).parent / "judges"
 KINDS = ("use-chat", "copilotkit", "assistant-ui", "assistant-ui-ag-ui")
 QUESTION = "What is the weather in Berlin?"
-ANSWER = "21 degrees in Berlin at this hour."  # the end of the sentence: less of it is an answer that was cut
+ANSWER = "21 degrees in Berlin at this hour."  # the end of the sentence: without it, the answer is incomplete
 _SETTINGS = """
 default_model = "fake:model"
 [providers.fake]
@@ -54,7 +54,7 @@ _WORD_S = 0.01
 _HTML = '<!doctype html><meta charset="utf-8"><body><script type="module" src="/front-ends/page.js"></script>'
 
 
-# --- the model -------------------------------------------------------------------------------------------------------
+# --- model -----------------------------------------------------------------------------------------------------------
 
 
 def _line(*, is_done: bool = False, **message: Any) -> bytes:
@@ -69,7 +69,7 @@ def _line(*, is_done: bool = False, **message: Any) -> bytes:
 
 
 def answer_weather(request: ReceivedRequest) -> Answer:
-    """A call of the tool, and after its result a sentence, word by word."""
+    """Return a tool call, or after its result a sentence, word by word."""
     last = request.json["messages"][-1]
     if last["role"] == "user":
         call = {"function": {"name": "get_weather", "arguments": {"city": "Berlin"}}}
@@ -81,12 +81,12 @@ def answer_weather(request: ReceivedRequest) -> Answer:
     return [head, *pieces, _line(is_done=True), encode_chunk(b"")]
 
 
-# --- the server ------------------------------------------------------------------------------------------------------
+# --- server ----------------------------------------------------------------------------------------------------------
 
 
 @asynccontextmanager
 async def run_weather_server(folder: Path, *options: str) -> AsyncIterator[str]:
-    """A server whose model asks for the weather; its address."""
+    """Run a server whose model calls the weather tool, and yield its address."""
     async with FaultyServer(answer_weather) as upstream:
         file = folder / "dragoman" / "config.toml"
         file.parent.mkdir(exist_ok=True)
@@ -101,17 +101,17 @@ async def run_weather_server(folder: Path, *options: str) -> AsyncIterator[str]:
             await asyncio.to_thread(server.__exit__, None, None, None)
 
 
-# --- the page --------------------------------------------------------------------------------------------------------
+# --- page ------------------------------------------------------------------------------------------------------------
 
 
 def read_examples() -> dict[str, str]:
-    """The examples of the documentation, by the names of their files."""
+    """Return the examples of the documentation by file name."""
     text = (ROOT / "docs" / "front-ends.md").read_text("utf-8")
     return dict(re.findall(r'^```jsx? title="([^"]+)"\n(.*?)^```$', text, re.MULTILINE | re.DOTALL))
 
 
 def build_page() -> Path:
-    """A folder with the page of all examples, bundled once for the same sources and packages."""
+    """Return a folder with the page of all examples, which is bundled once per version of sources and packages."""
     folder = install_packages("front-ends", JUDGES / "front-ends")
     sources = {**read_examples(), "page.jsx": (JUDGES / "page.jsx").read_text("utf-8")}
     digest = hashlib.sha256(repr(sorted(sources.items())).encode()).hexdigest()[:16]
@@ -134,7 +134,7 @@ def build_page() -> Path:
 
 @asynccontextmanager
 async def open_page(chromium: str, address: str, query: str) -> AsyncIterator[Page]:
-    """A browser with the front ends that a query counts, as a page of the server."""
+    """Open a browser with the front ends in a query, as a page of the server."""
     from playwright.async_api import async_playwright
 
     bundle = await asyncio.to_thread(build_page)
@@ -157,7 +157,7 @@ async def open_page(chromium: str, address: str, query: str) -> AsyncIterator[Pa
 
 
 async def ask(page: Page, name: str, keyboard: asyncio.Lock | None = None, *, timeout_s: float = 30.0) -> None:
-    """Ask a front end for the weather, and wait for another answer. All front ends of a page share the keyboard."""
+    """Send the question to a front end and wait for one more answer. The front ends of a page share the keyboard."""
     section = page.locator(f"#{name}")
     before = await count_answers(page, name)
     box = section.locator("textarea, input").first
@@ -172,7 +172,7 @@ async def count_answers(page: Page, name: str) -> int:
     return (await page.locator(f"#{name}").inner_text()).count(ANSWER)
 
 
-async def wait_for_answers(page: Page, name: str, wanted: int, *, timeout_s: float = 30.0) -> None:
+async def wait_for_answers(page: Page, name: str, expected: int, *, timeout_s: float = 30.0) -> None:
     async with asyncio.timeout(timeout_s):
-        while await count_answers(page, name) < wanted:
+        while await count_answers(page, name) < expected:
             await asyncio.sleep(0.05)

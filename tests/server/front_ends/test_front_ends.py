@@ -1,4 +1,4 @@
-"""useChat, CopilotKit, assistant-ui and AG-UI clients hold conversations with a tool; the examples of the docs run."""
+"""Tests of useChat, CopilotKit, assistant-ui and AG-UI clients: conversations with a tool, and the examples of the docs."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from tests.server.runs.conftest import CLIENTS, install_client, run_node
 
 @needs_front_ends
 @pytest.mark.slow
-async def test_every_front_end_uses_a_tool_and_restores_its_thread_after_a_restart(
+async def test_every_front_end_uses_tool_and_restores_thread_after_restart(
     program: Callable[[str, str], str], tmp_path: Path
 ) -> None:
     chromium = program("chromium", "chromium")
@@ -53,13 +53,13 @@ async def test_every_front_end_uses_a_tool_and_restores_its_thread_after_a_resta
 
 
 @pytest.mark.parametrize("version", CLIENTS)
-async def test_the_example_of_an_agui_client_runs_and_restores_its_thread(tmp_path: Path, version: str) -> None:
+async def test_agui_client_example_runs_and_restores_thread(tmp_path: Path, version: str) -> None:
     script = tmp_path / "agent.mjs"
     script.write_text(read_examples()["agent.mjs"], "utf-8")
     async with run_weather_server(tmp_path, "--port", "0") as address:
         for _ in range(2):
-            status, printed = await run_node(install_client(CLIENTS[version]), script, f"{address}/api/v1/agent")
-            assert (status, ANSWER in printed) == (0, True), printed
+            status, output = await run_node(install_client(CLIENTS[version]), script, f"{address}/api/v1/agent")
+            assert (status, ANSWER in output) == (0, True), output
     async with open_store(f"sqlite:///{tmp_path / 'chats.db'}") as store:
         roles = [row.message.role for row in await store.read("thread-1")]
     assert roles.count(Role.USER) == 2

@@ -1,7 +1,7 @@
-"""Ground for runs: what a client sends, and how its stream is read.
+"""Helpers for runs: requests, parsed streams, and the published AG-UI client.
 
-events = await post(chat_server, run_input("Hello"))        the events of a run, as a client gets them
-frames = frames_of(text)                                    id, event and data of each frame
+events = await post_run(chat_server, run_input("Hello"))    the events of a run, as a client receives them
+frames = parse_frames(text)                                 id, event and data of each frame
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def run_input(*messages: Any, **fields: Any) -> dict[str, Any]:
 
 
 def parse_frames(text: str) -> list[dict[str, str]]:
-    """The frames of a stream, each as its fields."""
+    """Return the fields of each frame of a stream."""
     assert "\r" not in text
     assert text == "" or text.endswith("\n\n")
     result = []
@@ -63,7 +63,7 @@ def parse_frames(text: str) -> list[dict[str, str]]:
 
 
 def parse_events(text: str) -> list[dict[str, Any]]:
-    """The events of a stream, each of which has its number as ``id``."""
+    """Return the events of a stream. The frame id of each is added as ``number``."""
     result = []
     for frame in parse_frames(text):
         event = json.loads(frame["data"])
@@ -73,37 +73,37 @@ def parse_events(text: str) -> list[dict[str, Any]]:
 
 
 async def post_run(server: ServerFixture, body: Any, **headers: str) -> list[dict[str, Any]]:
-    """The events of a run, from its beginning to its end."""
-    async with server.client.post(RUNS, json=body, headers={**SSE, **headers}) as answer:
-        text = await answer.text()
-        assert answer.status == 200, text
+    """Post a run and return its events."""
+    async with server.client.post(RUNS, json=body, headers={**SSE, **headers}) as response:
+        text = await response.text()
+        assert response.status == 200, text
         return parse_events(text)
 
 
 async def post_error(server: ServerFixture, payload: Any, **headers: str) -> tuple[int, str]:
-    """The status and the code of a refusal."""
-    async with server.client.post(RUNS, json=payload, headers={**SSE, **headers}) as answer:
-        body = await answer.json()
-        return answer.status, body["error"]["code"]
+    """Post an invalid run and return the status and the code of the error."""
+    async with server.client.post(RUNS, json=payload, headers={**SSE, **headers}) as response:
+        body = await response.json()
+        return response.status, body["error"]["code"]
 
 
 def event_types(events: list[dict[str, Any]]) -> list[str]:
-    """The types of events, each one that is repeated only once."""
+    """Return the types of events. Consecutive repetitions are removed."""
     return [name for name, _ in itertools.groupby(event["type"] for event in events)]
 
 
-# --- the published client --------------------------------------------------------------------------------------------
+# --- published client ------------------------------------------------------------------------------------------------
 
 CLIENTS = {"1.0": "ag-ui-client", "before 1.0": "ag-ui-client-before-1"}
 
 
 def install_client(name: str) -> Path:
-    """A folder with the published client in it, made on first use."""
+    """Return a folder with the published client, which is installed on first use."""
     return install_packages(name, JUDGES / name)
 
 
 def install_packages(name: str, pins: Path) -> Path:
-    """A folder with the packages that a lock file pins, made on first use."""
+    """Return a folder with the packages of a lock file, which are installed on first use."""
     files = [pins / "package.json", pins / "package-lock.json"]
     with made_once(name, files) as folder:
         if folder is not None:
@@ -117,13 +117,13 @@ def install_packages(name: str, pins: Path) -> Path:
 
 
 async def run_node(folder: Path, script: Path, *arguments: str, timeout_s: float = 60) -> tuple[int, str]:
-    """Run a script beside the packages of a folder; its status and what it printed."""
-    copy = folder / script.name  # where its imports are looked for
+    """Run a script with the packages of a folder, and return its status and its output."""
+    copy = folder / script.name  # Node resolves imports from there
     if not copy.exists() or copy.read_bytes() != script.read_bytes():
         shutil.copy(script, copy)
     pipe = asyncio.subprocess.PIPE
     command = [str(NODE), str(copy), *arguments]
     process = await asyncio.create_subprocess_exec(*command, stdout=pipe, stderr=asyncio.subprocess.STDOUT)
-    printed, _ = await asyncio.wait_for(process.communicate(), timeout_s)
+    output, _ = await asyncio.wait_for(process.communicate(), timeout_s)
     assert process.returncode is not None
-    return process.returncode, printed.decode()
+    return process.returncode, output.decode()

@@ -1,8 +1,8 @@
-"""Servers that can be killed: python -m tests.server.runs.killable_server STORE CONFIG FOLDER [far].
+"""Servers that tests can kill: python -m tests.server.runs.killable_server STORE CONFIG FOLDER [far].
 
-A process that has imported everything; for each line that it reads it makes a child that serves, and says the child's
-process id and the port. A child gives up on dead workers sooner than a real server: leases are a few seconds long. With
-``far`` the leases are those of a real server, and each child takes the others for servers of other machines.
+The process imports all modules once. For each line that it reads, it forks a child that serves, and prints the child's
+process id and port. Leases of a child last a few seconds, so that dead workers are detected sooner than by a real server.
+With ``far``, leases are those of a real server, and each child treats the others as servers of other machines.
 """
 
 from __future__ import annotations
@@ -29,21 +29,21 @@ LEASE_S = 4.0
 async def serve(store: str, config: str, folder: str, parent: int, *, is_far: bool) -> None:
     options = ServerConfig(store=store, port=0, attachments=f"file://{folder}/attachments", max_pending_runs=1_000)
     listener, options = bind_socket(options)
-    found = settings.load(environment={}, file=Path(config), keyring=lambda _: None)
-    async with open_app_state(options, found, agent_config=AgentConfig(retries=Retries(max_retries=0))) as doors:
+    loaded = settings.load(environment={}, file=Path(config), keyring=lambda _: None)
+    async with open_app_state(options, loaded, agent_config=AgentConfig(retries=Retries(max_retries=0))) as state:
         if not is_far:
-            await doors.runs.close()
-            doors.runs = RunRegistry(doors, alive_s=LEASE_S)
-            doors.runs.start()
-            doors.store.turns.lease = functools.partial(doors.store.turns.lease, seconds=LEASE_S)  # type: ignore[method-assign]
-        async with run_server(doors, listener):
+            await state.runs.close()
+            state.runs = RunRegistry(state, alive_s=LEASE_S)
+            state.runs.start()
+            state.store.turns.lease = functools.partial(state.store.turns.lease, seconds=LEASE_S)  # type: ignore[method-assign]
+        async with run_server(state, listener):
             os.write(1, f"{os.getpid()} {options.port}\n".encode())
-            while os.getppid() == parent:  # and no longer, whatever becomes of the tests
+            while os.getppid() == parent:  # exits with the test process
                 await asyncio.sleep(0.5)
 
 
 def main(store: str, config: str, folder: str, distance: str = "near") -> None:
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for a child
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # children are reaped automatically
     parent = os.getpid()
     for _ in sys.stdin:
         if os.fork() == 0:

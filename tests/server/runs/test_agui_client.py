@@ -1,4 +1,4 @@
-"""The published client of AG-UI, of 1.0 and of the version before it, talks to the server and finds nothing wrong."""
+"""Tests with the published AG-UI client, version 1.0 and the version before it."""
 
 from __future__ import annotations
 
@@ -31,46 +31,46 @@ async def delete_database(name: str) -> str:
 
 
 @pytest.fixture
-def deleting_server(runner: asyncio.Runner, tmp_path: Path) -> Iterator[ServerFixture]:
-    made = run_test_server(tmp_path, agent_options={"tools": [delete_database]})
-    yield runner.run(made.__aenter__())
-    runner.run(made.__aexit__(None, None, None))
+def tool_server(runner: asyncio.Runner, tmp_path: Path) -> Iterator[ServerFixture]:
+    context = run_test_server(tmp_path, agent_options={"tools": [delete_database]})
+    yield runner.run(context.__aenter__())
+    runner.run(context.__aexit__(None, None, None))
 
 
 async def upload_file(server: ServerFixture) -> str:
-    """The signed URL of a picture."""
+    """Upload an image and return its signed URL."""
     form = aiohttp.FormData()
     form.add_field("file", JPEG, filename="dot.jpg", content_type="image/jpeg")
-    async with server.client.post("/api/v1/agent/attachments", data=form) as answer:
-        assert answer.status in (200, 201), await answer.text()
-        return str((await answer.json())["url"])
+    async with server.client.post("/api/v1/agent/attachments", data=form) as response:
+        assert response.status in (200, 201), await response.text()
+        return str((await response.json())["url"])
 
 
 @pytest.mark.parametrize("version", CLIENTS)
-async def test_the_checker_finds_nothing_wrong(deleting_server: ServerFixture, version: str) -> None:
+async def test_protocol_checker_reports_no_problem(tool_server: ServerFixture, version: str) -> None:
     if not CHECKER.exists():
-        pytest.skip(f"no checker at {CHECKER}; DRAGOMAN_CORPUS names another place")
-    server, fake = deleting_server, deleting_server.fake
-    for words in ("Hello.", "Again.", "A dot.", "A dot.", "A dot."):
-        fake.reply(words, thinking="Hm.")
+        pytest.skip(f"no checker at {CHECKER}; set DRAGOMAN_CORPUS to its folder")
+    server, fake = tool_server, tool_server.fake
+    for text in ("Hello.", "Again.", "A dot.", "A dot.", "A dot."):
+        fake.reply(text, thinking="Hm.")
     fake.call("get_weather", {"city": "Berlin"}, thinking="I should look.")
     fake.reply("21 degrees.")
     fake.call("delete_database", {"name": "production"})
     fake.reply("It is gone.")
     fake.reply("Hello.")
     url = await upload_file(server)
-    status, said = await run_node(install_client(CLIENTS[version]), CHECKER, server.base_url + RUNS, "--image-url", url)
-    assert status == 0, said
-    assert "FAIL " not in said, said
-    assert "NOT EXERCISED" not in said, said
+    status, output = await run_node(
+        install_client(CLIENTS[version]), CHECKER, server.base_url + RUNS, "--image-url", url
+    )
+    assert status == 0, output
+    assert "FAIL " not in output, output
+    assert "NOT EXERCISED" not in output, output
     assert fake.refusals == []
 
 
 @pytest.mark.parametrize("version", CLIENTS)
-async def test_the_client_holds_a_conversation_with_a_picture_a_tool_and_an_approval(
-    deleting_server: ServerFixture, version: str
-) -> None:
-    server, fake = deleting_server, deleting_server.fake
+async def test_client_converses_with_image_tool_and_approval(tool_server: ServerFixture, version: str) -> None:
+    server, fake = tool_server, tool_server.fake
     fake.reply("A dot.", thinking="A picture.")
     fake.answer_with(text_part("I will look."), call_part("get_weather", {"city": "Berlin"}))
     fake.reply("21 degrees.")
@@ -78,30 +78,32 @@ async def test_the_client_holds_a_conversation_with_a_picture_a_tool_and_an_appr
     fake.reply("It is gone.")
     fake.reply("You are welcome.")
     script, folder = JUDGES / "conversation.mjs", install_client(CLIENTS[version])
-    status, said = await run_node(folder, script, server.base_url + RUNS, await upload_file(server))
-    assert status == 0, said
-    told = json.loads(said)
-    assert told["warnings"] == []
-    pending = "success" if version == "1.0" else "none"  # which calls are pending cannot be said to older clients
-    assert told["outcomes"] == ["success", pending, "success", "interrupt", "success", "success"]
+    status, output = await run_node(folder, script, server.base_url + RUNS, await upload_file(server))
+    assert status == 0, output
+    result = json.loads(output)
+    assert result["warnings"] == []
+    pending = "success" if version == "1.0" else "none"  # older clients have no field for pending calls
+    assert result["outcomes"] == ["success", pending, "success", "interrupt", "success", "success"]
     rows = await server.store.read("thread-of-the-client")
     history = [{key: value for key, value in wire.items() if key != "metadata"} for wire in write_history(rows)]
-    seen = [message for message in told["messages"] if message["role"] != "user"]
+    seen = [message for message in result["messages"] if message["role"] != "user"]
     assert seen == [message for message in history if message["role"] != "user"]  # the ids as well
     assert fake.refusals == []
     images = [part for body in fake.bodies for part in body["messages"][0]["content"] if part["type"] == "image"]
-    assert len(images) == len(fake.bodies)  # the picture reaches the model, and stays
+    assert len(images) == len(fake.bodies)  # the image is in every request to the model
 
 
 @pytest.mark.parametrize("version", CLIENTS)
-async def test_the_client_brings_a_conversation_that_ends_with_a_result_and_is_answered(
-    chat_server: ServerFixture, version: str
-) -> None:
+async def test_client_history_that_ends_with_result_is_answered(chat_server: ServerFixture, version: str) -> None:
     chat_server.fake.reply("21 degrees.")
     script, folder = JUDGES / "whole-history.mjs", install_client(CLIENTS[version])
-    status, said = await run_node(folder, script, chat_server.base_url + RUNS)
-    assert status == 0, said
-    assert json.loads(said) == {"roles": ["user", "assistant", "tool", "assistant"], "last": "21 degrees.", "calls": 1}
+    status, output = await run_node(folder, script, chat_server.base_url + RUNS)
+    assert status == 0, output
+    assert json.loads(output) == {
+        "roles": ["user", "assistant", "tool", "assistant"],
+        "last": "21 degrees.",
+        "calls": 1,
+    }
     (body,) = chat_server.fake.bodies
     assert [message["role"] for message in body["messages"]] == ["user", "assistant", "user"]
     assert body["messages"][2]["content"][0]["type"] == "tool_result"

@@ -1,4 +1,4 @@
-"""A turn in the words of AG-UI, by itself: what each event becomes, and what a client makes of all of them."""
+"""Tests of the AG-UI encoder: the events of each answer, and the messages that a client builds from them."""
 
 from __future__ import annotations
 
@@ -65,32 +65,35 @@ def make_answer(*blocks: ContentBlock, usage: Usage | None = USAGE) -> Row:
     return Row(2, Message(ID, "t", Role.ASSISTANT, blocks, metadata, NOON))
 
 
-def make_end(stop: StopReason = StopReason.END_TURN, **given: Any) -> TurnEnd:
+def make_end(stop: StopReason = StopReason.END_TURN, **fields: Any) -> TurnEnd:
     counts = {"llm_calls": 1, "tool_calls": 0, "input_tokens": 15, "output_tokens": 5}
     money = {"cost_usd": Decimal("0.01"), "wall_time_s": 0.5}
-    return TurnEnd(turn_id="r", stop_reason=stop, model="m", **counts, **money, **given)
+    return TurnEnd(turn_id="r", stop_reason=stop, model="m", **counts, **money, **fields)
 
 
-def told(*events: StreamEvent, version: str | None = "1.0") -> list[dict[str, Any]]:
-    """Encode the events of one answer, without its step."""
-    telling = AguiEncoder("t", "r", version=version)
-    telling.encode(AnswerStart(ID, 2, "m", 10), 1)
-    made = [one for event in events for one in telling.encode(event, 1)]
-    closing = telling.encode(AnswerEnd(make_answer(), StopReason.END_TURN), 1)
-    assert closing[-1]["type"] == "STEP_FINISHED"
-    return [{key: value for key, value in one.items() if key != "timestamp"} for one in (*made, *closing[:-1])]
+def encode_answer(*events: StreamEvent, version: str | None = "1.0") -> list[dict[str, Any]]:
+    """Encode the events of one answer, without its step events."""
+    encoder = AguiEncoder("t", "r", version=version)
+    encoder.encode(AnswerStart(ID, 2, "m", 10), 1)
+    encoded = [agui_event for event in events for agui_event in encoder.encode(event, 1)]
+    end_events = encoder.encode(AnswerEnd(make_answer(), StopReason.END_TURN), 1)
+    assert end_events[-1]["type"] == "STEP_FINISHED"
+    return [
+        {key: value for key, value in agui_event.items() if key != "timestamp"}
+        for agui_event in (*encoded, *end_events[:-1])
+    ]
 
 
-def text(what: str, message_id: str = ID, **fields: Any) -> dict[str, Any]:
-    return {"type": f"TEXT_MESSAGE_{what}", "messageId": message_id, **fields}
+def text_event(kind: str, message_id: str = ID, **fields: Any) -> dict[str, Any]:
+    return {"type": f"TEXT_MESSAGE_{kind}", "messageId": message_id, **fields}
 
 
-def thought(what: str, message_id: str, **fields: Any) -> dict[str, Any]:
-    return {"type": f"REASONING_{what}", "messageId": message_id, **fields}
+def reasoning_event(kind: str, message_id: str, **fields: Any) -> dict[str, Any]:
+    return {"type": f"REASONING_{kind}", "messageId": message_id, **fields}
 
 
-def call_event(what: str, call_id: str = CALL, **fields: Any) -> dict[str, Any]:
-    return {"type": f"TOOL_CALL_{what}", "toolCallId": call_id, **fields}
+def call_event(kind: str, call_id: str = CALL, **fields: Any) -> dict[str, Any]:
+    return {"type": f"TOOL_CALL_{kind}", "toolCallId": call_id, **fields}
 
 
 def signature_event(message_id: str, value: str) -> dict[str, Any]:
@@ -100,67 +103,72 @@ def signature_event(message_id: str, value: str) -> dict[str, Any]:
 
 FIRST, THIRD = f"{ID}.0", f"{ID}.2"
 ANSWERS: dict[str, tuple[list[StreamEvent], list[dict[str, Any]]]] = {
-    "words come as they are said": (
+    "text is streamed as it arrives": (
         [MessageStart("m"), TextDelta(0, "Hel"), TextDelta(0, ""), TextDelta(0, "lo")],
-        [text("START", role="assistant"), text("CONTENT", delta="Hel"), text("CONTENT", delta="lo"), text("END")],
+        [
+            text_event("START", role="assistant"),
+            text_event("CONTENT", delta="Hel"),
+            text_event("CONTENT", delta="lo"),
+            text_event("END"),
+        ],
     ),
-    "what was consumed is told at the end": (
+    "usage is reported at the end only": (
         [UsageUpdate(TokenUsage(input_tokens=1, output_tokens=1))],
         [],
     ),
-    "a thought comes before the words and has a place of its own": (
+    "reasoning precedes text and has its own message": (
         [ThinkingDelta(0, "Hm."), ThinkingDelta(0, "", "sig"), TextDelta(1, "Yes.")],
         [
-            thought("START", FIRST),
-            thought("MESSAGE_START", FIRST, role="reasoning"),
-            thought("MESSAGE_CONTENT", FIRST, delta="Hm."),
-            thought("MESSAGE_END", FIRST),
+            reasoning_event("START", FIRST),
+            reasoning_event("MESSAGE_START", FIRST, role="reasoning"),
+            reasoning_event("MESSAGE_CONTENT", FIRST, delta="Hm."),
+            reasoning_event("MESSAGE_END", FIRST),
             signature_event(FIRST, "sig"),
-            thought("END", FIRST),
-            text("START", role="assistant"),
-            text("CONTENT", delta="Yes."),
-            text("END"),
+            reasoning_event("END", FIRST),
+            text_event("START", role="assistant"),
+            text_event("CONTENT", delta="Yes."),
+            text_event("END"),
         ],
     ),
-    "the end of a stream adds notes to what is closed and opens nothing again": (
+    "late signatures are added to closed messages without reopening them": (
         [ThinkingDelta(0, "Hm."), TextDelta(1, "Yes."), ThinkingDelta(0, "", "sig"), TextDelta(1, "")],
         [
-            thought("START", FIRST),
-            thought("MESSAGE_START", FIRST, role="reasoning"),
-            thought("MESSAGE_CONTENT", FIRST, delta="Hm."),
-            thought("MESSAGE_END", FIRST),
-            thought("END", FIRST),
-            text("START", role="assistant"),
-            text("CONTENT", delta="Yes."),
+            reasoning_event("START", FIRST),
+            reasoning_event("MESSAGE_START", FIRST, role="reasoning"),
+            reasoning_event("MESSAGE_CONTENT", FIRST, delta="Hm."),
+            reasoning_event("MESSAGE_END", FIRST),
+            reasoning_event("END", FIRST),
+            text_event("START", role="assistant"),
+            text_event("CONTENT", delta="Yes."),
             signature_event(FIRST, "sig"),
-            text("END"),
+            text_event("END"),
         ],
     ),
-    "a thought that nobody may read is sealed": (
+    "redacted reasoning is sent as an encrypted value": (
         [BlockComplete(0, RedactedThinkingBlock("blob")), TextDelta(1, "Yes.")],
         [
-            thought("START", FIRST),
-            thought("MESSAGE_START", FIRST, role="reasoning"),
-            thought("MESSAGE_END", FIRST),
+            reasoning_event("START", FIRST),
+            reasoning_event("MESSAGE_START", FIRST, role="reasoning"),
+            reasoning_event("MESSAGE_END", FIRST),
             signature_event(FIRST, "blob"),
-            thought("END", FIRST),
-            text("START", role="assistant"),
-            text("CONTENT", delta="Yes."),
-            text("END"),
+            reasoning_event("END", FIRST),
+            text_event("START", role="assistant"),
+            text_event("CONTENT", delta="Yes."),
+            text_event("END"),
         ],
     ),
-    "a call belongs to the words before it": (
+    "a call belongs to the preceding text": (
         [TextDelta(0, "Look."), ToolUseStart(1, CALL, "look"), ToolUseInputDelta(1, '{"a":1}'), ToolUseEnd(1)],
         [
-            text("START", role="assistant"),
-            text("CONTENT", delta="Look."),
-            text("END"),
+            text_event("START", role="assistant"),
+            text_event("CONTENT", delta="Look."),
+            text_event("END"),
             call_event("START", toolCallName="look", parentMessageId=ID),
             call_event("ARGS", delta='{"a":1}'),
             call_event("END"),
         ],
     ),
-    "a call without words is the message, and one without arguments has none": (
+    "a call without text is its own message, and empty arguments are an object": (
         [ToolUseStart(0, CALL, "look"), ToolUseEnd(0)],
         [
             call_event("START", toolCallName="look", parentMessageId=ID),
@@ -168,7 +176,7 @@ ANSWERS: dict[str, tuple[list[StreamEvent], list[dict[str, Any]]]] = {
             call_event("END"),
         ],
     ),
-    "calls arrive side by side": (
+    "parallel calls are interleaved": (
         [
             ToolUseStart(0, CALL, "a"),
             ToolUseStart(1, "tu_2", "b"),
@@ -188,38 +196,43 @@ ANSWERS: dict[str, tuple[list[StreamEvent], list[dict[str, Any]]]] = {
             call_event("END"),
         ],
     ),
-    "words after a thought after words are a message of their own": (
+    "text after reasoning after text is a separate message": (
         [TextDelta(0, "A"), ThinkingDelta(1, "B"), TextDelta(2, "C")],
         [
-            text("START", role="assistant"),
-            text("CONTENT", delta="A"),
-            text("END"),
-            thought("START", f"{ID}.1"),
-            thought("MESSAGE_START", f"{ID}.1", role="reasoning"),
-            thought("MESSAGE_CONTENT", f"{ID}.1", delta="B"),
-            thought("MESSAGE_END", f"{ID}.1"),
-            thought("END", f"{ID}.1"),
-            text("START", THIRD, role="assistant"),
-            text("CONTENT", THIRD, delta="C"),
-            text("END", THIRD),
+            text_event("START", role="assistant"),
+            text_event("CONTENT", delta="A"),
+            text_event("END"),
+            reasoning_event("START", f"{ID}.1"),
+            reasoning_event("MESSAGE_START", f"{ID}.1", role="reasoning"),
+            reasoning_event("MESSAGE_CONTENT", f"{ID}.1", delta="B"),
+            reasoning_event("MESSAGE_END", f"{ID}.1"),
+            reasoning_event("END", f"{ID}.1"),
+            text_event("START", THIRD, role="assistant"),
+            text_event("CONTENT", THIRD, delta="C"),
+            text_event("END", THIRD),
         ],
     ),
-    "what breaks off is closed": (
+    "unfinished parts are closed": (
         [TextDelta(0, "A"), ToolUseStart(1, CALL, "look"), ToolUseInputDelta(1, '{"a"')],
         [
-            text("START", role="assistant"),
-            text("CONTENT", delta="A"),
-            text("END"),
+            text_event("START", role="assistant"),
+            text_event("CONTENT", delta="A"),
+            text_event("END"),
             call_event("START", toolCallName="look", parentMessageId=ID),
             call_event("ARGS", delta='{"a"'),
             call_event("END"),
         ],
     ),
-    "a character that comes in two halves is told whole": (
+    "split surrogates are joined": (
         [TextDelta(0, "a\ud83d"), TextDelta(0, "\ude00b"), TextDelta(0, "\ud83d")],
-        [text("START", role="assistant"), text("CONTENT", delta="a"), text("CONTENT", delta="😀b"), text("END")],
+        [
+            text_event("START", role="assistant"),
+            text_event("CONTENT", delta="a"),
+            text_event("CONTENT", delta="😀b"),
+            text_event("END"),
+        ],
     ),
-    "what AG-UI has no word for is told as something of ours": (
+    "blocks without an AG-UI event are custom events": (
         [BlockComplete(0, ImageBlock(ImageSource("base64", "aGk="), "image/png"))],
         [
             {
@@ -240,13 +253,13 @@ ANSWERS: dict[str, tuple[list[StreamEvent], list[dict[str, Any]]]] = {
 
 
 @pytest.mark.parametrize("name", ANSWERS)
-def test_what_an_answer_becomes(name: str) -> None:
-    events, wanted = ANSWERS[name]
-    assert told(*events) == wanted
+def test_answer_is_encoded_as_events(name: str) -> None:
+    inputs, expected = ANSWERS[name]
+    assert encode_answer(*inputs) == expected
 
 
 @pytest.mark.parametrize("version", ["1.0", None])
-def test_the_beginning_says_which_protocol_is_spoken(version: str | None) -> None:
+def test_start_event_has_protocol_version(version: str | None) -> None:
     (event,) = AguiEncoder("t", "r", version=version, parent_run_id="p").encode_start(None, 5)
     assert event == {
         "type": "RUN_STARTED",
@@ -258,12 +271,12 @@ def test_the_beginning_says_which_protocol_is_spoken(version: str | None) -> Non
     }
 
 
-def test_a_step_tells_which_model_answers_and_what_it_cost() -> None:
-    telling = AguiEncoder("t", "r", version="1.0")
+def test_step_has_model_losses_and_cost() -> None:
+    encoder = AguiEncoder("t", "r", version="1.0")
     losses = (Loss("t", ID, "image", "openai", "it sees nothing"),)
-    trimmed = (Loss("t", "", "history", "openai", "the oldest 3 messages are not sent", "adjusted"),)
-    (began,) = telling.encode(AnswerStart(ID, 2, "m", 10, losses, 3, trimmed), 1)
-    assert began["metadata"]["dragoman"] == {
+    adjustments = (Loss("t", "", "history", "openai", "the oldest 3 messages are not sent", "adjusted"),)
+    (started,) = encoder.encode(AnswerStart(ID, 2, "m", 10, losses, 3, adjustments), 1)
+    assert started["metadata"]["dragoman"] == {
         "message_id": ID,
         "seq": 2,
         "model": "m",
@@ -271,14 +284,14 @@ def test_a_step_tells_which_model_answers_and_what_it_cost() -> None:
         "losses": [{"block_type": "image", "reason": "it sees nothing"}],
         "adjustments": [{"name": "history", "reason": "the oldest 3 messages are not sent"}],
     }
-    (finished,) = telling.encode(AnswerEnd(make_answer(TextBlock("x")), StopReason.END_TURN), 1)
+    (finished,) = encoder.encode(AnswerEnd(make_answer(TextBlock("x")), StopReason.END_TURN), 1)
     assert finished["metadata"]["dragoman"]["usage"]["cost_usd"] == "0.01"
-    (last,) = telling.encode_end(make_end(), 1)
+    (last,) = encoder.encode_end(make_end(), 1)
     assert last["usage"] == [
         {
             "provider": "p",
             "model": "m",
-            "inputTokens": 15,  # what was read from and written to caches is a part of it
+            "inputTokens": 15,  # includes cache reads and writes
             "outputTokens": 5,
             "totalTokens": 20,
             "reasoningTokens": 1,
@@ -295,7 +308,7 @@ def make_result(*blocks: ContentBlock, is_error: bool = False) -> ToolResultEven
     )
 
 
-PICTURE = ImageBlock(ImageSource("base64", "aGk="), "image/png")
+IMAGE = ImageBlock(ImageSource("base64", "aGk="), "image/png")
 
 
 @pytest.mark.parametrize(
@@ -305,16 +318,18 @@ PICTURE = ImageBlock(ImageSource("base64", "aGk="), "image/png")
         (None, (TextBlock("21"),), "21"),
         (
             "1.0",
-            (TextBlock("21"), PICTURE),
+            (TextBlock("21"), IMAGE),
             [
                 {"type": "text", "text": "21"},
                 {"type": "image", "source": {"type": "data", "value": "aGk=", "mimeType": "image/png"}},
             ],
         ),
-        (None, (TextBlock("21"), PICTURE), "21\n[image]"),
+        (None, (TextBlock("21"), IMAGE), "21\n[image]"),
     ],
 )
-def test_a_result_is_what_the_client_can_read(version: str | None, blocks: tuple[ContentBlock], content: Any) -> None:
+def test_tool_result_depends_on_protocol_version(
+    version: str | None, blocks: tuple[ContentBlock], content: Any
+) -> None:
     (event,) = AguiEncoder("t", "r", version=version).encode(make_result(*blocks), 1)
     assert event == {
         "type": "TOOL_CALL_RESULT",
@@ -326,29 +341,29 @@ def test_a_result_is_what_the_client_can_read(version: str | None, blocks: tuple
     }
 
 
-def test_a_result_that_is_an_error_says_so() -> None:
+def test_failed_tool_result_is_marked() -> None:
     (event,) = AguiEncoder("t", "r").encode(make_result(TextBlock("no"), is_error=True), 1)
     assert event["metadata"] == {"dragoman": {"is_error": True}}
 
 
 PENDING = PendingCall(CALL, "look", {"a": 1}, "caller")
-CONSENT = PendingCall("tu_2", "drop", {"b": 2}, "approval")
+APPROVAL = PendingCall("tu_2", "drop", {"b": 2}, "approval")
 
 
-def test_a_run_that_waits_for_the_client_names_the_calls_or_has_no_outcome() -> None:
-    waits = make_end(StopReason.TOOL_USE, pending=(PENDING,))
-    (modern,) = AguiEncoder("t", "r", version="1.0").encode_end(waits, 1)
-    assert modern["outcome"] == {"type": "success", "pendingToolCallIds": [CALL]}
-    (before,) = AguiEncoder("t", "r").encode_end(waits, 1)
-    assert "outcome" not in before  # assistant-ui takes a success for an end without open calls
-    (done,) = AguiEncoder("t", "r").encode_end(make_end(), 1)
-    assert done["outcome"] == {"type": "success"}
+def test_run_with_pending_calls_lists_them_or_has_no_outcome() -> None:
+    end = make_end(StopReason.TOOL_USE, pending=(PENDING,))
+    (current,) = AguiEncoder("t", "r", version="1.0").encode_end(end, 1)
+    assert current["outcome"] == {"type": "success", "pendingToolCallIds": [CALL]}
+    (old,) = AguiEncoder("t", "r").encode_end(end, 1)
+    assert "outcome" not in old  # assistant-ui treats a success as an end without open calls
+    (finished,) = AguiEncoder("t", "r").encode_end(make_end(), 1)
+    assert finished["outcome"] == {"type": "success"}
 
 
 @pytest.mark.parametrize("version", ["1.0", None])
-def test_a_run_that_waits_for_consent_is_interrupted(version: str | None) -> None:
-    waits = make_end(StopReason.TOOL_USE, pending=(PENDING, CONSENT))
-    events = AguiEncoder("t", "r", version=version).encode_interrupt(waits, [{"id": "1"}], {"a": None}, 1)
+def test_run_that_waits_for_approval_is_interrupted(version: str | None) -> None:
+    end = make_end(StopReason.TOOL_USE, pending=(PENDING, APPROVAL))
+    events = AguiEncoder("t", "r", version=version).encode_interrupt(end, [{"id": "1"}], {"a": None}, 1)
     assert [event["type"] for event in events] == ["MESSAGES_SNAPSHOT", "STATE_SNAPSHOT", "RUN_FINISHED"]
     assert events[1]["snapshot"] == {"a": None}
     assert events[2]["outcome"] == {
@@ -366,52 +381,52 @@ def test_a_run_that_waits_for_consent_is_interrupted(version: str | None) -> Non
     }
 
 
-def test_a_cancel_is_an_outcome_or_an_error_to_those_who_know_no_such_outcome() -> None:
-    stopped = make_end(StopReason.CANCELLED)
-    assert AguiEncoder("t", "r", version="1.0").encode_end(stopped, 1)[-1]["outcome"] == {"type": "cancelled"}
-    before = AguiEncoder("t", "r").encode_end(stopped, 1)[-1]
-    assert (before["type"], before["code"]) == ("RUN_ERROR", "cancelled")
+def test_cancellation_is_an_outcome_or_an_error_for_old_clients() -> None:
+    end = make_end(StopReason.CANCELLED)
+    assert AguiEncoder("t", "r", version="1.0").encode_end(end, 1)[-1]["outcome"] == {"type": "cancelled"}
+    old = AguiEncoder("t", "r").encode_end(end, 1)[-1]
+    assert (old["type"], old["code"]) == ("RUN_ERROR", "cancelled")
 
 
-def test_an_error_closes_what_is_open_and_holds_no_secret() -> None:
-    telling = AguiEncoder("t", "r", version="1.0")
-    telling.encode(AnswerStart(ID, 2, "m", 10), 1)
-    telling.encode(TextDelta(0, "A"), 1)
+def test_error_closes_open_parts_and_contains_no_secret() -> None:
+    encoder = AguiEncoder("t", "r", version="1.0")
+    encoder.encode(AnswerStart(ID, 2, "m", 10), 1)
+    encoder.encode(TextDelta(0, "A"), 1)
     fault = Fault(code="unauthorized", message="sk-ant-REDACTED is wrong")
-    events = telling.encode_end(make_end(StopReason.ERROR, fault=fault), 1)
+    events = encoder.encode_end(make_end(StopReason.ERROR, fault=fault), 1)
     assert [event["type"] for event in events] == ["TEXT_MESSAGE_END", "STEP_FINISHED", "RUN_ERROR"]
     assert events[-1]["code"] == "unauthorized"
     assert "AAAABBBB" not in json.dumps(events)
 
 
-# --- laws ------------------------------------------------------------------------------------------------------------
+# --- properties--------------------------------------------------------------------------------------------------------
 
-WORDS = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
+TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
 BLOCKS = st.one_of(
-    WORDS.filter(bool).map(TextBlock),
-    st.builds(ThinkingBlock, WORDS, st.none() | st.text("abc", min_size=1)),
+    TEXTS.filter(bool).map(TextBlock),
+    st.builds(ThinkingBlock, TEXTS, st.none() | st.text("abc", min_size=1)),
     st.builds(RedactedThinkingBlock, st.text("abc", min_size=1)),
-    st.builds(ToolUseBlock, st.just(CALL), st.just("look"), st.dictionaries(WORDS, st.integers() | WORDS, max_size=3)),
+    st.builds(ToolUseBlock, st.just(CALL), st.just("look"), st.dictionaries(TEXTS, st.integers() | TEXTS, max_size=3)),
 )
 
 
-def contents() -> st.SearchStrategy[tuple[ContentBlock, ...]]:
+def answer_contents() -> st.SearchStrategy[tuple[ContentBlock, ...]]:
     """Generate an answer: every call has its own id, and not every block is thinking."""
 
-    def numbered(blocks: list[ContentBlock]) -> tuple[ContentBlock, ...]:
+    def number_calls(blocks: list[ContentBlock]) -> tuple[ContentBlock, ...]:
         return tuple(
-            block.replace(id=f"tu_{at}") if isinstance(block, ToolUseBlock) else block
-            for at, block in enumerate(blocks)
+            block.replace(id=f"tu_{index}") if isinstance(block, ToolUseBlock) else block
+            for index, block in enumerate(blocks)
         )
 
-    def says(blocks: tuple[ContentBlock, ...]) -> bool:
+    def has_content(blocks: tuple[ContentBlock, ...]) -> bool:
         return any(isinstance(block, TextBlock | ToolUseBlock) for block in blocks)
 
-    return st.lists(BLOCKS, min_size=1, max_size=6).map(numbered).filter(says)
+    return st.lists(BLOCKS, min_size=1, max_size=6).map(number_calls).filter(has_content)
 
 
 def build_messages(events: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The messages that a client makes of events; anything out of order fails."""
+    """Build the messages of a client from events, and check their order."""
     messages: dict[str, dict[str, Any]] = {}
     open_ids: set[str] = set()
     calls: dict[str, dict[str, Any]] = {}
@@ -443,18 +458,18 @@ def build_messages(events: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return list(messages.values())
 
 
-@given(contents())
+@given(answer_contents())
 @settings(max_examples=scale(40, 150), deadline=None)
-def test_a_client_makes_the_messages_that_the_history_is_written_as(content: tuple[ContentBlock, ...]) -> None:
+def test_client_builds_messages_of_written_history(content: tuple[ContentBlock, ...]) -> None:
     reply = Reply(content=content, stop_reason=StopReason.END_TURN)
-    made = build_messages(told(*unfold(reply)))
+    built = build_messages(encode_answer(*unfold(reply)))
     written = write_messages([make_answer(*content, usage=None).message]).wire
-    wanted = [{key: value for key, value in wire.items() if key != "metadata"} for wire in written]
-    assert made == wanted
+    expected = [{key: value for key, value in wire.items() if key != "metadata"} for wire in written]
+    assert built == expected
 
 
-@given(st.lists(st.tuples(st.integers(0, 3), WORDS), max_size=12))
+@given(st.lists(st.tuples(st.integers(0, 3), TEXTS), max_size=12))
 @settings(max_examples=scale(30, 100), deadline=None)
-def test_no_event_of_words_in_any_order_has_a_null(deltas: list[tuple[int, str]]) -> None:
-    for event in told(*(TextDelta(index, words) for index, words in deltas)):
+def test_text_events_in_any_order_have_no_null(deltas: list[tuple[int, str]]) -> None:
+    for event in encode_answer(*(TextDelta(index, text) for index, text in deltas)):
         assert None not in event.values()

@@ -1,4 +1,4 @@
-"""Protobuf of AG-UI: the published decoder reads every event as it was stored."""
+"""Tests of the protobuf encoding of AG-UI: the published decoder reads every event as it was stored."""
 
 from __future__ import annotations
 
@@ -82,23 +82,23 @@ EVENTS: list[dict[str, Any]] = [
 
 
 async def decode(data: bytes, folder: Path) -> list[dict[str, Any]]:
-    """The events that the published decoder finds in frames."""
+    """Decode frames with the published decoder."""
     file = folder / "frames"
     file.write_bytes(data)
-    status, printed = await run_node(install_client("ag-ui-client"), JUDGES / "decode-proto.mjs", str(file))
-    assert status == 0, printed
-    events: list[dict[str, Any]] = json.loads(printed)
+    status, output = await run_node(install_client("ag-ui-client"), JUDGES / "decode-proto.mjs", str(file))
+    assert status == 0, output
+    events: list[dict[str, Any]] = json.loads(output)
     return events
 
 
-async def test_the_published_decoder_reads_every_event(tmp_path: Path) -> None:
+async def test_published_decoder_reads_every_event(tmp_path: Path) -> None:
     events = [{**event, "timestamp": 1_790_000_000_000 + at} for at, event in enumerate(EVENTS)]
     decoded = await decode(b"".join(map(agui_proto.encode_frame, events)), tmp_path)
     assert decoded == events
     assert {event["type"] for event in events} == agui_proto.EVENT_TYPES
 
 
-def test_every_event_that_the_server_makes_has_a_number() -> None:
+def test_every_event_type_of_server_has_a_number() -> None:
     modules = (agui_encoder, recovery)
     source = "".join(Path(str(module.__file__)).read_text("utf-8") for module in modules)
     types = set(re.findall(r'"((?:RUN|STEP|TEXT|TOOL|REASONING|CUSTOM|STATE|MESSAGES)_[A-Z_]+|CUSTOM)"', source))
@@ -106,14 +106,14 @@ def test_every_event_that_the_server_makes_has_a_number() -> None:
 
 
 @pytest.mark.parametrize("path", ["/runs", "/runs/{thread}/events"])
-async def test_a_client_gets_protobuf_if_it_asks_for_it(chat_server: ServerFixture, tmp_path: Path, path: str) -> None:
+async def test_client_receives_protobuf_on_request(chat_server: ServerFixture, tmp_path: Path, path: str) -> None:
     chat_server.fake.reply("Hello.", thinking="Hm.")
     body, accept = run_input("Hello"), {"accept": "application/vnd.ag-ui.event+proto"}
-    async with chat_server.client.post(RUNS, json=body, headers=accept) as answer:
-        frames = await answer.read()
+    async with chat_server.client.post(RUNS, json=body, headers=accept) as response:
+        frames = await response.read()
     if path != "/runs":
-        async with chat_server.client.get(f"{RUNS}/{body['threadId']}/events", headers=accept) as answer:
-            assert await answer.read() == frames
-    assert answer.headers["content-type"] == "application/vnd.ag-ui.event+proto"
+        async with chat_server.client.get(f"{RUNS}/{body['threadId']}/events", headers=accept) as response:
+            assert await response.read() == frames
+    assert response.headers["content-type"] == "application/vnd.ag-ui.event+proto"
     page = await chat_server.store.runs.events(body["threadId"], 0)
     assert await decode(frames, tmp_path) == [msgspec.json.decode(event.json) for event in page.events]

@@ -1,4 +1,4 @@
-"""A client that opens a thread gets its messages, and the run that is active."""
+"""Tests of connecting to a thread: its messages, its state and its active run."""
 
 from __future__ import annotations
 
@@ -33,169 +33,169 @@ def connect_body(thread_id: str, version: str | None = "1.0") -> dict[str, Any]:
 
 
 async def connect(server: ServerFixture, thread_id: str, version: str | None = "1.0", **headers: str) -> Any:
-    async with server.client.post(CONNECT, json=connect_body(thread_id, version), headers=headers) as answer:
-        assert answer.status == 200, await answer.text()
-        return parse_events(await answer.text())
+    async with server.client.post(CONNECT, json=connect_body(thread_id, version), headers=headers) as response:
+        assert response.status == 200, await response.text()
+        return parse_events(await response.text())
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-async def test_a_thread_is_restored_with_its_messages_and_state(
-    chat_server: ServerFixture, version: str | None
-) -> None:
+async def test_thread_is_restored_with_messages_and_state(chat_server: ServerFixture, version: str | None) -> None:
     chat_server.fake.reply("One.", thinking="Hm.")
-    given = run_input("First?", state={"count": 1})
-    await post_run(chat_server, given)
-    events = await connect(chat_server, given["threadId"], version)
+    request = run_input("First?", state={"count": 1})
+    await post_run(chat_server, request)
+    events = await connect(chat_server, request["threadId"], version)
     assert event_types(events) == ["RUN_STARTED", "MESSAGES_SNAPSHOT", "STATE_SNAPSHOT", "RUN_FINISHED"]
     roles = [(message["role"], message["content"]) for message in events[1]["messages"]]
     assert roles == [("user", "First?"), ("reasoning", "Hm."), ("assistant", "One.")]
     assert events[2]["snapshot"] == {"count": 1}
     assert events[0]["runId"] == events[3]["runId"] == "connect-1"
-    stored = await chat_server.store.runs.latest(given["threadId"])
+    stored = await chat_server.store.runs.latest(request["threadId"])
     assert stored is not None
-    assert {event["number"] for event in events} == {stored.last_number}  # after which a client may continue
+    assert {event["number"] for event in events} == {stored.last_number}  # a client may continue after it
 
 
-async def test_a_thread_that_does_not_exist_has_an_empty_stream(keyed_server: ServerFixture) -> None:
+async def test_missing_thread_has_empty_stream(keyed_server: ServerFixture) -> None:
     ann, bob = await keyed_server.make_key("ann"), await keyed_server.make_key("bob")
     keyed_server.fake.reply("One.")
-    given = run_input("First?")
-    await post_run(keyed_server, given, **ann)
-    assert len(await connect(keyed_server, given["threadId"], **ann)) == 3
-    assert await connect(keyed_server, given["threadId"], **bob) == []
+    request = run_input("First?")
+    await post_run(keyed_server, request, **ann)
+    assert len(await connect(keyed_server, request["threadId"], **ann)) == 3
+    assert await connect(keyed_server, request["threadId"], **bob) == []
     assert await connect(keyed_server, "nothing", **ann) == []
 
 
-async def test_an_active_run_goes_on_after_the_messages_before_it(chat_server: ServerFixture) -> None:
+async def test_active_run_continues_after_earlier_messages(chat_server: ServerFixture) -> None:
     chat_server.fake.reply("One.")
     first = run_input("First?")
     await post_run(chat_server, first)
-    async with slow_run(chat_server, threadId=first["threadId"]) as (slow, given):
-        answer = await chat_server.client.post(CONNECT, json=connect_body(first["threadId"]))
+    async with slow_run(chat_server, threadId=first["threadId"]) as (slow, request):
+        response = await chat_server.client.post(CONNECT, json=connect_body(first["threadId"]))
         slow.may_end.set()
-        events = parse_events(await answer.text())
+        events = parse_events(await response.text())
     kinds = event_types(events)
     assert kinds[:3] == ["RUN_STARTED", "MESSAGES_SNAPSHOT", "STEP_STARTED"]
-    assert (kinds[-1], events[0]["runId"]) == ("RUN_FINISHED", given["runId"])
+    assert (kinds[-1], events[0]["runId"]) == ("RUN_FINISHED", request["runId"])
     contents = [message["content"] for message in events[1]["messages"]]
     assert contents == ["First?", "One.", "Wait."]
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-async def test_an_open_interrupt_is_the_outcome(chat_server: ServerFixture, version: str | None) -> None:
+async def test_open_interrupt_is_the_outcome(chat_server: ServerFixture, version: str | None) -> None:
     chat_server.agent.tools = type(chat_server.agent.tools)([drop])
     chat_server.fake.call("drop", {"name": "users"})
-    given = run_input("Drop it.", protocolVersion=version)
-    interrupted = await post_run(chat_server, given)
-    events = await connect(chat_server, given["threadId"], version)
+    request = run_input("Drop it.", protocolVersion=version)
+    interrupted = await post_run(chat_server, request)
+    events = await connect(chat_server, request["threadId"], version)
     assert events[-1]["outcome"] == interrupted[-1]["outcome"]
 
 
-async def test_a_call_that_a_later_question_abandoned_is_closed(chat_server: ServerFixture) -> None:
+async def test_call_abandoned_by_later_question_is_closed(chat_server: ServerFixture) -> None:
     tools = [{"name": "look", "description": "Look", "parameters": {"type": "object", "properties": {}}}]
-    given = run_input("Look.", tools=tools)
+    request = run_input("Look.", tools=tools)
     for number in range(2):
         chat_server.fake.call("look", {})
-        await post_run(chat_server, {**given, "runId": f"run-{number}", "messages": [user("Look.")]})
-    messages = (await connect(chat_server, given["threadId"]))[1]["messages"]
+        await post_run(chat_server, {**request, "runId": f"run-{number}", "messages": [user("Look.")]})
+    messages = (await connect(chat_server, request["threadId"]))[1]["messages"]
     assert [message["role"] for message in messages] == ["user", "assistant", "tool", "user", "assistant"]
     assert messages[2]["error"] == "The call was cancelled by a later message."
-    async with chat_server.client.get(f"/api/v1/agent/chat/{given['threadId']}/messages") as answer:
-        chat = (await answer.json())["messages"]
+    async with chat_server.client.get(f"/api/v1/agent/chat/{request['threadId']}/messages") as response:
+        chat = (await response.json())["messages"]
     assert [chat[at]["parts"][-1]["state"] for at in (1, 3)] == ["output-error", "input-available"]
 
 
-async def test_an_incomplete_answer_has_its_status(chat_server: ServerFixture) -> None:
-    async with slow_run(chat_server) as (_, given):
-        async with chat_server.client.post(f"/api/v1/agent/runs/{given['threadId']}/cancel") as answer:
-            assert answer.status == 202
-        while (run := await chat_server.store.runs.latest(given["threadId"])) is not None and run.is_running:
+async def test_incomplete_answer_has_its_status(chat_server: ServerFixture) -> None:
+    async with slow_run(chat_server) as (_, request):
+        async with chat_server.client.post(f"/api/v1/agent/runs/{request['threadId']}/cancel") as response:
+            assert response.status == 202
+        while (run := await chat_server.store.runs.latest(request["threadId"])) is not None and run.is_running:
             await asyncio.sleep(0.01)
-    events = await connect(chat_server, given["threadId"])
-    rows = await chat_server.store.read(given["threadId"])
+    events = await connect(chat_server, request["threadId"])
+    rows = await chat_server.store.read(request["threadId"])
     statuses = [str(row.message.metadata.status) for row in rows if row.message.role == "assistant"]
     restored = [message for message in events[1]["messages"] if message["role"] == "assistant"]
     assert [message.get("metadata", {}).get("status", "complete") for message in restored] == statuses
 
 
-async def test_an_attached_file_has_a_url(chat_server: ServerFixture) -> None:
+async def test_attached_file_has_url(chat_server: ServerFixture) -> None:
     chat_server.fake.reply("A dot.")
     url = await upload_file(chat_server)
     part = {"type": "image", "source": {"type": "url", "value": url, "mimeType": "image/jpeg"}}
-    given = run_input(user([{"type": "text", "text": "What is it?"}, part]))
-    await post_run(chat_server, given)
-    events = await connect(chat_server, given["threadId"])
+    request = run_input(user([{"type": "text", "text": "What is it?"}, part]))
+    await post_run(chat_server, request)
+    events = await connect(chat_server, request["threadId"])
     source = events[1]["messages"][0]["content"][1]["source"]
     assert (source["type"], source["mimeType"]) == ("url", "image/jpeg")
-    async with chat_server.client.get(source["value"]) as answer:
-        assert await answer.read() == JPEG
+    async with chat_server.client.get(source["value"]) as response:
+        assert await response.read() == JPEG
 
 
-async def test_a_long_thread_is_restored_from_a_question_on(
+async def test_long_thread_is_restored_from_a_question(
     chat_server: ServerFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    given = run_input("First?")
+    request = run_input("First?")
     for number in range(4):
         chat_server.fake.reply(f"Answer {number}.")
-        await post_run(chat_server, run_input(f"Question {number}?", threadId=given["threadId"]))
+        await post_run(chat_server, run_input(f"Question {number}?", threadId=request["threadId"]))
     monkeypatch.setattr("dragoman.server.runs.agui_snapshot.MAX_MESSAGES", 3)
-    events = await connect(chat_server, given["threadId"])
+    events = await connect(chat_server, request["threadId"])
     assert [message["content"] for message in events[1]["messages"]] == ["Question 3?", "Answer 3."]
     monkeypatch.setattr("dragoman.server.runs.agui_snapshot.MAX_MESSAGES", 100)
     monkeypatch.setattr("dragoman.server.runs.agui_snapshot.MAX_BYTES", 400)
-    events = await connect(chat_server, given["threadId"])
+    events = await connect(chat_server, request["threadId"])
     assert [message["content"] for message in events[1]["messages"]][:1] == ["Question 2?"]
 
 
 @pytest.mark.parametrize("version", CLIENTS)
-async def test_the_published_client_restores_a_thread_after_a_restart(tmp_path: Path, version: str) -> None:
-    given = run_input("First?", threadId="thread-to-restore", state={"count": 1})
+async def test_published_client_restores_thread_after_restart(tmp_path: Path, version: str) -> None:
+    request = run_input("First?", threadId="thread-to-restore", state={"count": 1})
     async with run_test_server(tmp_path) as server:
         server.fake.reply("One.")
-        await post_run(server, given)
+        await post_run(server, request)
     async with run_test_server(tmp_path) as server:
         server.fake.reply("Two.")
         base = f"{server.base_url}/api/v1/agent"
-        status, printed = await run_node(
-            install_client(CLIENTS[version]), JUDGES / "connect.mjs", base, given["threadId"]
+        status, output = await run_node(
+            install_client(CLIENTS[version]), JUDGES / "connect.mjs", base, request["threadId"]
         )
-        assert status == 0, printed
-        result = json.loads(printed)
+        assert status == 0, output
+        result = json.loads(output)
         assert (result["warnings"], result["state"]) == ([], {"count": 1})
         assert [message["content"] for message in result["restored"]] == ["First?", "One."]
         assert [message["content"] for message in result["messages"]] == ["First?", "One.", "And now?", "Two."]
-        assert len(await server.store.read(given["threadId"])) == 4
+        assert len(await server.store.read(request["threadId"])) == 4
 
 
-# --- the runtime of CopilotKit ---------------------------------------------------------------------------------------
+# --- runtime of CopilotKit -------------------------------------------------------------------------------------------
 
 RUNTIME = "/api/v1/copilotkit"
 
 
 async def test_copilotkit_finds_one_agent(chat_server: ServerFixture) -> None:
-    async with chat_server.client.get(f"{RUNTIME}/info") as answer:
-        info = await answer.json()
+    async with chat_server.client.get(f"{RUNTIME}/info") as response:
+        info = await response.json()
     assert (list(info["agents"]), info["mode"]) == (["default"], "sse")
 
 
 async def test_copilotkit_runs_connects_and_stops(chat_server: ServerFixture) -> None:
     chat_server.fake.reply("One.")
-    given, agent = run_input("First?", protocolVersion=None), f"{RUNTIME}/agent/default"
-    async with chat_server.client.post(f"{agent}/run", json=given, headers={"accept": "text/event-stream"}) as answer:
-        assert event_types(parse_events(await answer.text()))[-1] == "RUN_FINISHED"
-    async with chat_server.client.post(f"{agent}/connect", json=connect_body(given["threadId"])) as answer:
-        assert len(parse_events(await answer.text())) == 3
-    for body in (b"", json.dumps({"runId": given["runId"]}).encode()):
-        async with chat_server.client.post(f"{agent}/stop/{given['threadId']}", data=body) as answer:
-            assert await answer.json() == {"stopped": False}
+    request, agent = run_input("First?", protocolVersion=None), f"{RUNTIME}/agent/default"
+    async with chat_server.client.post(
+        f"{agent}/run", json=request, headers={"accept": "text/event-stream"}
+    ) as response:
+        assert event_types(parse_events(await response.text()))[-1] == "RUN_FINISHED"
+    async with chat_server.client.post(f"{agent}/connect", json=connect_body(request["threadId"])) as response:
+        assert len(parse_events(await response.text())) == 3
+    for body in (b"", json.dumps({"runId": request["runId"]}).encode()):
+        async with chat_server.client.post(f"{agent}/stop/{request['threadId']}", data=body) as response:
+            assert await response.json() == {"stopped": False}
     async with (
         slow_run(chat_server) as (_, slow),
-        chat_server.client.post(f"{agent}/stop/{slow['threadId']}") as answer,
+        chat_server.client.post(f"{agent}/stop/{slow['threadId']}") as response,
     ):
-        assert await answer.json() == {"stopped": True}
+        assert await response.json() == {"stopped": True}
 
 
-async def test_copilotkit_gets_404_for_other_agents_and_threads(chat_server: ServerFixture) -> None:
+async def test_copilotkit_receives_404_for_other_agents_and_threads(chat_server: ServerFixture) -> None:
     for path in ("agent/other/run", "agent/other/connect", "agent/other/stop/t", "agent/default/stop/nothing"):
-        async with chat_server.client.post(f"{RUNTIME}/{path}", json=connect_body("t")) as answer:
-            assert answer.status == 404
+        async with chat_server.client.post(f"{RUNTIME}/{path}", json=connect_body("t")) as response:
+            assert response.status == 404

@@ -1,4 +1,4 @@
-"""One event in is one event out, whatever stands in it and whoever reads the stream."""
+"""Tests of SSE frames: each event is one frame, for any content and any reader."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from dragoman.wire.frames import SseSplitter
 from tests.conftest import scale
 from tests.server.runs.conftest import parse_frames
 
-NASTY = st.sampled_from(
+SPECIAL_TEXTS = st.sampled_from(
     [
         "\r",
         "\n",
@@ -34,15 +34,15 @@ NASTY = st.sampled_from(
         "\U0001f600",
     ]
 )
-WORDS = st.lists(NASTY | st.text(st.characters(exclude_categories=["Cs"]), max_size=3), max_size=5).map("".join)
-VALUES = WORDS | st.integers(-(2**63), 2**63) | st.booleans() | st.lists(WORDS, max_size=2)
-EVENTS = st.dictionaries(WORDS.filter(lambda name: name != "type"), VALUES, max_size=3).map(
+TEXTS = st.lists(SPECIAL_TEXTS | st.text(st.characters(exclude_categories=["Cs"]), max_size=3), max_size=5).map("".join)
+VALUES = TEXTS | st.integers(-(2**63), 2**63) | st.booleans() | st.lists(TEXTS, max_size=2)
+EVENTS = st.dictionaries(TEXTS.filter(lambda name: name != "type"), VALUES, max_size=3).map(
     lambda fields: {"type": "CUSTOM", **fields}
 )
 
 
 def parse_by_specification(stream: str) -> list[tuple[str, str, str]]:
-    """The events of a stream as a browser reads it: id, type and data."""
+    """Return id, type and data of each event, parsed as browsers do."""
     found, fields = [], {"id": "", "event": "message", "data": ""}
     for line in stream.replace("\r\n", "\n").replace("\r", "\n").split("\n"):
         if not line:
@@ -56,29 +56,31 @@ def parse_by_specification(stream: str) -> list[tuple[str, str, str]]:
     return found
 
 
-def test_a_frame_has_a_number_a_name_and_one_line_of_data() -> None:
+def test_frame_has_number_name_and_one_data_line() -> None:
     assert encode_frame(7, encode_event({"type": "RUN_ERROR", "message": "a\nb\u2028c"})) == (
         b'id: 7\nevent: RUN_ERROR\ndata: {"type":"RUN_ERROR","message":"a\\nb\\u2028c"}\n\n'
     )
 
 
 def parse_lines(stream: str) -> list[dict[str, Any]]:
-    """The events of a stream as a reader of lines takes it that knows every line end there is."""
+    """Return the events of a stream, parsed by a reader that splits at every Unicode line end."""
     return [json.loads(line.removeprefix("data: ")) for line in stream.splitlines() if line.startswith("data: ")]
 
 
 @given(st.lists(EVENTS, max_size=3))
 @settings(max_examples=scale(30, 100), deadline=None)
-def test_one_event_in_is_one_event_out(events: list[dict[str, Any]]) -> None:
+def test_each_event_is_parsed_as_one_event(events: list[dict[str, Any]]) -> None:
     stream = (
-        b": \n\n" + b"".join(encode_frame(at, encode_event(event)) for at, event in enumerate(events, 1)) + KEEP_ALIVE
+        b": \n\n"
+        + b"".join(encode_frame(number, encode_event(event)) for number, event in enumerate(events, 1))
+        + KEEP_ALIVE
     ).decode()
-    told = parse_by_specification(stream)
-    assert [(int(number), kind, json.loads(data)) for number, kind, data in told] == [
-        (at, "CUSTOM", event) for at, event in enumerate(events, 1)
+    parsed = parse_by_specification(stream)
+    assert [(int(number), kind, json.loads(data)) for number, kind, data in parsed] == [
+        (number, "CUSTOM", event) for number, event in enumerate(events, 1)
     ]
-    assert [json.loads(one["data"]) for one in parse_frames(stream)] == events
+    assert [json.loads(frame["data"]) for frame in parse_frames(stream)] == events
     assert parse_lines(stream) == events
-    assert [(one.event, json.loads(one.data)) for one in SseSplitter().feed(stream.encode())] == [
+    assert [(frame.event, json.loads(frame.data)) for frame in SseSplitter().feed(stream.encode())] == [
         ("CUSTOM", event) for event in events
     ]

@@ -1,4 +1,4 @@
-"""Conversations that a client brings: they are stored and sent in their order, with what the client keeps with them."""
+"""Tests of conversations that a client sends: stored and sent in order, with the client's metadata."""
 
 from __future__ import annotations
 
@@ -30,23 +30,23 @@ def make_result(message_id: str, call_id: str, content: str = "21", **more: Any)
 
 
 async def get_history(server: ServerFixture, thread: str, **headers: str) -> list[dict[str, Any]]:
-    async with server.client.get(f"/api/v1/agent/history?threadId={thread}", headers=headers) as answer:
-        assert answer.status == 200, await answer.text()
-        return list((await answer.json())["messages"])
+    async with server.client.get(f"/api/v1/agent/history?threadId={thread}", headers=headers) as response:
+        assert response.status == 200, await response.text()
+        return list((await response.json())["messages"])
 
 
 async def stored_rows(server: ServerFixture, thread: str) -> list[tuple[str, str]]:
-    """The role and the id of each message of a thread, as a client knows them."""
-    return [(one["role"], one["id"]) for one in await get_history(server, thread)]
+    """Return the role and the client id of each message of a thread."""
+    return [(row["role"], row["id"]) for row in await get_history(server, thread)]
 
 
-async def test_a_conversation_that_ends_with_a_result_keeps_its_order_and_is_answered(
+async def test_history_that_ends_with_result_keeps_order_and_is_answered(
     chat_server: ServerFixture,
 ) -> None:
     chat_server.fake.reply("21 degrees.")
-    said = [user("How warm?", "u1"), make_call("a1", "call-1"), make_result("t1", "call-1")]
-    told = await post_run(chat_server, run_input(*said, threadId="t", tools=[WEATHER]))
-    assert told[-1]["type"] == "RUN_FINISHED"
+    messages = [user("How warm?", "u1"), make_call("a1", "call-1"), make_result("t1", "call-1")]
+    events = await post_run(chat_server, run_input(*messages, threadId="t", tools=[WEATHER]))
+    assert events[-1]["type"] == "RUN_FINISHED"
     assert (await stored_rows(chat_server, "t"))[:3] == [("user", "u1"), ("assistant", "a1"), ("tool", "t1")]
     (body,) = chat_server.fake.bodies
     assert [message["role"] for message in body["messages"]] == ["user", "assistant", "user"]
@@ -55,15 +55,16 @@ async def test_a_conversation_that_ends_with_a_result_keeps_its_order_and_is_ans
     assert chat_server.fake.refusals == []
 
 
-async def test_a_call_that_the_conversation_leaves_open_waits_for_the_client(chat_server: ServerFixture) -> None:
-    said = [user("How warm?", "u1"), make_call("a1", "call-1", "call-2"), make_result("t1", "call-1")]
-    told = await post_run(chat_server, run_input(*said, threadId="t", tools=[WEATHER]))
-    assert len(told[-1]["outcome"]["pendingToolCallIds"]) == 1
+async def test_open_call_of_history_waits_for_client(chat_server: ServerFixture) -> None:
+    messages = [user("How warm?", "u1"), make_call("a1", "call-1", "call-2"), make_result("t1", "call-1")]
+    events = await post_run(chat_server, run_input(*messages, threadId="t", tools=[WEATHER]))
+    assert len(events[-1]["outcome"]["pendingToolCallIds"]) == 1
     assert chat_server.fake.bodies == []
     chat_server.fake.reply("21 degrees.")
-    more = [*said, make_result("t2", told[-1]["outcome"]["pendingToolCallIds"][0])]
+    continued = [*messages, make_result("t2", events[-1]["outcome"]["pendingToolCallIds"][0])]
     assert (
-        event_types(await post_run(chat_server, run_input(*more, threadId="t", tools=[WEATHER])))[-1] == "RUN_FINISHED"
+        event_types(await post_run(chat_server, run_input(*continued, threadId="t", tools=[WEATHER])))[-1]
+        == "RUN_FINISHED"
     )
     assert [role for role, _ in await stored_rows(chat_server, "t")] == [
         "user",
@@ -75,26 +76,26 @@ async def test_a_call_that_the_conversation_leaves_open_waits_for_the_client(cha
     assert chat_server.fake.refusals == []
 
 
-async def test_a_few_messages_with_many_parts_are_read_and_written_off_the_event_loop(
+async def test_messages_with_many_parts_are_processed_off_event_loop(
     chat_server: ServerFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     threads: dict[str, int] = {}
 
-    def watch(module: Any, name: str) -> None:
+    def record_thread(module: Any, name: str) -> None:
         call = getattr(module, name)
 
-        def note(*given: Any, **named: Any) -> Any:
+        def call_and_record(*arguments: Any, **keywords: Any) -> Any:
             threads[name] = threading.get_ident()
-            return call(*given, **named)
+            return call(*arguments, **keywords)
 
-        monkeypatch.setattr(module, name, note)
+        monkeypatch.setattr(module, name, call_and_record)
 
     for module, name in ((turn_request, "read_messages"), (start, "collect_facts"), (model_call, "_write_request")):
-        watch(module, name)
+        record_thread(module, name)
     chat_server.fake.reply("Yes.")
     parts = [{"type": "text", "text": "a"}] * 250
-    told = await post_run(chat_server, run_input(*[user(parts, f"m{at}") for at in range(4)], threadId="t"))
-    assert told[-1]["type"] == "RUN_FINISHED"
+    events = await post_run(chat_server, run_input(*[user(parts, f"m{number}") for number in range(4)], threadId="t"))
+    assert events[-1]["type"] == "RUN_FINISHED"
     assert sorted(threads) == ["_write_request", "collect_facts", "read_messages"]
     assert threading.get_ident() not in threads.values()
 
@@ -107,20 +108,18 @@ async def test_a_few_messages_with_many_parts_are_read_and_written_off_the_event
         {"id": "r1", "role": "reasoning", "content": "Hm."},
         {"id": "s1", "role": "system", "content": "Be brief."},
     ],
-    ids=["words", "a call", "reasoning", "system"],
+    ids=["text", "call", "reasoning", "system"],
 )
-async def test_a_conversation_without_a_last_word_of_the_user_is_refused(
-    keyed_server: ServerFixture, last: dict[str, Any]
-) -> None:
+async def test_history_without_last_user_message_is_rejected(keyed_server: ServerFixture, last: dict[str, Any]) -> None:
     for scopes in (("chat",), ("chat", "history:write")):
         key = await keyed_server.make_key(scopes=scopes)
         assert await post_error(keyed_server, run_input("Hi", last), **key) == (422, "nothing_to_answer")
     assert keyed_server.fake.received == []
 
 
-async def test_every_message_keeps_its_id_and_what_the_application_keeps_with_it(chat_server: ServerFixture) -> None:
+async def test_every_message_keeps_its_id_and_metadata(chat_server: ServerFixture) -> None:
     chat_server.fake.reply("Good.")
-    said = [
+    messages = [
         {"id": "s1", "role": "system", "content": "Be brief.", "metadata": {"n": 1}},
         {**user("How warm?", ULID), "metadata": {"n": 2, "ag-ui": {"x": 1}}},
         {"id": "r1", "role": "reasoning", "content": "Hm.", "metadata": {"n": 3}},
@@ -129,9 +128,9 @@ async def test_every_message_keeps_its_id_and_what_the_application_keeps_with_it
         {"id": "a2", "role": "assistant", "content": "21.", "metadata": {"n": 6}},
         {**user("Thanks.", "u2"), "metadata": {"n": 7}},
     ]
-    await post_run(chat_server, run_input(*said, threadId="t"))
-    kept = [(one["role"], one["id"], one["metadata"].get("n")) for one in await get_history(chat_server, "t")]
-    assert kept[:-1] == [
+    await post_run(chat_server, run_input(*messages, threadId="t"))
+    stored = [(row["role"], row["id"], row["metadata"].get("n")) for row in await get_history(chat_server, "t")]
+    assert stored[:-1] == [
         ("system", "s1", 1),
         ("user", ULID, 2),
         ("assistant", "a1", 4),
@@ -140,113 +139,118 @@ async def test_every_message_keeps_its_id_and_what_the_application_keeps_with_it
         ("user", "u2", 7),
     ]
     chat_server.fake.reply("Bye.")
-    await post_run(chat_server, run_input(*said[:2], "More?", threadId="t"))
-    assert len(await get_history(chat_server, "t")) == 9  # what the client calls by a ULID is known again
+    await post_run(chat_server, run_input(*messages[:2], "More?", threadId="t"))
+    assert len(await get_history(chat_server, "t")) == 9  # a ULID of the client is recognized as a known id
 
 
-async def test_what_the_application_keeps_with_an_answer_is_kept(chat_server: ServerFixture) -> None:
+async def test_metadata_of_tool_result_is_stored(chat_server: ServerFixture) -> None:
     chat_server.fake.call("get_weather", {"city": "Berlin"})
     chat_server.fake.reply("21 degrees.")
-    told = await post_run(chat_server, run_input("How warm?", threadId="t", tools=[WEATHER]))
-    (call_id,) = told[-1]["outcome"]["pendingToolCallIds"]
-    answer = make_result("t1", call_id, "", metadata={"took": "long"})
-    await post_run(chat_server, run_input(answer, threadId="t", tools=[WEATHER]))
+    events = await post_run(chat_server, run_input("How warm?", threadId="t", tools=[WEATHER]))
+    (call_id,) = events[-1]["outcome"]["pendingToolCallIds"]
+    result = make_result("t1", call_id, "", metadata={"took": "long"})
+    await post_run(chat_server, run_input(result, threadId="t", tools=[WEATHER]))
     row = (await get_history(chat_server, "t"))[2]
     assert (row["id"], row["content"], row["metadata"]["took"]) == ("t1", "", "long")
     assert chat_server.fake.refusals == []
 
 
-async def test_a_snapshot_gives_back_what_the_application_keeps_with_messages(chat_server: ServerFixture) -> None:
+async def test_snapshot_contains_metadata_of_messages(chat_server: ServerFixture) -> None:
     chat_server.agent.tools = type(chat_server.agent.tools)([drop])
     chat_server.fake.call("drop", {"name": "production"})
-    said = [
+    messages = [
         {**user("Hi", "u1"), "metadata": {"n": 1}},
         {"id": "a1", "role": "assistant", "content": "Ho", "metadata": {"n": 2}},
         {**user("Drop it.", "u2"), "metadata": {"n": 3}},
     ]
-    told = await post_run(chat_server, run_input(*said, threadId="t"))
-    (snapshot,) = [event["messages"] for event in told if event["type"] == "MESSAGES_SNAPSHOT"]
-    assert snapshot[:3] == said
+    events = await post_run(chat_server, run_input(*messages, threadId="t"))
+    (snapshot,) = [event["messages"] for event in events if event["type"] == "MESSAGES_SNAPSHOT"]
+    assert snapshot[:3] == messages
     assert "metadata" not in snapshot[3]
 
 
-async def test_files_of_earlier_messages_are_kept_like_those_of_the_newest(chat_server: ServerFixture) -> None:
+async def test_files_of_earlier_messages_are_stored(chat_server: ServerFixture) -> None:
     chat_server.fake.reply("A dot.")
     await post_run(chat_server, run_input(user([image_part(PNG)], "u0"), threadId="other"))
-    place = (await get_history(chat_server, "other"))[0]["metadata"]["user_message_attachments"]
-    query = {"bucket": place["bucket"], "path": place["path"]}
-    async with chat_server.client.get("/api/v1/agent/attachments/signed-url", params=query) as answer:
-        url = (await answer.json())["url"]
+    location = (await get_history(chat_server, "other"))[0]["metadata"]["user_message_attachments"]
+    query = {"bucket": location["bucket"], "path": location["path"]}
+    async with chat_server.client.get("/api/v1/agent/attachments/signed-url", params=query) as response:
+        url = (await response.json())["url"]
     chat_server.fake.reply("Yes.")
-    shown = user([{"type": "text", "text": "Look."}, image_part(url, form="url"), image_part(PNG)], "u1")
-    said = [shown, {"id": "a1", "role": "assistant", "content": "A dot."}, user("Sure?", "u2")]
-    await post_run(chat_server, run_input(*said, threadId="t"))
+    message = user([{"type": "text", "text": "Look."}, image_part(url, form="url"), image_part(PNG)], "u1")
+    messages = [message, {"id": "a1", "role": "assistant", "content": "A dot."}, user("Sure?", "u2")]
+    await post_run(chat_server, run_input(*messages, threadId="t"))
     first = (await chat_server.store.read("t"))[0].message
     assert [type(block) for block in first.content[1:]] == [ImageBlock, ImageBlock]
     assert len(first.metadata.attachments) == 2
-    assert first.metadata.attachments[0].path == place["path"]
+    assert first.metadata.attachments[0].path == location["path"]
     assert "token=" not in repr(first)
     assert chat_server.fake.refusals == []
 
 
-async def test_a_result_goes_before_what_the_user_said_after_the_call(chat_server: ServerFixture) -> None:
+async def test_result_precedes_user_messages_after_the_call(chat_server: ServerFixture) -> None:
     chat_server.fake.call("get_weather", {"city": "Berlin"})
-    told = await post_run(chat_server, run_input("How warm?", threadId="t", tools=[WEATHER]))
-    (call_id,) = told[-1]["outcome"]["pendingToolCallIds"]
+    events = await post_run(chat_server, run_input("How warm?", threadId="t", tools=[WEATHER]))
+    (call_id,) = events[-1]["outcome"]["pendingToolCallIds"]
     chat_server.fake.reply("21 degrees.")
-    said = [user("Are you there?", "u2"), make_result("t1", call_id), user("Hello?", "u3")]
+    messages = [user("Are you there?", "u2"), make_result("t1", call_id), user("Hello?", "u3")]
     assert (
-        event_types(await post_run(chat_server, run_input(*said, threadId="t", tools=[WEATHER])))[-1] == "RUN_FINISHED"
+        event_types(await post_run(chat_server, run_input(*messages, threadId="t", tools=[WEATHER])))[-1]
+        == "RUN_FINISHED"
     )
     assert (await stored_rows(chat_server, "t"))[2:5] == [("tool", "t1"), ("user", "u2"), ("user", "u3")]
     assert chat_server.fake.refusals == []
 
 
-async def test_a_result_of_a_call_that_does_not_wait_for_the_client_is_not_brought_in(
+async def test_result_of_call_not_pending_for_client_is_rejected(
     chat_server: ServerFixture,
 ) -> None:
     chat_server.agent.tools = type(chat_server.agent.tools)([drop])
     chat_server.fake.call("drop", {"name": "production"})
-    told = await post_run(chat_server, run_input("Drop it.", threadId="t"))
-    call_id = told[-1]["outcome"]["interrupts"][0]["toolCallId"]
-    said = [make_result("t1", call_id, "done"), user("Well?", "u2"), user("Hello?", "u3")]
-    assert await post_error(chat_server, run_input(*said, threadId="t")) == (422, "unknown_tool_use")
+    events = await post_run(chat_server, run_input("Drop it.", threadId="t"))
+    call_id = events[-1]["outcome"]["interrupts"][0]["toolCallId"]
+    messages = [make_result("t1", call_id, "done"), user("Well?", "u2"), user("Hello?", "u3")]
+    assert await post_error(chat_server, run_input(*messages, threadId="t")) == (422, "unknown_tool_use")
     assert len(await get_history(chat_server, "t")) == 2
 
 
-async def test_earlier_messages_belong_to_the_caller(keyed_server: ServerFixture) -> None:
+async def test_earlier_messages_belong_to_caller(keyed_server: ServerFixture) -> None:
     key = await keyed_server.make_key("ann", scopes=("chat", "history:write"), team_id="team-1")
     keyed_server.fake.reply("Yes.")
     forged = {"dragoman": {"id": ULID, "metadata": {"user_id": "bob", "model": "x"}}, "mine": 1}
-    said = [user("Hi", "u1"), {"id": "a1", "role": "assistant", "content": "Ho", "metadata": forged}, user("So?", "u2")]
-    await post_run(keyed_server, run_input(*said, threadId="t"), **key)
+    messages = [
+        user("Hi", "u1"),
+        {"id": "a1", "role": "assistant", "content": "Ho", "metadata": forged},
+        user("So?", "u2"),
+    ]
+    await post_run(keyed_server, run_input(*messages, threadId="t"), **key)
     rows = await keyed_server.store.read("t")
     assert {(row.message.metadata.user_id, row.message.metadata.team_id) for row in rows} == {("ann", "team-1")}
     assert [row.message.metadata.model for row in rows[:3]] == [None, None, None]
     assert (rows[1].message.metadata.extra, rows[1].message.role) == ({"mine": 1}, Role.ASSISTANT)
 
 
-async def test_fields_may_be_written_in_snake_case(chat_server: ServerFixture) -> None:
-    """As the protocol's Python types are dumped without aliases."""
+async def test_fields_may_be_in_snake_case(chat_server: ServerFixture) -> None:
+    """As the protocol's Python types are serialized without aliases."""
     chat_server.fake.reply("21 degrees.")
     call = make_call("a1", "call-1")
-    said = [
+    messages = [
         {**user([{"type": "binary", "mime_type": "image/png", "data": PNG}, {"type": "text", "text": "?"}], "u1")},
         {"id": "a1", "role": "assistant", "content": None, "tool_calls": call["toolCalls"], "encrypted_value": None},
         {"id": "t1", "role": "tool", "tool_call_id": "call-1", "content": "21", "error": None},
     ]
     image = {"type": "image", "source": {"type": "data", "value": PNG, "mime_type": "image/png"}}
-    given = {
+    body = {
         "thread_id": "t",
         "run_id": "r",
         "parent_run_id": None,
         "protocol_version": "1.0",
         "forwarded_props": {"my_own": 1},
         "state": {"thread_id": "stays"},
-        "messages": [*said, user([image], "u2")],
+        "messages": [*messages, user([image], "u2")],
     }
-    told = await post_run(chat_server, given)
-    assert (told[0]["threadId"], told[0]["runId"], told[-1]["type"]) == ("t", "r", "RUN_FINISHED")
+    events = await post_run(chat_server, body)
+    assert (events[0]["threadId"], events[0]["runId"], events[-1]["type"]) == ("t", "r", "RUN_FINISHED")
     assert (await chat_server.store.get_session("t")).metadata["state"] == {"thread_id": "stays"}
     assert (await stored_rows(chat_server, "t"))[:4] == [
         ("user", "u1"),
@@ -254,17 +258,17 @@ async def test_fields_may_be_written_in_snake_case(chat_server: ServerFixture) -
         ("tool", "t1"),
         ("user", "u2"),
     ]
-    differ = {**run_input("Hi"), "thread_id": "another"}
-    assert await post_error(chat_server, differ) == (422, "invalid_request")
+    conflicting = {**run_input("Hi"), "thread_id": "another"}
+    assert await post_error(chat_server, conflicting) == (422, "invalid_request")
 
 
 async def test_reasoning_content_is_one_block_of_reasoning(tmp_path: Path) -> None:
     async with run_test_server(tmp_path, "openai_chat") as server:
         server.fake.reply("Hello there.", thinking="Hm, let me think.")
-        told = await post_run(server, run_input("Hi"))
-    starts = [event["messageId"] for event in told if event["type"].endswith("_START")]
-    assert len(starts) == 3  # the span of the reasoning, its message, and the text
-    assert event_types(told)[2:-2] == [
+        events = await post_run(server, run_input("Hi"))
+    starts = [event["messageId"] for event in events if event["type"].endswith("_START")]
+    assert len(starts) == 3  # the reasoning, its message, and the text
+    assert event_types(events)[2:-2] == [
         "REASONING_START",
         "REASONING_MESSAGE_START",
         "REASONING_MESSAGE_CONTENT",
@@ -276,13 +280,13 @@ async def test_reasoning_content_is_one_block_of_reasoning(tmp_path: Path) -> No
     ]
 
 
-async def test_two_new_messages_with_one_id_are_refused_and_the_same_one_twice_is_stored_once(
+async def test_duplicate_ids_are_rejected_and_equal_messages_stored_once(
     chat_server: ServerFixture,
 ) -> None:
-    given = run_input(user("One", "u1"), user("Two", "u1"), user("Three", "u2"), threadId="t")
-    async with chat_server.client.post(RUNS, json=given) as answer:
-        error = (await answer.json())["error"]
-        assert (answer.status, error["code"]) == (422, "invalid_message")
+    body = run_input(user("One", "u1"), user("Two", "u1"), user("Three", "u2"), threadId="t")
+    async with chat_server.client.post(RUNS, json=body) as response:
+        error = (await response.json())["error"]
+        assert (response.status, error["code"]) == (422, "invalid_message")
         assert "u1" in error["message"]
     assert chat_server.fake.bodies == []
     chat_server.fake.reply("Yes.")
@@ -291,13 +295,13 @@ async def test_two_new_messages_with_one_id_are_refused_and_the_same_one_twice_i
     assert len(await stored_rows(chat_server, "t")) == 3
 
 
-async def test_a_new_message_before_a_known_one_is_passed_over_and_can_be_sent_again(
+async def test_new_message_before_known_message_is_skipped(
     chat_server: ServerFixture,
 ) -> None:
     chat_server.fake.reply("Yes.")
     chat_server.fake.reply("Yes.")
     await post_run(chat_server, run_input(user("One", "u1"), user("Two", "u2"), threadId="t"))
-    said = [user("One", "u1"), user("Refused", "u9"), user("Two", "u2"), user("Refused", "u10")]
-    await post_run(chat_server, run_input(*said, threadId="t"))
+    messages = [user("One", "u1"), user("Refused", "u9"), user("Two", "u2"), user("Refused", "u10")]
+    await post_run(chat_server, run_input(*messages, threadId="t"))
     ids = [name for role, name in await stored_rows(chat_server, "t") if role == "user"]
     assert ids == ["u1", "u2", "u10"]

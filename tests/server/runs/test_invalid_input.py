@@ -1,4 +1,4 @@
-"""What is refused before a run begins, each with its status and its code, and that nothing is left of it."""
+"""Tests of run input that is rejected before a run starts: status, code, and no stored data."""
 
 from __future__ import annotations
 
@@ -34,64 +34,70 @@ def image_part(value: str, media_type: str = "image/png", form: str = "data", **
     return {"type": "image", "source": {"type": form, "value": value, "mimeType": media_type, **more}}
 
 
-def tool_named(name: str, **parameters: Any) -> dict[str, Any]:
+def make_tool(name: str, **parameters: Any) -> dict[str, Any]:
     return {"name": name, "description": "", "parameters": {"type": "object", **parameters}}
 
 
-DOUBLED = {f"d{at}": {"properties": {key: {"$ref": f"#/$defs/d{at + 1}"} for key in "ab"}} for at in range(18)}
+NESTED_DEFINITIONS = {
+    f"d{at}": {"properties": {key: {"$ref": f"#/$defs/d{at + 1}"} for key in "ab"}} for at in range(18)
+}
 FOREIGN = "https://evil.example/storage/v1/object/sign/agent-files/agent-inputs/u/t/r/x.png?token=x"
 CASES: dict[str, tuple[dict[str, Any], int, str]] = {
     "no messages": ({"messages": None}, 422, "invalid_request"),
-    "no message at all": ({"messages": []}, 422, "invalid_message"),
+    "an empty list of messages": ({"messages": []}, 422, "invalid_message"),
     "messages that are a text": ({"messages": "x"}, 422, "invalid_request"),
-    "a thread without a name": ({"threadId": ""}, 422, "invalid_id"),
-    "a thread with a space": ({"threadId": "a b"}, 422, "invalid_id"),
-    "a thread with a NUL": ({"threadId": "a\0b"}, 422, "invalid_character"),
-    "a thread with a long name": ({"threadId": "a" * 129}, 422, "invalid_id"),
-    "a run without a name": ({"runId": ""}, 422, "invalid_id"),
-    "a run that is a number": ({"runId": 5}, 422, "invalid_request"),
+    "an empty thread id": ({"threadId": ""}, 422, "invalid_id"),
+    "a thread id with a space": ({"threadId": "a b"}, 422, "invalid_id"),
+    "a thread id with a NUL": ({"threadId": "a\0b"}, 422, "invalid_character"),
+    "a thread id that is too long": ({"threadId": "a" * 129}, 422, "invalid_id"),
+    "an empty run id": ({"runId": ""}, 422, "invalid_id"),
+    "a run id that is a number": ({"runId": 5}, 422, "invalid_request"),
     "an unknown role": ({"messages": [{"id": "1", "role": "alien", "content": "x"}]}, 422, "invalid_message"),
     "a message without an id": ({"messages": [{"role": "user", "content": "x"}]}, 422, "invalid_message"),
     "a message with a long id": ({"messages": [user("x", "i" * 129)]}, 422, "invalid_id"),
     "an id with a NUL": ({"messages": [user("x", "a\0")]}, 422, "invalid_character"),
-    "nothing said": ({"messages": [user([])]}, 422, "empty_content"),
+    "content without parts": ({"messages": [user([])]}, 422, "empty_content"),
     "an empty text": ({"messages": [user("")]}, 422, "empty_content"),
-    "null said": ({"messages": [user(None)]}, 422, "invalid_message"),
-    "a number said": ({"messages": [user(5)]}, 422, "invalid_message"),
-    "an object said": ({"messages": [user({"type": "text", "text": "x"})]}, 422, "invalid_message"),
+    "content that is null": ({"messages": [user(None)]}, 422, "invalid_message"),
+    "content that is a number": ({"messages": [user(5)]}, 422, "invalid_message"),
+    "content that is an object": ({"messages": [user({"type": "text", "text": "x"})]}, 422, "invalid_message"),
     "an unknown part": ({"messages": [user([{"type": "hologram"}])]}, 422, "unknown_block"),
-    "a text without words": ({"messages": [user([{"type": "text"}])]}, 422, "invalid_message"),
-    "a call said by a user": (
+    "a text part without text": ({"messages": [user([{"type": "text"}])]}, 422, "invalid_message"),
+    "a call in a user message": (
         {"messages": [user([{"type": "tool_use", "id": "1", "name": "x", "input": {}}])]},
         422,
         "role_content_mismatch",
     ),
-    "a result said by a user": (
+    "a result in a user message": (
         {"messages": [user([{"type": "tool_result", "tool_use_id": "1", "content": "x"}])]},
         422,
         "role_content_mismatch",
     ),
     "too many parts": ({"messages": [user([{"type": "text", "text": "x"}] * 257)]}, 422, "too_many_blocks"),
-    "a picture that is no base64": ({"messages": [user([image_part("iVBOR%%%")])]}, 422, "invalid_image"),
-    "a picture of another type": ({"messages": [user([image_part(JPEG)])]}, 422, "invalid_image"),
-    "a picture that is none": ({"messages": [user([image_part("AAAA")])]}, 422, "invalid_image"),
-    "a picture elsewhere": ({"messages": [user([image_part(FOREIGN, form="url")])]}, 422, "foreign_attachment_url"),
-    "a binary elsewhere": (
+    "an image that is not base64": ({"messages": [user([image_part("iVBOR%%%")])]}, 422, "invalid_image"),
+    "an image of another type": ({"messages": [user([image_part(JPEG)])]}, 422, "invalid_image"),
+    "an invalid image": ({"messages": [user([image_part("AAAA")])]}, 422, "invalid_image"),
+    "an image with a foreign URL": (
+        {"messages": [user([image_part(FOREIGN, form="url")])]},
+        422,
+        "foreign_attachment_url",
+    ),
+    "a binary with a foreign URL": (
         {"messages": [user([{"type": "binary", "mimeType": "image/png", "url": FOREIGN}])]},
         422,
         "foreign_attachment_url",
     ),
-    "a binary of nothing": (
+    "a binary without data": (
         {"messages": [user([{"type": "binary", "mimeType": "image/png"}])]},
         422,
         "invalid_message",
     ),
-    "a file of somebody else": (
+    "a file of another provider": (
         {"messages": [user([image_part("file-1", form="file", provider="openai")])]},
         422,
         "foreign_attachment_url",
     ),
-    "a file that is not there": (
+    "a missing file": (
         {
             "messages": [
                 user([image_part("agent-files/agent-inputs/local/t/r/x.png", form="file", provider="dragoman")])
@@ -100,13 +106,13 @@ CASES: dict[str, tuple[dict[str, Any], int, str]] = {
         404,
         "not_found",
     ),
-    "a time that is none": (
+    "an invalid time": (
         {"messages": [{**user("x"), "created_at": "2026-02-30T00:00:00Z"}]},
         422,
         "invalid_timestamp",
     ),
     "a leap second": ({"messages": [{**user("x"), "timestamp": "2026-06-30T23:59:60Z"}]}, 422, "invalid_timestamp"),
-    "a year that is too far": (
+    "a year out of range": (
         {"messages": [{**user("x"), "created_at": "10000-01-01T00:00:00Z"}]},
         422,
         "invalid_timestamp",
@@ -114,13 +120,17 @@ CASES: dict[str, tuple[dict[str, Any], int, str]] = {
     "metadata with a NUL": ({"messages": [{**user("x"), "metadata": {"a": "\0"}}]}, 422, "invalid_character"),
     "metadata that is a list": ({"messages": [{**user("x"), "metadata": []}]}, 422, "invalid_message"),
     "a state with a NUL": ({"state": {"a\0": 1}}, 422, "invalid_character"),
-    "an answer to no call": (
+    "a result of an unknown call": (
         {"messages": [{"id": "t1", "role": "tool", "toolCallId": "tu_1", "content": "x"}]},
         422,
         "unknown_tool_use",
     ),
-    "an answer without a call": ({"messages": [{"id": "t1", "role": "tool", "content": "x"}]}, 422, "invalid_message"),
-    "only what an assistant said": (
+    "a result without a call id": (
+        {"messages": [{"id": "t1", "role": "tool", "content": "x"}]},
+        422,
+        "invalid_message",
+    ),
+    "only an assistant message": (
         {"messages": [{"id": "a1", "role": "assistant", "content": "x"}]},
         422,
         "nothing_to_answer",
@@ -138,30 +148,30 @@ CASES: dict[str, tuple[dict[str, Any], int, str]] = {
         "too_many_blocks",
     ),
     "many values": ({"state": {"list": [{}] * 100_000}}, 422, "too_many_values"),
-    "a tool with a bad name": ({"tools": [tool_named("a b")]}, 422, "invalid_tool_schema"),
-    "a tool with a schema that grows without end": (
-        {"tools": [tool_named("a", properties={"x": {"$ref": "#/$defs/d0"}}, **{"$defs": DOUBLED})]},
+    "a tool with a bad name": ({"tools": [make_tool("a b")]}, 422, "invalid_tool_schema"),
+    "a tool with an exponential schema": (
+        {"tools": [make_tool("a", properties={"x": {"$ref": "#/$defs/d0"}}, **{"$defs": NESTED_DEFINITIONS})]},
         422,
         "schema_too_large",
     ),
     "a tool with many patterns": (
-        {"tools": [tool_named("a", properties={f"p{at}": {"pattern": "x"} for at in range(65)})]},
+        {"tools": [make_tool("a", properties={f"p{at}": {"pattern": "x"} for at in range(65)})]},
         422,
         "schema_too_large",
     ),
     "tools with many patterns": (
-        {"tools": [tool_named(f"t{at}", properties={"p": {"pattern": "x"}}) for at in range(65)]},
+        {"tools": [make_tool(f"t{at}", properties={"p": {"pattern": "x"}}) for at in range(65)]},
         422,
         "schema_too_large",
     ),
     "tools with many values": (
-        {"tools": [tool_named(f"t{at}", properties={"p": {"enum": list(range(9_000))}}) for at in range(3)]},
+        {"tools": [make_tool(f"t{at}", properties={"p": {"enum": list(range(9_000))}}) for at in range(3)]},
         422,
         "schema_too_large",
     ),
-    "many tools": ({"tools": [tool_named(f"t{at}") for at in range(129)]}, 422, "too_many_tools"),
-    "a tool of a name that the agent has": ({"tools": [tool_named("look")]}, 422, "invalid_tool_schema"),
-    "a resume of nothing": (
+    "many tools": ({"tools": [make_tool(f"t{at}") for at in range(129)]}, 422, "too_many_tools"),
+    "a tool with the name of a server tool": ({"tools": [make_tool("look")]}, 422, "invalid_tool_schema"),
+    "a resume without an interrupt": (
         {"resume": [{"interruptId": "int-1", "status": "resolved", "payload": {"approved": True}}]},
         422,
         "unknown_interrupt",
@@ -176,58 +186,58 @@ async def look() -> str:
     return "dark"
 
 
-async def test_bad_input_is_refused_before_a_stream_and_leaves_nothing(chat_server: ServerFixture) -> None:
+async def test_invalid_input_is_rejected_before_stream_and_not_stored(chat_server: ServerFixture) -> None:
     chat_server.agent.tools = type(chat_server.agent.tools)([look])
-    wrong = []
-    for name, (given, status, code) in CASES.items():
-        body = {**run_input("Hello"), **given}
-        found = await post_error(chat_server, body)
-        if found != (status, code):
-            wrong.append((name, found, (status, code)))
+    mismatches = []
+    for name, (changes, status, code) in CASES.items():
+        body = {**run_input("Hello"), **changes}
+        actual = await post_error(chat_server, body)
+        if actual != (status, code):
+            mismatches.append((name, actual, (status, code)))
         thread = body["threadId"]
         if isinstance(thread, str) and thread and "\0" not in thread:
             with pytest.raises(UnknownSessionError):
                 await chat_server.store.get_session(thread)
-    assert wrong == []
+    assert mismatches == []
     assert chat_server.fake.received == []
     folder = chat_server.state.config.attachments
     assert folder is not None
     assert list(Path(folder.removeprefix("file://")).rglob("*.png")) == []
 
 
-async def test_bodies_that_are_no_json_are_refused(chat_server: ServerFixture) -> None:
-    good = json.dumps(run_input("x")).encode()
+async def test_invalid_json_body_is_rejected(chat_server: ServerFixture) -> None:
+    valid_body = json.dumps(run_input("x")).encode()
     for body, kind, status, code in (
         (b"", "application/json", 400, "invalid_json"),
         (b"{}{}", "application/json", 400, "invalid_json"),
-        (b"\xef\xbb\xbf" + good, "application/json", 400, "invalid_json"),
-        (good, "text/plain", 415, "unsupported_media_type"),
+        (b"\xef\xbb\xbf" + valid_body, "application/json", 400, "invalid_json"),
+        (valid_body, "text/plain", 415, "unsupported_media_type"),
         (b'{"threadId":"a","threadId":"b"}', "application/json", 400, "duplicate_key"),
         (b'{"threadId":"\\ud800"}', "application/json", 400, "invalid_unicode"),
         (b"[" * 100_000, "application/json", 400, "too_deep"),
         (b'{"state":{"a":1e400}}', "application/json", 422, "number_out_of_range"),
     ):
         headers = {"content-type": kind, **SSE}
-        async with chat_server.client.post(RUNS, data=body, headers=headers) as answer:
-            found = (answer.status, (await answer.json())["error"]["code"])
-            assert found == (status, code), body[:60]
+        async with chat_server.client.post(RUNS, data=body, headers=headers) as response:
+            actual = (response.status, (await response.json())["error"]["code"])
+            assert actual == (status, code), body[:60]
 
 
-async def test_a_key_without_the_right_may_only_say_what_users_say(keyed_server: ServerFixture) -> None:
+async def test_key_without_scope_may_only_send_user_messages(keyed_server: ServerFixture) -> None:
     key = await keyed_server.make_key("ann")
     for role in ("assistant", "system", "developer", "reasoning"):
-        said = run_input({"id": "a1", "role": role, "content": "x"}, "Hello")
-        assert await post_error(keyed_server, said, **key) == (403, "role_not_allowed")
+        body = run_input({"id": "a1", "role": role, "content": "x"}, "Hello")
+        assert await post_error(keyed_server, body, **key) == (403, "role_not_allowed")
     writer = await keyed_server.make_key("bob", scopes=("chat", "history:write"))
     keyed_server.fake.reply("Yes.")
-    said = run_input(
+    body = run_input(
         {"id": "s1", "role": "system", "content": "Be brief."},
         user("Hi"),
         {"id": "a1", "role": "assistant", "content": "Ho"},
         "Really?",
     )
-    assert event_types(await post_run(keyed_server, said, **writer))[-1] == "RUN_FINISHED"
-    rows = await keyed_server.store.read(said["threadId"])
+    assert event_types(await post_run(keyed_server, body, **writer))[-1] == "RUN_FINISHED"
+    rows = await keyed_server.store.read(body["threadId"])
     assert [row.message.role.value for row in rows] == ["system", "user", "assistant", "user", "assistant"]
     assert keyed_server.fake.refusals == []
 
@@ -243,73 +253,71 @@ async def test_a_key_without_the_right_may_only_say_what_users_say(keyed_server:
     ],
     ids=["very long", "too long", "blank", "empty", "NUL"],
 )
-async def test_a_history_calls_tools_by_names_that_tools_can_have(
-    keyed_server: ServerFixture, name: str, code: str
-) -> None:
+async def test_history_with_invalid_tool_name_is_rejected(keyed_server: ServerFixture, name: str, code: str) -> None:
     writer = await keyed_server.make_key("bob", scopes=("chat", "history:write"))
-    made = {"id": "call-1", "type": "function", "function": {"name": name, "arguments": "{}"}}
-    said = run_input(
+    tool_call = {"id": "call-1", "type": "function", "function": {"name": name, "arguments": "{}"}}
+    body = run_input(
         user("Hi", "m1"),
-        {"id": "a1", "role": "assistant", "content": "", "toolCalls": [made]},
+        {"id": "a1", "role": "assistant", "content": "", "toolCalls": [tool_call]},
         {"id": "t1", "role": "tool", "toolCallId": "call-1", "content": "x"},
         "Really?",
     )
-    assert await post_error(keyed_server, said, **writer) == (422, code)
+    assert await post_error(keyed_server, body, **writer) == (422, code)
     with pytest.raises(UnknownSessionError):
-        await keyed_server.store.get_session(said["threadId"])
+        await keyed_server.store.get_session(body["threadId"])
 
 
 @pytest.mark.parametrize("name", ["n" * 20_000, "n" * 65, "a\0b"], ids=len)
-async def test_a_model_that_calls_a_name_no_tool_can_have_calls_nothing(chat_server: ServerFixture, name: str) -> None:
+async def test_model_call_with_invalid_tool_name_is_not_run(chat_server: ServerFixture, name: str) -> None:
     chat_server.fake.answer_with(text_part("Let me see."), call_part(name, {"a": 1}))
-    given = run_input("Hello")
-    events = await post_run(chat_server, given)
+    body = run_input("Hello")
+    events = await post_run(chat_server, body)
     assert events[-1]["type"] == "RUN_ERROR"
     assert "the tool's name h" in events[-1]["message"]
     assert all(name not in str(event) for event in events)
-    rows = await chat_server.store.read(given["threadId"])
-    text, used = rows[-1].message.content
+    rows = await chat_server.store.read(body["threadId"])
+    text, tool_use = rows[-1].message.content
     assert text == TextBlock("Let me see.")
-    assert isinstance(used, InvalidToolUseBlock)
-    assert is_tool_name(used.name)
-    assert used.reason.startswith("the tool's name h")
-    assert [one.status for one in await chat_server.store.tool_calls(given["threadId"])] == ["failed"]
+    assert isinstance(tool_use, InvalidToolUseBlock)
+    assert is_tool_name(tool_use.name)
+    assert tool_use.reason.startswith("the tool's name h")
+    assert [row.status for row in await chat_server.store.tool_calls(body["threadId"])] == ["failed"]
     assert (await chat_server.store.verify()).damage == ()
     chat_server.fake.reply("Yes.")
-    again = run_input("Once more", threadId=given["threadId"])
-    assert event_types(await post_run(chat_server, again))[-1] == "RUN_FINISHED"
+    second_body = run_input("Once more", threadId=body["threadId"])
+    assert event_types(await post_run(chat_server, second_body))[-1] == "RUN_FINISHED"
     assert chat_server.fake.refusals == []
 
 
-async def test_a_thread_of_somebody_else_is_not_there(keyed_server: ServerFixture) -> None:
+async def test_thread_of_another_user_is_not_found(keyed_server: ServerFixture) -> None:
     ann, bob = await keyed_server.make_key("ann"), await keyed_server.make_key("bob")
     keyed_server.fake.reply("Yes.")
-    given = run_input("Hello")
-    await post_run(keyed_server, given, **ann)
-    for path in ("events", "cancel", f"{given['runId']}/cancel"):
+    body = run_input("Hello")
+    await post_run(keyed_server, body, **ann)
+    for path in ("events", "cancel", f"{body['runId']}/cancel"):
         method = "GET" if path == "events" else "POST"
-        async with keyed_server.client.request(method, f"{RUNS}/{given['threadId']}/{path}", headers=bob) as answer:
-            foreign = (answer.status, (await answer.json())["error"]["code"])
-        async with keyed_server.client.request(method, f"{RUNS}/nobody/{path}", headers=bob) as answer:
-            assert foreign == (answer.status, (await answer.json())["error"]["code"]) == (404, "not_found")
+        async with keyed_server.client.request(method, f"{RUNS}/{body['threadId']}/{path}", headers=bob) as response:
+            foreign = (response.status, (await response.json())["error"]["code"])
+        async with keyed_server.client.request(method, f"{RUNS}/nobody/{path}", headers=bob) as response:
+            assert foreign == (response.status, (await response.json())["error"]["code"]) == (404, "not_found")
 
 
-async def test_one_run_too_many_is_put_off(chat_server: ServerFixture) -> None:
+async def test_run_beyond_limit_is_rejected_with_retry_after(chat_server: ServerFixture) -> None:
     options = msgspec.structs.replace(chat_server.state.config, max_pending_runs=0)
     chat_server.state.config = options
-    async with chat_server.client.post(RUNS, json=run_input("x")) as answer:
-        assert answer.status == 429
-        assert int(answer.headers["retry-after"]) >= 1
-        assert (await answer.json())["error"]["code"] == "too_many_runs"
+    async with chat_server.client.post(RUNS, json=run_input("x")) as response:
+        assert response.status == 429
+        assert int(response.headers["retry-after"]) >= 1
+        assert (await response.json())["error"]["code"] == "too_many_runs"
 
 
-async def test_no_field_of_the_body_says_who_the_caller_is(keyed_server: ServerFixture) -> None:
+async def test_body_fields_do_not_set_the_caller(keyed_server: ServerFixture) -> None:
     key = await keyed_server.make_key("ann")
     keyed_server.fake.reply("Yes.")
     fields = {"user_id": "bob", "userId": "bob", "team_id": "x", "role": "admin", "scopes": ["admin"], "cost_usd": 0}
-    given = run_input({**user("Hello"), **{k: v for k, v in fields.items() if k != "role"}}, **fields)
-    await post_run(keyed_server, given, **{**key, "X-User-Id": "bob", "X-Team-Id": "x"})
-    session = await keyed_server.store.get_session(given["threadId"])
+    body = run_input({**user("Hello"), **{k: v for k, v in fields.items() if k != "role"}}, **fields)
+    await post_run(keyed_server, body, **{**key, "X-User-Id": "bob", "X-Team-Id": "x"})
+    session = await keyed_server.store.get_session(body["threadId"])
     assert (session.user_id, session.team_id) == ("ann", None)
-    for row in await keyed_server.store.read(given["threadId"]):
+    for row in await keyed_server.store.read(body["threadId"]):
         assert row.message.metadata.user_id == "ann"

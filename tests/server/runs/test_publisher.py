@@ -1,4 +1,4 @@
-"""The publisher of a run: its end waits for everything that is being stored."""
+"""Tests of the publisher of a run: its end waits for all pending writes."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from dragoman.server.runs.publisher import RunPublisher, SessionChange
 from dragoman.store import open_store
 
 
-async def test_the_end_of_a_run_waits_for_the_flush_that_a_flush_starts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(publisher_module, "FLUSH_S", 0.0)  # the next flush is due at once
+async def test_end_of_run_waits_for_flush_started_by_flush(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(publisher_module, "FLUSH_S", 0.0)  # the next flush is due immediately
     async with open_store("memory:") as store:
         run = store.runs.new("s", "r", b"hash", owner="o")
         publisher = RunPublisher(
@@ -25,19 +25,19 @@ async def test_the_end_of_a_run_waits_for_the_flush_that_a_flush_starts(monkeypa
         async def commit() -> None:
             publisher._pending.clear()
             gate = gates[len(commits)]
-            commits.append("begun")
+            commits.append("started")
             await gate.wait()
 
         monkeypatch.setattr(publisher, "_commit", commit)
         publisher._add(TextDelta(0, "first "))
         await asyncio.sleep(0)
-        publisher._add(TextDelta(0, "second"))  # arrives while the first one is being stored
+        publisher._add(TextDelta(0, "second"))  # arrives while the first is stored
         end = asyncio.create_task(publisher._wait_for_flush())
         await asyncio.sleep(0)
         gates[0].set()
         for _ in range(10):
             await asyncio.sleep(0)
-        assert commits == ["begun", "begun"]
+        assert commits == ["started", "started"]
         assert not end.done()
         gates[1].set()
         await end

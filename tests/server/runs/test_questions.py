@@ -1,4 +1,4 @@
-"""Runs in which a model asks the user, and what the user says to it."""
+"""Tests of runs in which a model asks the user, and of the answers of the user."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from dragoman.tools import builtin_tools
 from tests.fake_providers import call_part
 from tests.server.conftest import ServerFixture
 from tests.server.runs.conftest import post_error, post_run, run_input
-from tests.server.runs.test_runs import drop, resume_entry, texts
+from tests.server.runs.test_runs import drop, join_text, resume_entry
 
 ORDER = {
     "question": "What shall I order?",
@@ -23,18 +23,18 @@ ORDER = {
 }
 
 
-async def start_question(server: ServerFixture, *calls: Any, **terms: Any) -> list[dict[str, Any]]:
-    """The interrupts of a run whose model makes these calls."""
+async def start_question(server: ServerFixture, *calls: Any, **fields: Any) -> list[dict[str, Any]]:
+    """Start a run whose model makes these calls, and return its interrupts."""
     server.agent.tools = type(server.agent.tools)([drop, *builtin_tools(["ask_user"])])
     server.fake.answer_with(*calls)
-    told = await post_run(server, run_input("Order some.", threadId="t", **terms))
-    assert told[-1]["outcome"]["type"] == "interrupt"
-    interrupts: list[dict[str, Any]] = told[-1]["outcome"]["interrupts"]
+    events = await post_run(server, run_input("Order some.", threadId="t", **fields))
+    assert events[-1]["outcome"]["type"] == "interrupt"
+    interrupts: list[dict[str, Any]] = events[-1]["outcome"]["interrupts"]
     return interrupts
 
 
 @pytest.mark.parametrize("version", ["1.0", None])
-async def test_a_question_is_an_interrupt_and_goes_on_with_what_the_user_says(
+async def test_question_is_an_interrupt_and_continues_with_answer(
     chat_server: ServerFixture, version: str | None
 ) -> None:
     (question,) = await start_question(chat_server, call_part("ask_user", ORDER), protocolVersion=version)
@@ -50,19 +50,19 @@ async def test_a_question_is_an_interrupt_and_goes_on_with_what_the_user_says(
         "additionalProperties": False,
     }
     chat_server.fake.reply("Ordered.")
-    said = {"size": "M", "count": 2.5}
-    again = await post_run(
-        chat_server, run_input(threadId="t", resume=[resume_entry(question, **said)], protocolVersion=version)
+    inputs = {"size": "M", "count": 2.5}
+    resumed = await post_run(
+        chat_server, run_input(threadId="t", resume=[resume_entry(question, **inputs)], protocolVersion=version)
     )
-    (came,) = [event for event in again if event["type"] == "TOOL_CALL_RESULT"]
-    assert (came["toolCallId"], json.loads(came["content"])) == (question["toolCallId"], said)
-    assert "metadata" not in came
-    assert texts(again) == "Ordered."
+    (result,) = [event for event in resumed if event["type"] == "TOOL_CALL_RESULT"]
+    assert (result["toolCallId"], json.loads(result["content"])) == (question["toolCallId"], inputs)
+    assert "metadata" not in result
+    assert join_text(resumed) == "Ordered."
     assert "2.5" in str(chat_server.fake.bodies[-1])
     assert chat_server.fake.refusals == []
 
 
-async def test_an_answer_that_does_not_fit_is_refused_and_the_question_stays_open(chat_server: ServerFixture) -> None:
+async def test_invalid_answer_is_rejected_and_question_stays_open(chat_server: ServerFixture) -> None:
     (question,) = await start_question(chat_server, call_part("ask_user", ORDER))
     before = len(chat_server.fake.bodies)
     for payload in (
@@ -74,44 +74,44 @@ async def test_an_answer_that_does_not_fit_is_refused_and_the_question_stays_ope
         {"size": "M", "count": 1, "more": 1},
         {"approved": True},
     ):
-        bad = run_input(threadId="t", resume=[resume_entry(question, **payload)])
-        assert await post_error(chat_server, bad) == (422, "invalid_resume")
-    for whole in ("M", ["M", 1], None):
-        bad = run_input(threadId="t", resume=[{**resume_entry(question), "payload": whole}])
-        assert await post_error(chat_server, bad) == (422, "invalid_resume")
+        body = run_input(threadId="t", resume=[resume_entry(question, **payload)])
+        assert await post_error(chat_server, body) == (422, "invalid_resume")
+    for payload in ("M", ["M", 1], None):
+        body = run_input(threadId="t", resume=[{**resume_entry(question), "payload": payload}])
+        assert await post_error(chat_server, body) == (422, "invalid_resume")
     message = {"id": "past-the-check", "role": "tool", "toolCallId": question["toolCallId"], "content": "anything"}
     assert await post_error(chat_server, run_input(message, threadId="t")) == (422, "unknown_tool_use")
     assert len(chat_server.fake.bodies) == before
     chat_server.fake.reply("Ordered.")
-    again = await post_run(chat_server, run_input(threadId="t", resume=[resume_entry(question, size="S", count=1)]))
-    assert texts(again) == "Ordered."
+    resumed = await post_run(chat_server, run_input(threadId="t", resume=[resume_entry(question, size="S", count=1)]))
+    assert join_text(resumed) == "Ordered."
 
 
-async def test_a_question_without_inputs_wants_a_text_and_may_be_declined(chat_server: ServerFixture) -> None:
+async def test_question_without_inputs_expects_text_and_may_be_declined(chat_server: ServerFixture) -> None:
     (question,) = await start_question(chat_server, call_part("ask_user", {"question": "Which?"}))
     assert question["responseSchema"]["required"] == ["answer"]
     assert question["responseSchema"]["properties"]["answer"]["type"] == "string"
     chat_server.fake.reply("As you like.")
-    again = await post_run(chat_server, run_input(threadId="t", resume=[resume_entry(question, "cancelled")]))
-    (came,) = [event for event in again if event["type"] == "TOOL_CALL_RESULT"]
-    assert "declined" in came["content"]
-    assert came["metadata"] == {"dragoman": {"is_error": True}}
-    assert texts(again) == "As you like."
-    done = run_input(threadId="t", resume=[resume_entry(question, answer="this")])
-    assert await post_error(chat_server, done) == (422, "unknown_interrupt")
+    resumed = await post_run(chat_server, run_input(threadId="t", resume=[resume_entry(question, "cancelled")]))
+    (result,) = [event for event in resumed if event["type"] == "TOOL_CALL_RESULT"]
+    assert "declined" in result["content"]
+    assert result["metadata"] == {"dragoman": {"is_error": True}}
+    assert join_text(resumed) == "As you like."
+    repeated = run_input(threadId="t", resume=[resume_entry(question, answer="this")])
+    assert await post_error(chat_server, repeated) == (422, "unknown_interrupt")
 
 
 async def test_questions_and_approvals_are_answered_together(chat_server: ServerFixture) -> None:
     calls = call_part("ask_user", {"question": "Which?"}), call_part("drop", {"name": "production"})
-    question, consent = await start_question(chat_server, *calls)
-    assert (question["reason"], consent["reason"]) == ("input_required", "tool_call")
-    one = run_input(threadId="t", resume=[resume_entry(question, answer="staging")])
-    assert await post_error(chat_server, one) == (422, "resume_incomplete")
+    question, approval = await start_question(chat_server, *calls)
+    assert (question["reason"], approval["reason"]) == ("input_required", "tool_call")
+    incomplete = run_input(threadId="t", resume=[resume_entry(question, answer="staging")])
+    assert await post_error(chat_server, incomplete) == (422, "resume_incomplete")
     chat_server.fake.reply("Done.")
-    both = [resume_entry(consent, approved=True), resume_entry(question, answer="staging")]
-    again = await post_run(chat_server, run_input(threadId="t", resume=both))
-    came = {event["toolCallId"]: event["content"] for event in again if event["type"] == "TOOL_CALL_RESULT"}
-    assert came[question["toolCallId"]] == '{"answer":"staging"}'
-    assert "production is gone" in came[consent["toolCallId"]]
-    assert texts(again) == "Done."
+    entries = [resume_entry(approval, approved=True), resume_entry(question, answer="staging")]
+    resumed = await post_run(chat_server, run_input(threadId="t", resume=entries))
+    results = {event["toolCallId"]: event["content"] for event in resumed if event["type"] == "TOOL_CALL_RESULT"}
+    assert results[question["toolCallId"]] == '{"answer":"staging"}'
+    assert "production is gone" in results[approval["toolCallId"]]
+    assert join_text(resumed) == "Done."
     assert chat_server.fake.refusals == []

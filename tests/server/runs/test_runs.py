@@ -1,4 +1,4 @@
-"""Runs over a real socket: told as they come, kept, come back to, answered, ended."""
+"""Tests of runs over a real socket: streams, idempotency, reconnection, cancellation, tools and approvals."""
 
 from __future__ import annotations
 
@@ -27,31 +27,31 @@ from tests.server.runs.conftest import RUNS, SSE, event_types, parse_events, pos
 from tests.server.runs.test_invalid_input import JPEG, PNG, image_part
 
 
-def texts(events: list[dict[str, Any]]) -> str:
+def join_text(events: list[dict[str, Any]]) -> str:
     return "".join(event["delta"] for event in events if event["type"] == "TEXT_MESSAGE_CONTENT")
 
 
 async def get_events(server: ServerFixture, thread: str, last: str | None = None, **query: str) -> tuple[int, Any]:
     """Return the events of a thread, or the code of an error."""
     headers = {} if last is None else {"Last-Event-ID": last}
-    async with server.client.get(f"{RUNS}/{thread}/events", headers=headers, params=query) as answer:
-        if answer.status == 200:
-            return 200, parse_events(await answer.text())
-        return answer.status, (await answer.json())["error"]["code"] if answer.status != 204 else None
+    async with server.client.get(f"{RUNS}/{thread}/events", headers=headers, params=query) as response:
+        if response.status == 200:
+            return 200, parse_events(await response.text())
+        return response.status, (await response.json())["error"]["code"] if response.status != 204 else None
 
 
-class SlowProvider:
-    """A tool that a test lets go on."""
+class BlockingTool:
+    """A tool that runs until the test releases it."""
 
     def __init__(self) -> None:
-        self.began = asyncio.Event()
+        self.started = asyncio.Event()
         self.may_end = asyncio.Event()
 
     def tool(self) -> Any:
         @tool(side_effects=SideEffects.NONE, requires_workspace=False)
         async def wait() -> str:
             """Wait."""
-            self.began.set()
+            self.started.set()
             await self.may_end.wait()
             return "done"
 
@@ -59,25 +59,25 @@ class SlowProvider:
 
 
 @asynccontextmanager
-async def slow_run(server: ServerFixture, **given: Any) -> AsyncIterator[tuple[SlowProvider, dict[str, Any]]]:
-    """A run that is in the middle of a tool."""
-    slow = SlowProvider()
+async def slow_run(server: ServerFixture, **fields: Any) -> AsyncIterator[tuple[BlockingTool, dict[str, Any]]]:
+    """Start a run and wait until it is inside a tool."""
+    slow = BlockingTool()
     server.agent.tools = type(server.agent.tools)([slow.tool()])
     server.fake.call("wait")
     server.fake.reply("It was long.")
-    body = run_input("Wait.", **given)
-    async with server.client.post(RUNS, json=body) as answer:
-        assert answer.status == 202, await answer.text()
-    await asyncio.wait_for(slow.began.wait(), 60)
+    body = run_input("Wait.", **fields)
+    async with server.client.post(RUNS, json=body) as response:
+        assert response.status == 202, await response.text()
+    await asyncio.wait_for(slow.started.wait(), 60)
     yield slow, body
     slow.may_end.set()
 
 
-async def test_a_run_is_told_from_its_beginning_to_its_end(chat_server: ServerFixture) -> None:
+async def test_run_emits_all_events_in_order(chat_server: ServerFixture) -> None:
     chat_server.fake.reply("It is fine.", thinking="Hm.")
-    given = run_input("How is it?")
-    told = await post_run(chat_server, given)
-    assert event_types(told) == [
+    body = run_input("How is it?")
+    events = await post_run(chat_server, body)
+    assert event_types(events) == [
         "RUN_STARTED",
         "STEP_STARTED",
         "REASONING_START",
@@ -92,107 +92,107 @@ async def test_a_run_is_told_from_its_beginning_to_its_end(chat_server: ServerFi
         "STEP_FINISHED",
         "RUN_FINISHED",
     ]
-    assert [event["number"] for event in told] == [*range(1, len(told) + 1)]
-    assert (told[0]["threadId"], told[0]["runId"]) == (given["threadId"], given["runId"])
-    assert told[-1]["outcome"] == {"type": "success"}
-    assert texts(told) == "It is fine."
-    asked, answered = await chat_server.store.read(given["threadId"])
-    assert asked.message.metadata.message_id == given["messages"][0]["id"]
-    assert asked.message.metadata.run_id == answered.message.metadata.run_id == given["runId"]
-    assert (await chat_server.store.get_session(given["threadId"])).title == "How is it?"
+    assert [event["number"] for event in events] == [*range(1, len(events) + 1)]
+    assert (events[0]["threadId"], events[0]["runId"]) == (body["threadId"], body["runId"])
+    assert events[-1]["outcome"] == {"type": "success"}
+    assert join_text(events) == "It is fine."
+    question, answer = await chat_server.store.read(body["threadId"])
+    assert question.message.metadata.message_id == body["messages"][0]["id"]
+    assert question.message.metadata.run_id == answer.message.metadata.run_id == body["runId"]
+    assert (await chat_server.store.get_session(body["threadId"])).title == "How is it?"
 
 
-async def test_without_a_wish_for_events_a_run_is_accepted_and_told_elsewhere(chat_server: ServerFixture) -> None:
+async def test_run_without_stream_is_accepted_and_followed_later(chat_server: ServerFixture) -> None:
     chat_server.fake.reply("Yes.")
-    given = run_input("Is it?")
-    async with chat_server.client.post(RUNS, json=given) as answer:
-        assert answer.status == 202
-        told = await answer.json()
-        ids = {"taskId": given["runId"], "threadId": given["threadId"], "runId": given["runId"]}
-        assert told == {**ids, "created": True}
-    status, found = await get_events(chat_server, given["threadId"])
-    assert (status, texts(found)) == (200, "Yes.")
-    async with chat_server.client.post(RUNS, json=given) as answer:
-        assert (await answer.json()) == {**ids, "created": False}
+    body = run_input("Is it?")
+    async with chat_server.client.post(RUNS, json=body) as response:
+        assert response.status == 202
+        accepted = await response.json()
+        ids = {"taskId": body["runId"], "threadId": body["threadId"], "runId": body["runId"]}
+        assert accepted == {**ids, "created": True}
+    status, events = await get_events(chat_server, body["threadId"])
+    assert (status, join_text(events)) == (200, "Yes.")
+    async with chat_server.client.post(RUNS, json=body) as response:
+        assert (await response.json()) == {**ids, "created": False}
 
 
-async def test_the_same_request_again_is_the_same_run(chat_server: ServerFixture) -> None:
+async def test_repeated_request_returns_same_run(chat_server: ServerFixture) -> None:
     chat_server.fake.reply("Yes.")
-    given = run_input("Is it?")
-    first = await post_run(chat_server, given)
-    assert await post_run(chat_server, given) == first
-    assert await post_run(chat_server, dict(reversed(given.items()))) == first  # whatever the order of its keys
+    body = run_input("Is it?")
+    first = await post_run(chat_server, body)
+    assert await post_run(chat_server, body) == first
+    assert await post_run(chat_server, dict(reversed(body.items()))) == first  # the order of keys is ignored
     assert len(chat_server.fake.received) == 1
-    other = {**given, "messages": [user("Something else")]}
-    assert await post_error(chat_server, other) == (422, "idempotency_key_reused")
+    changed = {**body, "messages": [user("Something else")]}
+    assert await post_error(chat_server, changed) == (422, "idempotency_key_reused")
 
 
-async def test_a_key_of_a_request_is_as_good_as_the_id_of_its_run(chat_server: ServerFixture) -> None:
+async def test_idempotency_key_identifies_run(chat_server: ServerFixture) -> None:
     chat_server.fake.reply("Yes.")
-    given = run_input("Is it?")
-    first = await post_run(chat_server, given, **{"Idempotency-Key": "k1"})
-    assert await post_run(chat_server, given, **{"Idempotency-Key": "k1"}) == first
-    other = {**given, "runId": "another"}
-    assert await post_error(chat_server, other, **{"Idempotency-Key": "k1"}) == (422, "idempotency_key_reused")
-    long = await post_error(chat_server, other, **{"Idempotency-Key": "k" * 256})
-    assert long == (400, "invalid_idempotency_key")
+    body = run_input("Is it?")
+    first = await post_run(chat_server, body, **{"Idempotency-Key": "k1"})
+    assert await post_run(chat_server, body, **{"Idempotency-Key": "k1"}) == first
+    changed = {**body, "runId": "another"}
+    assert await post_error(chat_server, changed, **{"Idempotency-Key": "k1"}) == (422, "idempotency_key_reused")
+    error = await post_error(chat_server, changed, **{"Idempotency-Key": "k" * 256})
+    assert error == (400, "invalid_idempotency_key")
 
 
-async def test_a_thread_has_one_run_at_a_time(chat_server: ServerFixture) -> None:
-    async with slow_run(chat_server) as (slow, given):
-        other = run_input("Me too", threadId=given["threadId"])
-        async with chat_server.client.post(RUNS, json=other) as answer:
-            assert answer.status == 409
-            assert answer.headers["retry-after"] == "1"
-            assert (await answer.json())["error"]["code"] == "run_in_progress"
+async def test_thread_has_one_run_at_a_time(chat_server: ServerFixture) -> None:
+    async with slow_run(chat_server) as (slow, body):
+        second_body = run_input("Me too", threadId=body["threadId"])
+        async with chat_server.client.post(RUNS, json=second_body) as response:
+            assert response.status == 409
+            assert response.headers["retry-after"] == "1"
+            assert (await response.json())["error"]["code"] == "run_in_progress"
         slow.may_end.set()
-        _, told = await get_events(chat_server, given["threadId"])
-        assert told[-1]["type"] == "RUN_FINISHED"
-    assert event_types(await post_run(chat_server, other))[-1] == "RUN_FINISHED"
+        _, events = await get_events(chat_server, body["threadId"])
+        assert events[-1]["type"] == "RUN_FINISHED"
+    assert event_types(await post_run(chat_server, second_body))[-1] == "RUN_FINISHED"
 
 
-async def test_two_requests_at_once_begin_one_run(chat_server: ServerFixture) -> None:
+async def test_concurrent_equal_requests_start_one_run(chat_server: ServerFixture) -> None:
     chat_server.fake.reply("Yes.")
-    given = run_input("Is it?")
-    first, second = await asyncio.gather(post_run(chat_server, given), post_run(chat_server, given))
+    body = run_input("Is it?")
+    first, second = await asyncio.gather(post_run(chat_server, body), post_run(chat_server, body))
     assert first == second
     assert len(chat_server.fake.received) == 1
 
 
-async def test_a_run_goes_on_when_its_client_is_gone(chat_server: ServerFixture) -> None:
-    slow = SlowProvider()
+async def test_run_continues_after_client_disconnects(chat_server: ServerFixture) -> None:
+    slow = BlockingTool()
     chat_server.agent.tools = type(chat_server.agent.tools)([slow.tool()])
     chat_server.fake.call("wait")
     chat_server.fake.reply("I am still here.")
-    given = run_input("Wait.")
-    answer = await chat_server.client.post(RUNS, json=given, headers=SSE)
-    await asyncio.wait_for(slow.began.wait(), 60)
-    answer.close()
+    body = run_input("Wait.")
+    response = await chat_server.client.post(RUNS, json=body, headers=SSE)
+    await asyncio.wait_for(slow.started.wait(), 60)
+    response.close()
     slow.may_end.set()
-    _, told = await get_events(chat_server, given["threadId"])
-    assert texts(told) == "I am still here."
-    assert told[-1]["type"] == "RUN_FINISHED"
+    _, events = await get_events(chat_server, body["threadId"])
+    assert join_text(events) == "I am still here."
+    assert events[-1]["type"] == "RUN_FINISHED"
 
 
-async def test_whoever_comes_back_is_told_what_they_missed(chat_server: ServerFixture) -> None:
+async def test_client_receives_missed_events_after_reconnect(chat_server: ServerFixture) -> None:
     thread = "t-1"
-    whole = []
-    for words in ("First.", "Second."):
-        chat_server.fake.reply(words)
-        whole += await post_run(chat_server, run_input("Go on.", threadId=thread))
-    numbers = [event["number"] for event in whole]
-    assert numbers == [*range(1, len(whole) + 1)]
-    for last in range(len(whole)):
-        assert await get_events(chat_server, thread, str(last)) == (200, whole[last:])
-    assert await get_events(chat_server, thread, str(len(whole))) == (204, None)
-    second = [event for event in whole if event["number"] > len(whole) // 2]
-    assert await get_events(chat_server, thread) == (200, second)  # the newest run
-    first_run = whole[0]["runId"]
-    assert await get_events(chat_server, thread, runId=first_run) == (200, whole[: len(whole) // 2])
-    assert await get_events(chat_server, thread, "3", runId=first_run) == (200, whole[3 : len(whole) // 2])
-    assert await get_events(chat_server, thread, lastEventId="3") == (200, whole[3:])
-    for bad in (str(len(whole) + 1), "x", "-1", "1e3", "9" * 30):
-        assert await get_events(chat_server, thread, bad) == (422, "invalid_last_event_id")
+    events = []
+    for text in ("First.", "Second."):
+        chat_server.fake.reply(text)
+        events += await post_run(chat_server, run_input("Go on.", threadId=thread))
+    numbers = [event["number"] for event in events]
+    assert numbers == [*range(1, len(events) + 1)]
+    for last in range(len(events)):
+        assert await get_events(chat_server, thread, str(last)) == (200, events[last:])
+    assert await get_events(chat_server, thread, str(len(events))) == (204, None)
+    second = [event for event in events if event["number"] > len(events) // 2]
+    assert await get_events(chat_server, thread) == (200, second)  # the latest run
+    first_run = events[0]["runId"]
+    assert await get_events(chat_server, thread, runId=first_run) == (200, events[: len(events) // 2])
+    assert await get_events(chat_server, thread, "3", runId=first_run) == (200, events[3 : len(events) // 2])
+    assert await get_events(chat_server, thread, lastEventId="3") == (200, events[3:])
+    for invalid in (str(len(events) + 1), "x", "-1", "1e3", "9" * 30):
+        assert await get_events(chat_server, thread, invalid) == (422, "invalid_last_event_id")
     assert await get_events(chat_server, thread, runId="nobody") == (404, "not_found")
 
 
@@ -204,189 +204,188 @@ async def test_followers_of_a_run_without_events_are_kept_alive(
         all_followers = asyncio.Barrier(3)
 
         async def follow() -> str:
-            async with chat_server.client.get(f"{RUNS}/{body['threadId']}/events") as answer:
+            async with chat_server.client.get(f"{RUNS}/{body['threadId']}/events") as response:
                 text = ""
                 while text.count(": keep-alive") < 3:
-                    text += (await answer.content.readline()).decode()
+                    text += (await response.content.readline()).decode()
                 await all_followers.wait()
                 slow.may_end.set()
-                return text + await answer.text()
+                return text + await response.text()
 
         for text in await asyncio.gather(follow(), follow(), follow()):
             assert event_types(parse_events(text))[-1] == "RUN_FINISHED"
 
 
-async def test_a_thread_without_runs_has_nothing_to_tell(chat_server: ServerFixture) -> None:
+async def test_thread_without_runs_has_no_events(chat_server: ServerFixture) -> None:
     session = await chat_server.store.create_session()
     assert await get_events(chat_server, session.id) == (204, None)
     assert await get_events(chat_server, session.id, "5") == (422, "invalid_last_event_id")
 
 
-async def test_what_was_swept_is_said_to_be_gone(chat_server: ServerFixture) -> None:
+async def test_deleted_events_return_410(chat_server: ServerFixture) -> None:
     chat_server.fake.reply("Yes.")
-    given = run_input("Is it?")
-    await post_run(chat_server, given)
+    body = run_input("Is it?")
+    await post_run(chat_server, body)
     await asyncio.sleep(0.01)
     assert await chat_server.store.runs.delete_old_events(timedelta(0)) > 0
-    assert await get_events(chat_server, given["threadId"]) == (410, "events_gone")
+    assert await get_events(chat_server, body["threadId"]) == (410, "events_gone")
 
 
-async def test_what_a_run_has_told_is_kept_for_as_long_as_the_server_was_told(tmp_path: Path) -> None:
+async def test_events_are_kept_for_configured_days(tmp_path: Path) -> None:
     old, young = run_input("Is it?"), run_input("Is it?")
     async with run_test_server(tmp_path) as server:
-        for given, days in ((old, 20), (young, 19)):
+        for body, days in ((old, 20), (young, 19)):
             server.fake.reply("Yes.")
             server.store.clock = lambda days=days: datetime.now(UTC) - timedelta(days=days)
-            await post_run(server, given)
-    async with run_test_server(tmp_path, keep_run_events_days=19.5) as server:  # which sweeps when it begins
+            await post_run(server, body)
+    async with run_test_server(tmp_path, keep_run_events_days=19.5) as server:  # deletes old events at start-up
         status = 200
         while status == 200:
-            with suppress(ClientPayloadError):  # they were deleted while they were read
+            with suppress(ClientPayloadError):  # the events were deleted while they were read
                 status, _ = await get_events(server, old["threadId"])
         assert await get_events(server, old["threadId"]) == (410, "events_gone")
-        status, told = await get_events(server, young["threadId"])
-        assert (status, texts(told)) == (200, "Yes.")
+        status, events = await get_events(server, young["threadId"])
+        assert (status, join_text(events)) == (200, "Yes.")
 
 
 # --- ends ------------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("version", ["1.0", None])
-@pytest.mark.parametrize("named", [False, True])
-async def test_a_run_can_be_cancelled(chat_server: ServerFixture, version: str | None, named: bool) -> None:
-    async with slow_run(chat_server, **({} if version else {"protocolVersion": None})) as (_, given):
-        path = f"{RUNS}/{given['threadId']}/{given['runId'] + '/' if named else ''}cancel"
-        async with chat_server.client.post(path) as answer:
-            assert answer.status == 202
-            told = await answer.json()
-            assert told == {"threadId": given["threadId"], "runId": given["runId"], "cancelled": True}
-        _, found = await get_events(chat_server, given["threadId"])
+@pytest.mark.parametrize("with_run_id", [False, True])
+async def test_run_is_cancelled(chat_server: ServerFixture, version: str | None, with_run_id: bool) -> None:
+    async with slow_run(chat_server, **({} if version else {"protocolVersion": None})) as (_, body):
+        path = f"{RUNS}/{body['threadId']}/{body['runId'] + '/' if with_run_id else ''}cancel"
+        async with chat_server.client.post(path) as response:
+            assert response.status == 202
+            result = await response.json()
+            assert result == {"threadId": body["threadId"], "runId": body["runId"], "cancelled": True}
+        _, events = await get_events(chat_server, body["threadId"])
         if version:
-            assert found[-1]["outcome"] == {"type": "cancelled"}
+            assert events[-1]["outcome"] == {"type": "cancelled"}
         else:
-            assert (found[-1]["type"], found[-1]["code"]) == ("RUN_ERROR", "cancelled")
-        async with chat_server.client.post(path) as answer:
-            assert (answer.status, (await answer.json())["cancelled"]) == (200, False)
+            assert (events[-1]["type"], events[-1]["code"]) == ("RUN_ERROR", "cancelled")
+        async with chat_server.client.post(path) as response:
+            assert (response.status, (await response.json())["cancelled"]) == (200, False)
     chat_server.fake.clear_script()
     chat_server.fake.reply("Go on.")
     assert (
-        event_types(await post_run(chat_server, run_input("And now?", threadId=given["threadId"])))[-1]
-        == "RUN_FINISHED"
+        event_types(await post_run(chat_server, run_input("And now?", threadId=body["threadId"])))[-1] == "RUN_FINISHED"
     )
     assert chat_server.fake.refusals == []
 
 
-async def test_a_provider_that_fails_ends_the_run_as_an_error_and_it_can_be_tried_again(
+async def test_provider_failure_ends_run_with_error_and_can_be_retried(
     chat_server: ServerFixture,
 ) -> None:
     chat_server.fake.fail(500, "broken")
-    given = run_input("Hello")
-    told = await post_run(chat_server, given)
-    assert (told[-1]["type"], told[-1]["code"]) == ("RUN_ERROR", "server_error")
+    body = run_input("Hello")
+    events = await post_run(chat_server, body)
+    assert (events[-1]["type"], events[-1]["code"]) == ("RUN_ERROR", "server_error")
     chat_server.fake.reply("Here I am.")
-    again = await post_run(chat_server, {**given, "runId": "again"})
-    assert texts(again) == "Here I am."
-    assert "asked" not in again[0].get("metadata", {}).get("dragoman", {})  # nothing new was said
-    users = [row for row in await chat_server.store.read(given["threadId"]) if row.message.role.value == "user"]
+    retried = await post_run(chat_server, {**body, "runId": "again"})
+    assert join_text(retried) == "Here I am."
+    assert "asked" not in retried[0].get("metadata", {}).get("dragoman", {})  # there is no new message
+    users = [row for row in await chat_server.store.read(body["threadId"]) if row.message.role.value == "user"]
     assert len(users) == 1
 
 
-async def test_a_stream_that_breaks_leaves_what_had_arrived(chat_server: ServerFixture) -> None:
+async def test_broken_stream_keeps_received_text(chat_server: ServerFixture) -> None:
     chat_server.fake.cut(900, text_part("A long answer. " * 20))
-    given = run_input("Hello")
-    told = await post_run(chat_server, given)
-    assert told[-1]["type"] == "RUN_ERROR"
-    rows = await chat_server.store.read(given["threadId"])
+    body = run_input("Hello")
+    events = await post_run(chat_server, body)
+    assert events[-1]["type"] == "RUN_ERROR"
+    rows = await chat_server.store.read(body["threadId"])
     assert rows[-1].message.metadata.status is MessageStatus.ERROR
-    kept = "".join(getattr(block, "text", "") for block in rows[-1].message.content)
-    assert kept == texts(told) != ""
+    stored_text = "".join(getattr(block, "text", "") for block in rows[-1].message.content)
+    assert stored_text == join_text(events) != ""
 
 
-async def test_a_server_that_stops_ends_runs_as_errors(chat_server: ServerFixture) -> None:
-    async with slow_run(chat_server) as (_, given):
+async def test_server_shutdown_ends_runs_with_error(chat_server: ServerFixture) -> None:
+    async with slow_run(chat_server) as (_, body):
         await chat_server.state.runs.close(0.05)
-        told = await chat_server.store.runs.events(given["threadId"])
-        last = json.loads(told.events[-1].json)
+        page = await chat_server.store.runs.events(body["threadId"])
+        last = json.loads(page.events[-1].json)
         assert (last["type"], last["code"]) == ("RUN_ERROR", "server_stopping")
         assert await post_error(chat_server, run_input("Hello")) == (503, "server_stopping")
 
 
-# --- what is said ----------------------------------------------------------------------------------------------------
+# --- messages --------------------------------------------------------------------------------------------------------
 
 
-async def test_a_conversation_may_come_whole_every_time(chat_server: ServerFixture) -> None:
+async def test_client_may_send_whole_conversation_every_time(chat_server: ServerFixture) -> None:
     chat_server.fake.reply("One.", thinking="Hm.")
     chat_server.fake.reply("Two.")
     first, second = user("1?"), user("2?")
-    told = await post_run(chat_server, run_input(first, threadId="t"))
-    name = next(event["messageId"] for event in told if event["type"] == "TEXT_MESSAGE_START")
+    events = await post_run(chat_server, run_input(first, threadId="t"))
+    message_id = next(event["messageId"] for event in events if event["type"] == "TEXT_MESSAGE_START")
     history = [
         {"id": "local-system", "role": "system", "content": "The client's own."},
         first,
-        {"id": f"{name}.0", "role": "reasoning", "content": "Hm."},
-        {"id": name, "role": "assistant", "content": "One."},
+        {"id": f"{message_id}.0", "role": "reasoning", "content": "Hm."},
+        {"id": message_id, "role": "assistant", "content": "One."},
     ]
-    # What the client has before what the thread knows is its own affair, whoever may say what.
+    # Client messages before the known messages are ignored, whatever their role.
     await post_run(chat_server, run_input(*history, second, threadId="t"))
     rows = await chat_server.store.read("t")
     assert [row.message.role.value for row in rows] == ["user", "assistant", "user", "assistant"]
     assert chat_server.fake.refusals == []
-    other = {**second, "content": "Something else"}
-    assert await post_error(chat_server, run_input(other, threadId="t")) == (409, "id_conflict")
+    conflicting = {**second, "content": "Something else"}
+    assert await post_error(chat_server, run_input(conflicting, threadId="t")) == (409, "id_conflict")
 
 
-async def test_a_model_may_be_named_in_the_words_or_beside_them(chat_server: ServerFixture) -> None:
+async def test_model_is_selected_by_mention_or_property(chat_server: ServerFixture) -> None:
     chat_server.fake.reply("Yes.")
     first = user("@anthropic Are you there?")
-    told = await post_run(chat_server, run_input(first, threadId="t"))
-    assert told[1]["metadata"]["dragoman"]["model"] == "fake-anthropic:model"
+    events = await post_run(chat_server, run_input(first, threadId="t"))
+    assert events[1]["metadata"]["dragoman"]["model"] == "fake-anthropic:model"
     chat_server.fake.reply("Still.")
     await post_run(chat_server, run_input(first, "And now?", threadId="t", forwardedProps={"model": "blind-anthropic"}))
     assert [body["model"] for body in chat_server.fake.bodies] == ["model", "blind"]
 
 
-async def test_pictures_reach_the_model_and_are_kept(chat_server: ServerFixture) -> None:
+async def test_images_reach_model_and_are_stored(chat_server: ServerFixture) -> None:
     chat_server.fake.reply("Two dots.")
     binary = {"type": "binary", "mimeType": "image/jpeg", "data": JPEG}
-    said = [{"type": "text", "text": "看看"}, image_part(PNG), binary]
-    given = run_input(user(said))
-    await post_run(chat_server, given)
-    row, _ = await chat_server.store.read(given["threadId"])
+    parts = [{"type": "text", "text": "看看"}, image_part(PNG), binary]
+    body = run_input(user(parts))
+    await post_run(chat_server, body)
+    row, _ = await chat_server.store.read(body["threadId"])
     assert [type(block) for block in row.message.content[1:]] == [ImageBlock, ImageBlock]
-    kept = row.message.metadata.attachments
-    assert [one.mime_type for one in kept] == ["image/png", "image/jpeg"]
-    assert all(one.path.startswith(f"agent-inputs/local/{given['threadId']}/") for one in kept)
+    attachments = row.message.metadata.attachments
+    assert [attachment.mime_type for attachment in attachments] == ["image/png", "image/jpeg"]
+    assert all(attachment.path.startswith(f"agent-inputs/local/{body['threadId']}/") for attachment in attachments)
     sources = [
         part["source"] for part in chat_server.fake.bodies[0]["messages"][0]["content"] if part["type"] == "image"
     ]
     assert [source["media_type"] for source in sources] == ["image/png", "image/jpeg"]
     chat_server.fake.reply("One.")
-    place = f"{kept[0].bucket}/{kept[0].path}"
-    again = user([{"type": "image", "source": {"type": "file", "value": place, "provider": "dragoman"}}])
-    await post_run(chat_server, run_input(again, threadId=given["threadId"]))
+    location = f"{attachments[0].bucket}/{attachments[0].path}"
+    second_message = user([{"type": "image", "source": {"type": "file", "value": location, "provider": "dragoman"}}])
+    await post_run(chat_server, run_input(second_message, threadId=body["threadId"]))
     assert chat_server.fake.refusals == []
 
 
-async def test_what_the_model_is_to_know_is_told_and_not_kept(chat_server: ServerFixture) -> None:
+async def test_context_reaches_model_and_is_not_stored(chat_server: ServerFixture) -> None:
     chat_server.fake.reply("Noted.")
-    given = run_input("Hello", context=[{"description": "The page", "value": "checkout"}])
-    await post_run(chat_server, given)
+    body = run_input("Hello", context=[{"description": "The page", "value": "checkout"}])
+    await post_run(chat_server, body)
     assert "The page:\ncheckout" in json.dumps(chat_server.fake.bodies[0]["system"], ensure_ascii=False).replace(
         "\\n", "\n"
     )
-    assert len(await chat_server.store.read(given["threadId"])) == 2
+    assert len(await chat_server.store.read(body["threadId"])) == 2
 
 
-async def test_what_an_application_keeps_with_a_message_is_kept(chat_server: ServerFixture) -> None:
+async def test_metadata_of_message_is_stored(chat_server: ServerFixture) -> None:
     chat_server.fake.reply("Yes.")
     metadata = {"mood": "calm", "big": 9007199254740993, "ag-ui": {"x": 1}}
-    given = run_input({**user("Hello"), "metadata": metadata})
-    await post_run(chat_server, given)
-    row, _ = await chat_server.store.read(given["threadId"])
+    body = run_input({**user("Hello"), "metadata": metadata})
+    await post_run(chat_server, body)
+    row, _ = await chat_server.store.read(body["threadId"])
     assert row.message.metadata.extra == {"mood": "calm", "big": 9007199254740993}
 
 
-# --- tools of the client, and consent --------------------------------------------------------------------------------
+# --- client tools and approval ---------------------------------------------------------------------------------------
 
 WEATHER = {
     "name": "get_weather",
@@ -395,39 +394,39 @@ WEATHER = {
 }
 
 
-async def test_a_tool_of_the_client_is_answered_by_the_client(chat_server: ServerFixture) -> None:
+async def test_client_tool_is_answered_by_client(chat_server: ServerFixture) -> None:
     chat_server.fake.call("get_weather", {"city": "Berlin"})
     chat_server.fake.reply("21 degrees.")
-    asked = user("How warm?")
-    told = await post_run(chat_server, run_input(asked, threadId="t", tools=[WEATHER]))
-    (call_id,) = told[-1]["outcome"]["pendingToolCallIds"]
-    parent = next(event["parentMessageId"] for event in told if event["type"] == "TOOL_CALL_START")
+    question = user("How warm?")
+    events = await post_run(chat_server, run_input(question, threadId="t", tools=[WEATHER]))
+    (call_id,) = events[-1]["outcome"]["pendingToolCallIds"]
+    parent = next(event["parentMessageId"] for event in events if event["type"] == "TOOL_CALL_START")
     function = {"name": "get_weather", "arguments": '{"city":"Berlin"}'}
-    called = {
+    call_message = {
         "id": parent,
         "role": "assistant",
         "toolCalls": [{"id": call_id, "type": "function", "function": function}],
     }
-    answer = {"id": "tool-1", "role": "tool", "toolCallId": call_id, "content": "21"}
-    again = await post_run(chat_server, run_input(asked, called, answer, threadId="t", tools=[WEATHER]))
-    assert texts(again) == "21 degrees."
-    assert "TOOL_CALL_RESULT" not in event_types(again)  # the client has it
-    late = {**answer, "id": "tool-2", "content": "22"}
-    assert await post_error(chat_server, run_input(late, threadId="t")) == (409, "already_answered")
+    result = {"id": "tool-1", "role": "tool", "toolCallId": call_id, "content": "21"}
+    resumed = await post_run(chat_server, run_input(question, call_message, result, threadId="t", tools=[WEATHER]))
+    assert join_text(resumed) == "21 degrees."
+    assert "TOOL_CALL_RESULT" not in event_types(resumed)  # the client already has the result
+    late_result = {**result, "id": "tool-2", "content": "22"}
+    assert await post_error(chat_server, run_input(late_result, threadId="t")) == (409, "already_answered")
     assert chat_server.fake.refusals == []
 
 
-async def test_an_answer_whose_run_failed_can_be_sent_again(chat_server: ServerFixture) -> None:
+async def test_tool_result_of_failed_run_can_be_sent_again(chat_server: ServerFixture) -> None:
     chat_server.fake.call("get_weather", {"city": "Berlin"})
     chat_server.fake.fail(500)
     chat_server.fake.reply("21 degrees.")
-    told = await post_run(chat_server, run_input("How warm?", threadId="t", tools=[WEATHER]))
-    (call_id,) = told[-1]["outcome"]["pendingToolCallIds"]
-    answer = {"id": "tool-1", "role": "tool", "toolCallId": call_id, "content": "21"}
-    failed = await post_run(chat_server, run_input(answer, threadId="t", tools=[WEATHER]))
+    events = await post_run(chat_server, run_input("How warm?", threadId="t", tools=[WEATHER]))
+    (call_id,) = events[-1]["outcome"]["pendingToolCallIds"]
+    result = {"id": "tool-1", "role": "tool", "toolCallId": call_id, "content": "21"}
+    failed = await post_run(chat_server, run_input(result, threadId="t", tools=[WEATHER]))
     assert failed[-1]["type"] == "RUN_ERROR"
-    again = await post_run(chat_server, run_input(answer, threadId="t", tools=[WEATHER]))
-    assert texts(again) == "21 degrees."
+    retried = await post_run(chat_server, run_input(result, threadId="t", tools=[WEATHER]))
+    assert join_text(retried) == "21 degrees."
 
 
 @tool(side_effects=SideEffects.EXECUTE, requires_workspace=False)
@@ -436,14 +435,14 @@ async def drop(name: str) -> str:
     return f"{name} is gone"
 
 
-async def start_interrupted(server: ServerFixture, **given: Any) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+async def start_interrupted(server: ServerFixture, **fields: Any) -> tuple[list[dict[str, Any]], dict[str, Any]]:
     server.agent.tools = type(server.agent.tools)([drop])
     server.fake.call("drop", {"name": "production"})
-    told = await post_run(
-        server, run_input(user([{"type": "text", "text": "Drop it."}, image_part(PNG)]), threadId="t", **given)
+    events = await post_run(
+        server, run_input(user([{"type": "text", "text": "Drop it."}, image_part(PNG)]), threadId="t", **fields)
     )
-    (interrupt,) = told[-1]["outcome"]["interrupts"]
-    return told, interrupt
+    (interrupt,) = events[-1]["outcome"]["interrupts"]
+    return events, interrupt
 
 
 def resume_entry(interrupt: dict[str, Any], status: str = "resolved", **payload: Any) -> dict[str, Any]:
@@ -451,166 +450,162 @@ def resume_entry(interrupt: dict[str, Any], status: str = "resolved", **payload:
 
 
 @pytest.mark.parametrize(
-    ("payload", "result", "is_error"),
+    ("payload", "expected", "is_error"),
     [
         ({"approved": True}, "production is gone", False),
         ({"approved": True, "editedArgs": {"name": "staging"}}, "staging is gone", False),
         ({"approved": False, "reason": "not today"}, "not today", True),
     ],
 )
-async def test_what_needs_consent_waits_for_it(
-    chat_server: ServerFixture, payload: Any, result: str, is_error: bool
+async def test_call_that_needs_approval_waits(
+    chat_server: ServerFixture, payload: Any, expected: str, is_error: bool
 ) -> None:
-    told, interrupt = await start_interrupted(chat_server, state={"step": 1})
+    events, interrupt = await start_interrupted(chat_server, state={"step": 1})
     assert interrupt["reason"] == "tool_call"
-    snapshot = next(event["messages"] for event in told if event["type"] == "MESSAGES_SNAPSHOT")
+    snapshot = next(event["messages"] for event in events if event["type"] == "MESSAGES_SNAPSHOT")
     assert [message["role"] for message in snapshot] == ["user", "assistant"]
-    assert snapshot[0]["content"][1]["source"]["type"] == "file"  # and never a URL with a token, nor the bytes
-    assert next(event["snapshot"] for event in told if event["type"] == "STATE_SNAPSHOT") == {"step": 1}
+    assert snapshot[0]["content"][1]["source"]["type"] == "file"  # neither a URL with a token nor the bytes
+    assert next(event["snapshot"] for event in events if event["type"] == "STATE_SNAPSHOT") == {"step": 1}
     chat_server.fake.reply("So be it.")
-    again = await post_run(chat_server, run_input(threadId="t", resume=[resume_entry(interrupt, **payload)]))
-    (came,) = [event for event in again if event["type"] == "TOOL_CALL_RESULT"]
-    assert result in json.dumps(came["content"])
-    assert ("metadata" in came) == is_error
-    assert came["toolCallId"] == interrupt["toolCallId"]
-    assert texts(again) == "So be it."
+    resumed = await post_run(chat_server, run_input(threadId="t", resume=[resume_entry(interrupt, **payload)]))
+    (result_event,) = [event for event in resumed if event["type"] == "TOOL_CALL_RESULT"]
+    assert expected in json.dumps(result_event["content"])
+    assert ("metadata" in result_event) == is_error
+    assert result_event["toolCallId"] == interrupt["toolCallId"]
+    assert join_text(resumed) == "So be it."
     assert chat_server.fake.refusals == []
 
 
-async def test_a_resume_answers_every_interrupt_and_nothing_else(chat_server: ServerFixture) -> None:
+async def test_resume_must_answer_exactly_the_open_interrupts(chat_server: ServerFixture) -> None:
     _, interrupt = await start_interrupted(chat_server)
-    for given, code in (
+    for entries, code in (
         ([{"interruptId": "int-other", "status": "cancelled"}], "unknown_interrupt"),
         ([resume_entry(interrupt, approved=True), resume_entry(interrupt, approved=True)], "invalid_resume"),
         ([resume_entry(interrupt)], "invalid_resume"),
         ([resume_entry(interrupt, approved="yes")], "invalid_resume"),
         ([resume_entry(interrupt, approved=True, editedArgs={"name": 5})], "tool_input_invalid"),
     ):
-        assert await post_error(chat_server, run_input(threadId="t", resume=given)) == (422, code)
+        assert await post_error(chat_server, run_input(threadId="t", resume=entries)) == (422, code)
     chat_server.fake.reply("Well.")
-    again = await post_run(chat_server, run_input(threadId="t", resume=[resume_entry(interrupt, "cancelled")]))
-    assert texts(again) == "Well."
-    done = await post_error(chat_server, run_input(threadId="t", resume=[resume_entry(interrupt, "cancelled")]))
-    assert done == (422, "unknown_interrupt")
+    resumed = await post_run(chat_server, run_input(threadId="t", resume=[resume_entry(interrupt, "cancelled")]))
+    assert join_text(resumed) == "Well."
+    error = await post_error(chat_server, run_input(threadId="t", resume=[resume_entry(interrupt, "cancelled")]))
+    assert error == (422, "unknown_interrupt")
 
 
-async def test_a_new_question_gives_up_what_waited(chat_server: ServerFixture) -> None:
+async def test_new_question_abandons_pending_approval(chat_server: ServerFixture) -> None:
     await start_interrupted(chat_server)
     chat_server.fake.reply("As you like.")
-    told = await post_run(chat_server, run_input("Never mind.", threadId="t"))
-    assert texts(told) == "As you like."
+    events = await post_run(chat_server, run_input("Never mind.", threadId="t"))
+    assert join_text(events) == "As you like."
     assert chat_server.fake.refusals == []
 
 
-async def test_the_same_on_postgresql(postgres_chat_server: ServerFixture) -> None:
+async def test_resume_follow_and_cancel_on_postgresql(postgres_chat_server: ServerFixture) -> None:
     server = postgres_chat_server
     _, interrupt = await start_interrupted(server)
     server.fake.reply("Nul \0 and \U0001f600.")
-    again = await post_run(server, run_input(threadId="t", resume=[resume_entry(interrupt, approved=True)]))
-    assert texts(again) == "Nul \0 and \U0001f600."
-    status, found = await get_events(server, "t", "0")
+    resumed = await post_run(server, run_input(threadId="t", resume=[resume_entry(interrupt, approved=True)]))
+    assert join_text(resumed) == "Nul \0 and \U0001f600."
+    status, events = await get_events(server, "t", "0")
     assert status == 200
-    assert [event["number"] for event in found] == [*range(1, len(found) + 1)]
-    async with slow_run(server) as (_, given):
-        async with server.client.post(f"{RUNS}/{given['threadId']}/cancel") as answer:
-            assert answer.status == 202
-        _, found = await get_events(server, given["threadId"])
-        assert found[-1]["outcome"] == {"type": "cancelled"}
+    assert [event["number"] for event in events] == [*range(1, len(events) + 1)]
+    async with slow_run(server) as (_, body):
+        async with server.client.post(f"{RUNS}/{body['threadId']}/cancel") as response:
+            assert response.status == 202
+        _, events = await get_events(server, body["threadId"])
+        assert events[-1]["outcome"] == {"type": "cancelled"}
 
 
-# --- what goes wrong here --------------------------------------------------------------------------------------------
+# --- failures --------------------------------------------------------------------------------------------------------
 
 
 def fail_store(server: ServerFixture, monkeypatch: pytest.MonkeyPatch, times: int, *, after: bool = False) -> None:
-    """Let the store fail so often when it is told something: before it did it, or after."""
-    real, left = server.store.runs.append, times
+    """Let the store fail this number of times, before or after it stores events."""
+    append, remaining = server.store.runs.append, times
     monkeypatch.setattr("dragoman.server.runs.publisher._RETRIES_S", (0.0, 0.0, 0.0))
 
-    async def told(*given: Any, **more: Any) -> bool:
-        nonlocal left
-        if left == 0:
-            return await real(*given, **more)
-        left -= 1
+    async def append_or_fail(*arguments: Any, **keywords: Any) -> bool:
+        nonlocal remaining
+        if remaining == 0:
+            return await append(*arguments, **keywords)
+        remaining -= 1
         if after:
-            await real(*given, **more)
-        raise StorageError("the disk is tired")
+            await append(*arguments, **keywords)
+        raise StorageError("the disk failed")
 
-    server.store.runs.append = told  # type: ignore[method-assign]
+    server.store.runs.append = append_or_fail  # type: ignore[method-assign]
 
 
 @pytest.mark.parametrize("after", [False, True])
-async def test_a_store_that_fails_for_a_moment_loses_no_event(
+async def test_transient_store_failure_loses_no_event(
     chat_server: ServerFixture, monkeypatch: pytest.MonkeyPatch, after: bool
 ) -> None:
     chat_server.fake.reply("It is fine.")
     fail_store(chat_server, monkeypatch, 3, after=after)
-    given = run_input("How is it?")
-    told = await post_run(chat_server, given)
-    assert texts(told) == "It is fine."
-    assert [event["number"] for event in told] == [*range(1, len(told) + 1)]
-    assert await get_events(chat_server, given["threadId"], "0") == (200, told)
+    body = run_input("How is it?")
+    events = await post_run(chat_server, body)
+    assert join_text(events) == "It is fine."
+    assert [event["number"] for event in events] == [*range(1, len(events) + 1)]
+    assert await get_events(chat_server, body["threadId"], "0") == (200, events)
 
 
-async def test_a_run_that_cannot_be_told_is_ended_when_the_store_works_again(
-    chat_server: ServerFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async with slow_run(chat_server) as (slow, given):
-        fail_store(chat_server, monkeypatch, 8)  # and the end cannot be told either
+async def test_run_is_ended_after_store_recovers(chat_server: ServerFixture, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with slow_run(chat_server) as (slow, body):
+        fail_store(chat_server, monkeypatch, 8)  # the end event cannot be stored either
         slow.may_end.set()
         while chat_server.state.runs._publishers:
             await asyncio.sleep(0.01)
         await chat_server.state.runs._send_heartbeat()
-        status, told = await get_events(chat_server, given["threadId"], "0")
-        assert (status, told[-1]["type"], told[-1]["code"]) == (200, "RUN_ERROR", "interrupted")
+        status, events = await get_events(chat_server, body["threadId"], "0")
+        assert (status, events[-1]["type"], events[-1]["code"]) == (200, "RUN_ERROR", "interrupted")
 
 
-async def test_a_thread_that_is_deleted_ends_its_run(chat_server: ServerFixture) -> None:
-    async with slow_run(chat_server) as (slow, given):
-        await chat_server.store.delete_session(given["threadId"])
+async def test_deletion_of_thread_ends_its_run(chat_server: ServerFixture) -> None:
+    async with slow_run(chat_server) as (slow, body):
+        await chat_server.store.delete_session(body["threadId"])
         slow.may_end.set()
         while chat_server.state.runs._publishers:
             await asyncio.sleep(0.01)
-    assert await get_events(chat_server, given["threadId"]) == (404, "not_found")
+    assert await get_events(chat_server, body["threadId"]) == (404, "not_found")
 
 
-async def test_naughty_strings_are_said_and_kept_as_they_are(chat_server: ServerFixture, suites: Path) -> None:
+async def test_naughty_strings_are_streamed_and_stored_unchanged(chat_server: ServerFixture, suites: Path) -> None:
     naughty = json.loads((suites / "blns.json").read_text("utf-8"))
-    parts = [{"type": "text", "text": one} for one in naughty if one]
-    for at in range(0, len(parts), 250):
-        given = run_input(user(parts[at : at + 250]))
-        chat_server.fake.reply("".join(part["text"] for part in parts[at : at + 250]))
-        told = await post_run(chat_server, given)
-        said = [part["text"] for part in parts[at : at + 250]]
-        asked, answered = await chat_server.store.read(given["threadId"])
-        assert [block.text for block in asked.message.content if isinstance(block, TextBlock)] == said
-        assert texts(told) == "".join(said)
-        assert "".join(block.text for block in answered.message.content if isinstance(block, TextBlock)) == "".join(
-            said
-        )
+    parts = [{"type": "text", "text": text} for text in naughty if text]
+    for index in range(0, len(parts), 250):
+        body = run_input(user(parts[index : index + 250]))
+        chat_server.fake.reply("".join(part["text"] for part in parts[index : index + 250]))
+        events = await post_run(chat_server, body)
+        texts = [part["text"] for part in parts[index : index + 250]]
+        question, answer = await chat_server.store.read(body["threadId"])
+        assert [block.text for block in question.message.content if isinstance(block, TextBlock)] == texts
+        assert join_text(events) == "".join(texts)
+        assert "".join(block.text for block in answer.message.content if isinstance(block, TextBlock)) == "".join(texts)
 
 
-async def test_only_plain_names_are_names_of_threads(chat_server: ServerFixture, suites: Path) -> None:
+async def test_invalid_thread_ids_are_rejected(chat_server: ServerFixture, suites: Path) -> None:
     naughty = json.loads((suites / "blns.json").read_text("utf-8"))
-    for name in naughty:
-        if re.fullmatch(r"[A-Za-z0-9_.:-]{1,128}", name):
+    for thread_id in naughty:
+        if re.fullmatch(r"[A-Za-z0-9_.:-]{1,128}", thread_id):
             continue
-        status, code = await post_error(chat_server, run_input("x", threadId=name))
+        status, code = await post_error(chat_server, run_input("x", threadId=thread_id))
         assert (status, code) in ((422, "invalid_id"), (422, "invalid_character"))
     assert chat_server.fake.received == []
 
 
-async def test_what_was_erased_is_passed_over_when_a_client_still_has_it(keyed_server: ServerFixture) -> None:
+async def test_erased_message_of_client_is_skipped(keyed_server: ServerFixture) -> None:
     ann = await keyed_server.make_key("ann")
     keyed_server.fake.reply("Yes.")
     first = user("My name is Bob.")
     await post_run(keyed_server, run_input(first, threadId="t"), **ann)
     row, _ = await keyed_server.store.read("t")
-    buried = row.message.replace(
+    erased = row.message.replace(
         content=(TextBlock("[erased]"),), metadata=row.message.metadata.replace(extra={"erased": True})
     )
     _require_same_text(
-        InputMessage(id=first["id"], role="user", parts=(TextPart(first["content"]),), wire=first), buried
+        InputMessage(id=first["id"], role="user", parts=(TextPart(first["content"]),), wire=first), erased
     )
     keyed_server.fake.reply("Still.")
-    told = await post_run(keyed_server, run_input(first, "And now? Write to me @home soon.", threadId="t"), **ann)
-    assert texts(told) == "Still."
+    events = await post_run(keyed_server, run_input(first, "And now? Write to me @home soon.", threadId="t"), **ann)
+    assert join_text(events) == "Still."

@@ -1,7 +1,7 @@
-"""Ground for chats: the AI SDK in the versions that use the same stream, and the chunks of a stream.
+"""Helpers for chats: the chunks of a stream, and the AI SDK in the versions that use this stream.
 
 chunks = await post_chat(server, chat_body("Hello"))        the chunks of a run
-status, printed = await run_judge("conversation", "ai-6", url)
+status, output = await run_judge("conversation", "ai-6", url)
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ _NUMBERS = itertools.count(1)
 
 
 def ui_message(text: str, message_id: str | None = None, **fields: Any) -> dict[str, Any]:
-    """A question."""
+    """Return a question."""
     parts = [{"type": "text", "text": text}]
     return {"id": message_id or f"ui-{next(_NUMBERS)}", "role": "user", "parts": parts, **fields}
 
 
 def chat_body(*messages: Any, **fields: Any) -> dict[str, Any]:
-    """Return the request of the chat transport; texts are questions."""
+    """Return the request of the chat transport. Texts become questions."""
     wires = [ui_message(message) if isinstance(message, str) else message for message in messages]
     return {"id": f"chat-{next(_NUMBERS)}", "messages": wires, "trigger": "submit-message", **fields}
 
 
 def parse_chunks(text: str) -> list[dict[str, Any]]:
-    """The chunks of a stream that has its end."""
+    """Return the chunks of a complete stream."""
     frames = [frame for frame in text.split("\n\n") if frame and not frame.startswith(":")]
     assert all(frame.startswith("data: ") for frame in frames), text
     assert frames[-1] == "data: [DONE]", text
@@ -45,16 +45,16 @@ def parse_chunks(text: str) -> list[dict[str, Any]]:
 
 
 async def post_chat(server: ServerFixture, body: dict[str, Any]) -> list[dict[str, Any]]:
-    """The chunks of a run."""
-    async with server.client.post(CHAT, json=body) as answer:
-        text = await answer.text()
-        assert answer.status == 200, text
-        assert answer.headers["x-vercel-ai-ui-message-stream"] == "v1"
+    """Post a question and return the chunks of the run."""
+    async with server.client.post(CHAT, json=body) as response:
+        text = await response.text()
+        assert response.status == 200, text
+        assert response.headers["x-vercel-ai-ui-message-stream"] == "v1"
         return parse_chunks(text)
 
 
 async def run_judge(script: str, *arguments: str) -> tuple[int, str]:
-    """Run a script beside the packages of the AI SDK; its status and what it printed."""
+    """Run a script with the packages of the AI SDK, and return its status and its output."""
     folder = install_packages("ai-sdk", JUDGES / "ai-sdk")
     shutil.copy(JUDGES / "chat.mjs", folder)
     return await run_node(folder, JUDGES / f"{script}.mjs", *arguments)

@@ -1,4 +1,4 @@
-"""The AI SDK, versions 5 to 7, holds conversations with the server, and its own validator accepts every stream."""
+"""Tests with the AI SDK, versions 5 to 7: conversations with the server, validated by the SDK."""
 
 from __future__ import annotations
 
@@ -18,26 +18,24 @@ from tests.server.runs.test_agui_client import JPEG, delete_database
 from tests.server.runs.test_questions import ORDER
 from tests.server.ui_messages.conftest import CHAT, VERSIONS, run_judge
 
-PICTURE = f"data:image/jpeg;base64,{base64.b64encode(JPEG).decode()}"
+IMAGE_URL = f"data:image/jpeg;base64,{base64.b64encode(JPEG).decode()}"
 
 
 @pytest.fixture
 def tool_server(runner: asyncio.Runner, tmp_path: Path) -> Iterator[ServerFixture]:
     tools = [delete_database, *builtin_tools(["ask_user"])]
-    made = run_test_server(tmp_path, agent_options={"tools": tools})
-    yield runner.run(made.__aenter__())
-    runner.run(made.__aexit__(None, None, None))
+    context = run_test_server(tmp_path, agent_options={"tools": tools})
+    yield runner.run(context.__aenter__())
+    runner.run(context.__aexit__(None, None, None))
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-async def test_the_chat_holds_a_conversation_with_files_tools_approvals_and_other_answers(
-    tool_server: ServerFixture, version: str
-) -> None:
+async def test_chat_converses_with_files_tools_approvals_and_versions(tool_server: ServerFixture, version: str) -> None:
     fake = tool_server.fake
     fake.reply("A dot.", thinking="A picture.")
     fake.answer_with(text_part("I will look."), call_part("get_weather", {"city": "Berlin"}))
     fake.reply("21 degrees.")
-    if version != "ai-5":  # which has no approvals
+    if version != "ai-5":  # AI SDK 5 has no approvals
         fake.call("delete_database", {"name": "production"})
         fake.reply("It is gone.")
         fake.call("delete_database", {"name": "staging"})
@@ -46,9 +44,9 @@ async def test_the_chat_holds_a_conversation_with_files_tools_approvals_and_othe
     fake.reply("Size M.")
     fake.reply("Size M, again.")
     fake.reply("Another answer.")
-    status, printed = await run_judge("conversation", version, tool_server.base_url + CHAT, PICTURE)
-    assert status == 0, printed
-    result = json.loads(printed)
+    status, output = await run_judge("conversation", version, tool_server.base_url + CHAT, IMAGE_URL)
+    assert status == 0, output
+    result = json.loads(output)
     assert fake.refusals == []
     assert result["statuses"] == []
     waits = ["tool-calls", "stop"]
@@ -57,8 +55,8 @@ async def test_the_chat_holds_a_conversation_with_files_tools_approvals_and_othe
     assert result["isNew"]
     steps = [["step-start", state, "step-start", "done"] for state in ("output-available", "output-denied")]
     assert result["answers"] == ([] if version == "ai-5" else steps)
-    seen, stored = comparable(result["messages"]), comparable(result["stored"])
-    assert seen == stored
+    received, stored = comparable(result["messages"]), comparable(result["stored"])
+    assert received == stored
     assert [part["text"] for part in stored[-2]["parts"] + stored[-1]["parts"] if "text" in part] == [
         "Another question.",
         "Another answer.",
@@ -67,11 +65,11 @@ async def test_the_chat_holds_a_conversation_with_files_tools_approvals_and_othe
     assert (metadata["model"], metadata["status"]) == ("fake-anthropic:model", "complete")
     assert metadata["usage"] == result["stored"][1]["metadata"]["usage"]
     images = [part for part in fake.bodies[-1]["messages"][0]["content"] if part["type"] == "image"]
-    assert len(images) == 1  # the picture reaches the model, and stays
+    assert len(images) == 1  # the image is in the request to the model
 
 
 def comparable(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Messages without what differs between a stream and a history: URLs of files, and how a refusal is shown."""
+    """Return messages without values that differ between stream and history: URLs of files and rejected calls."""
     return [
         {**message, "metadata": None, "parts": [comparable_part(part) for part in message["parts"]]}
         for message in messages

@@ -1,4 +1,4 @@
-"""Chats over HTTP: streams, ends, resumption, branches, imports, files and owners."""
+"""Tests of chats over HTTP: streams, ends, resumption, branches, imports, files and owners."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from dragoman.store.runs import RunEvent
 from tests.fake_providers.script import call_part, text_part
 from tests.server.conftest import ServerFixture
 from tests.server.runs.conftest import RUNS, post_run, run_input, user
-from tests.server.runs.test_runs import SlowProvider, drop
+from tests.server.runs.test_runs import BlockingTool, drop
 from tests.server.ui_messages.conftest import CHAT, chat_body, parse_chunks, post_chat, ui_message
 
 WEATHER = {"get_weather": {"description": "The weather", "parameters": {"type": "object", "properties": {}}}}
@@ -39,19 +39,19 @@ async def get_chat(server: ServerFixture, chat_id: str, **headers: str) -> list[
         return messages
 
 
-async def start_slow_chat(server: ServerFixture, body: dict[str, Any]) -> tuple[SlowProvider, Any]:
-    """A chat in the middle of a tool, and the response that streams it."""
-    slow = SlowProvider()
+async def start_slow_chat(server: ServerFixture, body: dict[str, Any]) -> tuple[BlockingTool, Any]:
+    """Start a chat, wait until it is inside a tool, and return the tool and the response."""
+    slow = BlockingTool()
     server.agent.tools = type(server.agent.tools)([slow.tool(), drop])
     server.fake.answer_with(text_part("Let me see."), call_part("wait"))
     server.fake.reply("It was long.")
     response = await server.client.post(CHAT, json=body)
     assert response.status == 200, await response.text()
-    await asyncio.wait_for(slow.began.wait(), 60)
+    await asyncio.wait_for(slow.started.wait(), 60)
     return slow, response
 
 
-async def test_an_answer_is_a_step_of_a_message(chat_server: ServerFixture) -> None:
+async def test_answer_is_a_step_of_a_message(chat_server: ServerFixture) -> None:
     chat_server.fake.reply("It is fine.", thinking="Hm.")
     chunks = await post_chat(chat_server, chat_body("How is it?"))
     types = [kind for at, kind in enumerate(chunk_types(chunks)) if chunk_types(chunks)[at - 1 : at] != [kind]]
@@ -78,7 +78,7 @@ async def test_an_answer_is_a_step_of_a_message(chat_server: ServerFixture) -> N
     )
 
 
-async def test_a_tool_of_the_server_runs_within_a_step(chat_server: ServerFixture) -> None:
+async def test_server_tool_runs_within_a_step(chat_server: ServerFixture) -> None:
     slow, response = await start_slow_chat(chat_server, chat_body("Wait."))
     slow.may_end.set()
     chunks = parse_chunks(await response.text())
@@ -88,7 +88,7 @@ async def test_a_tool_of_the_server_runs_within_a_step(chat_server: ServerFixtur
     assert text_of(chunks) == "Let me see.It was long."
 
 
-async def test_a_failed_run_ends_with_an_error_and_looks_incomplete(chat_server: ServerFixture) -> None:
+async def test_failed_run_ends_with_error_and_is_incomplete(chat_server: ServerFixture) -> None:
     chat_server.fake.fail(400, "no such thing")
     chunks = await post_chat(chat_server, chat_body("Hello"))
     assert chunk_types(chunks)[-1] == "error"
@@ -96,7 +96,7 @@ async def test_a_failed_run_ends_with_an_error_and_looks_incomplete(chat_server:
     assert chunks[-2]["messageMetadata"]["status"] == "error"
 
 
-async def test_a_cancelled_run_ends_with_an_abort_and_looks_incomplete(chat_server: ServerFixture) -> None:
+async def test_cancelled_run_ends_with_abort_and_is_incomplete(chat_server: ServerFixture) -> None:
     body = chat_body("Wait.")
     _, response = await start_slow_chat(chat_server, body)
     async with chat_server.client.post(f"{CHAT}/{body['id']}/cancel") as answer:
@@ -110,7 +110,7 @@ async def test_a_cancelled_run_ends_with_an_abort_and_looks_incomplete(chat_serv
 
 
 @pytest.mark.parametrize("stop", [None, "cancelled", "error"])
-def test_the_last_text_and_calls_of_an_incomplete_answer_stay_open(stop: str | None) -> None:
+def test_text_and_calls_of_incomplete_answer_stay_open(stop: str | None) -> None:
     encoder = UiMessageEncoder()
     details = {} if stop is None else {"metadata": {"dragoman": {"stop_reason": stop}}}
     events: list[dict[str, Any]] = [
@@ -137,7 +137,7 @@ def test_the_last_text_and_calls_of_an_incomplete_answer_stay_open(stop: str | N
     ]
 
 
-def test_a_stream_that_ends_before_its_run_is_broken() -> None:
+def test_stream_that_ends_before_its_run_is_broken() -> None:
     encoder = UiMessageEncoder()
     encoder.encode([RunEvent(1, "r", '{"type":"RUN_STARTED","threadId":"t","runId":"r"}')])
     with pytest.raises(BrokenStreamError):
@@ -171,34 +171,34 @@ def test_blocks_sources_and_invalid_inputs_have_chunks() -> None:
 # --- resumption ------------------------------------------------------------------------------------------------------
 
 
-async def test_a_client_that_comes_back_gets_the_message_from_its_start(chat_server: ServerFixture) -> None:
+async def test_reconnecting_client_receives_message_from_its_start(chat_server: ServerFixture) -> None:
     body = chat_body("Wait.")
     slow, response = await start_slow_chat(chat_server, body)
-    async with chat_server.client.get(f"{CHAT}/{body['id']}/messages") as answer:
-        history = await answer.json()
+    async with chat_server.client.get(f"{CHAT}/{body['id']}/messages") as history_response:
+        history = await history_response.json()
     assert history["isRunning"]
     assert [message["role"] for message in history["messages"]] == ["user"]
-    again = await chat_server.client.get(f"{CHAT}/{body['id']}/stream")
+    resumed = await chat_server.client.get(f"{CHAT}/{body['id']}/stream")
     slow.may_end.set()
-    assert parse_chunks(await again.text()) == parse_chunks(await response.text())
-    async with chat_server.client.get(f"{CHAT}/{body['id']}/stream") as answer:
-        assert answer.status == 204
+    assert parse_chunks(await resumed.text()) == parse_chunks(await response.text())
+    async with chat_server.client.get(f"{CHAT}/{body['id']}/stream") as history_response:
+        assert history_response.status == 204
 
 
-async def test_a_resumed_message_contains_the_parts_of_earlier_runs(chat_server: ServerFixture) -> None:
+async def test_resumed_message_contains_parts_of_earlier_runs(chat_server: ServerFixture) -> None:
     fake, body = chat_server.fake, chat_body("How warm is it?", tools=WEATHER)
     fake.answer_with(text_part("I will look."), call_part("get_weather", {}))
     chunks = await post_chat(chat_server, body)
-    (asked,) = [chunk for chunk in chunks if chunk["type"] == "tool-input-available"]
-    part = {"type": "tool-get_weather", **asked, "state": "output-available", "output": {"warm": 21}}
+    (tool_call,) = [chunk for chunk in chunks if chunk["type"] == "tool-input-available"]
+    part = {"type": "tool-get_weather", **tool_call, "state": "output-available", "output": {"warm": 21}}
     answer = {"id": chunks[0]["messageId"], "role": "assistant", "parts": [{**part, "type": "tool-get_weather"}]}
     slow, response = await start_slow_chat(chat_server, {**body, "messages": [*body["messages"], answer]})
-    again = await chat_server.client.get(f"{CHAT}/{body['id']}/stream")
+    resumed_response = await chat_server.client.get(f"{CHAT}/{body['id']}/stream")
     slow.may_end.set()
-    resumed, rest = parse_chunks(await again.text()), parse_chunks(await response.text())
+    resumed, rest = parse_chunks(await resumed_response.text()), parse_chunks(await response.text())
     assert resumed[0]["messageId"] == rest[0]["messageId"] == answer["id"]
     assert text_of(resumed) == "I will look." + text_of(rest)
-    assert {"type": "tool-output-available", "toolCallId": asked["toolCallId"], "output": {"warm": 21}} in resumed
+    assert {"type": "tool-output-available", "toolCallId": tool_call["toolCallId"], "output": {"warm": 21}} in resumed
     (message,) = [wire for wire in await get_chat(chat_server, body["id"]) if wire["role"] == "assistant"]
     assert [part["type"] for part in message["parts"]] == [
         "step-start",
@@ -212,14 +212,14 @@ async def test_a_resumed_message_contains_the_parts_of_earlier_runs(chat_server:
     ]
 
 
-async def test_a_chat_that_does_not_exist_has_no_stream_and_no_messages(chat_server: ServerFixture) -> None:
+async def test_missing_chat_has_no_stream_and_no_messages(chat_server: ServerFixture) -> None:
     assert await get_chat(chat_server, "nothing") == []
     for method, path, status in (("GET", "stream", 204), ("POST", "cancel", 404)):
         async with chat_server.client.request(method, f"{CHAT}/nothing/{path}") as answer:
             assert answer.status == status
 
 
-async def test_a_waiting_approval_is_in_the_history(chat_server: ServerFixture) -> None:
+async def test_pending_approval_is_in_history(chat_server: ServerFixture) -> None:
     chat_server.agent.tools = type(chat_server.agent.tools)([drop])
     chat_server.fake.call("drop", {"name": "users"})
     body = chat_body("Drop it.")
@@ -232,15 +232,15 @@ async def test_a_waiting_approval_is_in_the_history(chat_server: ServerFixture) 
 # --- branches --------------------------------------------------------------------------------------------------------
 
 
-async def test_another_answer_is_in_a_fork_and_the_first_one_is_kept(chat_server: ServerFixture) -> None:
+async def test_regenerated_answer_is_in_fork_and_first_is_kept(chat_server: ServerFixture) -> None:
     for text in ("One.", "Two.", "Three.", "Four."):
         chat_server.fake.reply(text)
     first, second = ui_message("First?"), ui_message("Second?")
     body = chat_body(first)
     answer = {"id": (await post_chat(chat_server, body))[0]["messageId"], "role": "assistant", "parts": []}
     await post_chat(chat_server, {**body, "messages": [first, answer, second]})
-    again = {**body, "messages": [first, answer, second], "trigger": "regenerate-message"}
-    assert text_of(await post_chat(chat_server, again)) == "Three."
+    regenerate = {**body, "messages": [first, answer, second], "trigger": "regenerate-message"}
+    assert text_of(await post_chat(chat_server, regenerate)) == "Three."
     messages = await get_chat(chat_server, body["id"])
     texts = [part["text"] for message in messages for part in message["parts"] if part["type"] == "text"]
     assert texts == ["First?", "One.", "Second?", "Three."]
@@ -252,7 +252,7 @@ async def test_another_answer_is_in_a_fork_and_the_first_one_is_kept(chat_server
     assert [row.message.text for row in rows] == ["First?", "One.", "Second?", "Two."]
 
 
-async def test_a_rejected_edit_leaves_no_fork_behind(chat_server: ServerFixture) -> None:
+async def test_rejected_edit_leaves_no_fork(chat_server: ServerFixture) -> None:
     chat_server.fake.reply("One.")
     body = chat_body("First?")
     await post_chat(chat_server, body)
@@ -266,7 +266,7 @@ async def test_a_rejected_edit_leaves_no_fork_behind(chat_server: ServerFixture)
     assert (await get_chat(chat_server, body["id"]))[-1]["parts"][-1]["text"] == "One."
 
 
-async def test_the_chat_continues_in_its_first_thread_when_the_fork_is_deleted(chat_server: ServerFixture) -> None:
+async def test_chat_continues_in_first_thread_after_fork_is_deleted(chat_server: ServerFixture) -> None:
     chat_server.fake.reply("One.")
     chat_server.fake.reply("Two.")
     body = chat_body("First?")
@@ -298,7 +298,7 @@ async def test_the_chat_continues_in_its_first_thread_when_the_fork_is_deleted(c
         ({"tools": {"x": {"parameters": 3}}}, (422, "invalid_request")),
     ],
 )
-async def test_an_invalid_request_is_rejected_before_a_stream_opens(
+async def test_invalid_request_is_rejected_before_stream_opens(
     chat_server: ServerFixture, change: dict[str, Any], expected: tuple[int, str]
 ) -> None:
     body = {**chat_body("Hello"), **change}
@@ -306,7 +306,7 @@ async def test_an_invalid_request_is_rejected_before_a_stream_opens(
     assert await chat_server.store.find_session(str(body["id"]).replace("/", "-")) is None
 
 
-async def test_a_second_question_waits_for_the_active_run(chat_server: ServerFixture) -> None:
+async def test_second_question_is_rejected_during_active_run(chat_server: ServerFixture) -> None:
     body = chat_body("Wait.")
     slow, response = await start_slow_chat(chat_server, body)
     for messages in ([ui_message("And?")], body["messages"]):
@@ -315,7 +315,7 @@ async def test_a_second_question_waits_for_the_active_run(chat_server: ServerFix
     await response.text()
 
 
-async def test_earlier_messages_are_imported_with_the_scope_for_it(keyed_server: ServerFixture) -> None:
+async def test_earlier_messages_are_imported_with_import_scope(keyed_server: ServerFixture) -> None:
     tool_part = {"type": "tool-look", "toolCallId": "c1", "state": "output-available", "input": {}, "output": "Rain."}
     earlier = [
         ui_message("Weather?"),
@@ -337,7 +337,7 @@ async def test_earlier_messages_are_imported_with_the_scope_for_it(keyed_server:
     assert [part["type"] for part in messages[1]["parts"]] == ["step-start", "tool-look", "step-start", "text"]
 
 
-async def test_a_chat_of_another_user_is_another_chat(keyed_server: ServerFixture) -> None:
+async def test_chat_id_of_another_user_is_a_separate_chat(keyed_server: ServerFixture) -> None:
     body = chat_body("Hello")
     for name in ("ann", "bob"):
         keyed_server.fake.reply(f"Hello, {name}.")
@@ -348,7 +348,7 @@ async def test_a_chat_of_another_user_is_another_chat(keyed_server: ServerFixtur
     assert await get_chat(keyed_server, body["id"], **await keyed_server.make_key("cyd")) == []
 
 
-async def test_an_agui_client_and_a_chat_share_a_thread(chat_server: ServerFixture) -> None:
+async def test_agui_client_and_chat_share_a_thread(chat_server: ServerFixture) -> None:
     chat_server.fake.reply("One.")
     chat_server.fake.reply("Two.")
     body = chat_body("First?")
