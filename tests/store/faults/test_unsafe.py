@@ -100,7 +100,7 @@ async def test_a_file_of_another_program_is_refused_and_left_as_it_is(journal: s
     connection.close()
     content = path.read_bytes()
     error = await _refused(path)
-    assert (error.code, "something else" in error.what) == ("not_a_store", True)
+    assert (error.code, "another application" in error.what) == ("not_a_store", True)
     assert path.read_bytes() == content
 
 
@@ -167,3 +167,5 @@ async def test_what_may_not_be_written_is_refused(what: str, tmp_path: Path) -> 
     process.join(30)
     assert told.startswith("unsafe_store: ")
     assert str(path) in told
+    if what == "file":
+        assert "the file is read-only. Make it writable" in told

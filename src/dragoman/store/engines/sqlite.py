@@ -325,11 +325,13 @@ class SqliteStore(Store):
     def _check_ownership(self, connection: apsw.Connection) -> None:
         """Raise unless this version may write the file. No setting is changed before."""
         if connection.readonly("main"):
-            raise StoreUnusableError("it may be read and not written", where=self._where, remedy="Ask for permission")
+            raise StoreUnusableError(
+                "the file is read-only", where=self._where, remedy="Make it writable, or name another file"
+            )
         is_ours = connection.pragma("application_id") == _APPLICATION_ID
         if not is_ours and connection.execute("SELECT 1 FROM sqlite_schema LIMIT 1").fetchall():
             raise StoreUnusableError(
-                "it is a SQLite file of something else",
+                "the SQLite file belongs to another application",
                 where=self._where,
                 remedy="Name another file",
                 code="not_a_store",
