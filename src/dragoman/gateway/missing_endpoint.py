@@ -32,6 +32,7 @@ _DIALECTS: Final = {  # by the first segment of a path
 _OLLAMA: Final = ("blobs", "copy", "create", "delete", "me", "pull", "push")
 _OPENAI: Final = ("openai_chat", "openai_responses")
 _VERSIONS: Final = ("", "/v1", "/v1beta")
+_GEMINI_VERSIONS: Final = ("/v1alpha", "/v1beta")
 _MAX_SEGMENTS: Final = 8  # more than any endpoint has
 
 
@@ -41,7 +42,7 @@ def missing_endpoint(
     """Return the response in the shape of the API to which a path belongs; none if it belongs to no such API."""
     if path.startswith("/api/v1/"):  # the chat API
         return None
-    methods = endpoints.methods_of(path)
+    methods = () if _has_verb(method, path) else endpoints.methods_of(path)
     similar = None if methods else _find_similar(method, path)
     dialect = _detect_dialect(path, similar or path, headers)
     if dialect is None:
@@ -69,6 +70,11 @@ def missing_endpoint(
     return response
 
 
+def _has_verb(method: str, path: str) -> bool:
+    """Whether a path is a call of Gemini, such as ``models/imagen:predict``: it looks like the name of a model."""
+    return method == "POST" and ":" in path and endpoints.methods_of(path) == ("GET",)
+
+
 def _detect_dialect(path: str, similar: str, headers: Mapping[str, str]) -> str | None:
     """Return the dialect of the client of a path."""
     segments = [segment for segment in similar.split("/") if segment]
@@ -78,7 +84,7 @@ def _detect_dialect(path: str, similar: str, headers: Mapping[str, str]) -> str 
         return None
     if "anthropic-version" in headers or "messages" in segments[:2]:
         return "anthropic"
-    if "x-goog-api-key" in headers or "/v1beta" in path:
+    if "x-goog-api-key" in headers or any(version in path for version in _GEMINI_VERSIONS):
         return "gemini"
     return _DIALECTS[segments[0]]
 

@@ -42,7 +42,6 @@ _DEFAULT_PROVIDERS: Final = {
 _LOOKUP_DIALECTS: Final = {"ollama_generate": "ollama"}  # no provider has a row for the older API
 _MAX_FOUND: Final = 1_024
 _NAME: Final = re.compile(r"[^\s\x00-\x1f\x7f]{1,512}")
-_GEMINI_NAME: Final = re.compile(r"(?:models/|tunedModels/)?[A-Za-z0-9._:-]+")
 
 
 class Resolution(msgspec.Struct, frozen=True):
@@ -81,7 +80,8 @@ class ModelNames:
 
     def _find(self, name: str, dialect: str, seed: str) -> Resolution:
         dialect = _LOOKUP_DIALECTS.get(dialect, dialect)
-        _check_name(name, dialect)
+        if not _NAME.fullmatch(name):
+            raise unknown_model_error(name)
         if name in self._config.models:
             return Resolution(self._expand(self._config.models[name], seed), "route")
         if (model := self._find_id(name, dialect)) is not None:
@@ -186,12 +186,6 @@ def unknown_model_error(name: str, reason: str | None = None, similar: Sequence[
         f"The model {name!r} does not exist here.{hint} GET /v1/models lists the names; [gateway.models] in the"
         " configuration file adds one."
     )
-
-
-def _check_name(name: str, dialect: str) -> None:
-    pattern = _GEMINI_NAME if dialect == "gemini" else _NAME
-    if not pattern.fullmatch(name):
-        raise unknown_model_error(name)
 
 
 def _by_weight(route: WeightedModels, seed: str) -> tuple[str, ...]:
