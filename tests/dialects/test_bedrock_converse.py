@@ -34,7 +34,7 @@ from dragoman.message import (
     TokenUsage,
     ToolUseBlock,
 )
-from dragoman.wire.frames import make_splitter
+from dragoman.wire.frames import aws_frame, make_splitter
 from tests.conftest import IS_FULL
 from tests.corpus import records
 from tests.dialects.test_every_dialect import CALLS, REQUEST, message
@@ -360,3 +360,34 @@ def test_an_out_of_range_number_becomes_the_nearest_one(options: Options, name: 
     assert [adjustment.block_type for adjustment in sent.adjustments] == [name]
     asked = {"messages": [], "inferenceConfig": {"temperature": 1.4}}
     assert dialect.write_request(dialect.read_request(asked)).wire == asked  # its own words are its own affair
+
+
+@pytest.mark.parametrize(
+    ("delta", "start", "block_type"),
+    [
+        ({"text": "Hi"}, None, "text"),
+        ({"reasoningContent": {"text": "Hm"}}, None, "thinking"),
+        ({"toolUse": {"input": "{}"}}, {"toolUse": {"toolUseId": "t1", "name": "f"}}, "tool_use"),
+    ],
+)
+def test_a_delta_of_a_newer_version_is_kept_and_named_as_a_loss(
+    delta: dict[str, Any], start: dict[str, Any] | None, block_type: str
+) -> None:
+    place = {"contentBlockIndex": 0}
+    frames = [
+        aws_frame({"role": "assistant"}, "messageStart"),
+        aws_frame({**place, "start": start}, "contentBlockStart") if start is not None else b"",
+        aws_frame({**place, "delta": delta}, "contentBlockDelta"),
+        aws_frame({**place, "delta": {"newThing": {"a": 1}}}, "contentBlockDelta"),
+        aws_frame(place, "contentBlockStop"),
+        aws_frame({"stopReason": "end_turn" if start is None else "tool_use"}, "messageStop"),
+        aws_frame({"usage": {"inputTokens": 1, "outputTokens": 1, "totalTokens": 2}}, "metadata"),
+    ]
+    reader = dialect.stream_reader()
+    reply = fold([*reader.feed(b"".join(frames)), *reader.close()])
+    (block,) = reply.content
+    assert (block.type, reply.fault) == (block_type, None)
+    assert block.provider_raw["unread"] == {"set": {"newThing": [{"a": 1}]}}  # type: ignore[union-attr, index]
+    losses = dialects.load("anthropic").write_reply(reply).losses
+    assert f"{block_type}.newThing" in {loss.block_type for loss in losses}
+    assert "newThing" not in json.dumps(dialect.write_reply(reply).wire)

@@ -38,7 +38,7 @@ from dragoman.event import (
     ToolUseStart,
     UsageUpdate,
 )
-from dragoman.message import ProviderRaw, TextBlock, ThinkingBlock, ToolUseBlock
+from dragoman.message import ContentBlock, ProviderRaw, TextBlock, ThinkingBlock, ToolUseBlock, UnknownBlock
 from dragoman.wire.faults import early_end, stream_error
 from dragoman.wire.frames import Frame, FramingError, select_framing
 from dragoman.wire.message_builder import MessageBuilder
@@ -71,6 +71,11 @@ class _OpenBlock:
         self.call_notes: ProviderRaw | None = None  # notes of a call
         self.is_call = False
         self.is_open = True
+        self.unread: dict[str, list[Any]] = {}  # deltas of a newer version, by type
+
+    def add_unread(self, raw: ProviderRaw | None) -> ProviderRaw | None:
+        """Return the notes of the block with the deltas that have no place in it: no request repeats them."""
+        return {"dialect": NAME, **(raw or {}), "unread": {"set": self.unread}} if self.unread else raw
 
     def to_wire(self) -> dict[str, Any]:
         """Return the block as in a whole reply, with a placeholder for its text."""
@@ -222,7 +227,8 @@ class StreamReader(BaseStreamReader):
         if block.kind is None and kind not in _KINDS_WITH_START:
             block.kind = kind
         if kind is not None and kind not in _KNOWN_KINDS and block.kind in _KNOWN_KINDS:
-            return  # a delta of a newer version
+            block.unread.setdefault(kind, []).append(delta[kind])
+            return
         if kind is None or block.kind != kind:
             raise EventOrderError(f"contentBlockDelta of kind {kind} for block {index}, which has another type")
         self._add_delta(index, block, delta, events)
@@ -265,25 +271,27 @@ class StreamReader(BaseStreamReader):
             raise EventOrderError(f"contentBlockStop for block {index}, which is not open")
         block.is_open = False
         if block.is_call:
-            events.append(ToolUseEnd(index, block.call_notes))
+            events.append(ToolUseEnd(index, block.add_unread(block.call_notes)))
             return
         block_wire = block.to_wire()
         if block.kind == "toolUse" and block_wire["toolUse"]["input"] is None:
             raise EventOrderError(f"the input of block {index} is not a JSON object")
-        self._end_block(index, block_wire, events)
+        self._end_block(index, read_block(block_wire, MessageBuilder(), "reply"), block, events)
         block.items, block.parts = [], []
 
-    def _end_block(self, index: int, wire: dict[str, Any], events: list[StreamEvent]) -> None:
-        block = read_block(wire, MessageBuilder(), "reply")
-        match block:
-            case TextBlock(provider_raw=raw, citations=citations):
+    def _end_block(self, index: int, whole: ContentBlock, block: _OpenBlock, events: list[StreamEvent]) -> None:
+        raw = block.add_unread(getattr(whole, "provider_raw", None))
+        match whole:
+            case TextBlock(citations=citations):
                 if raw is not None or citations:
                     events.append(TextDelta(index, "", raw, citations))
-            case ThinkingBlock(signature=signature, provider_raw=raw):
+            case ThinkingBlock(signature=signature):
                 if signature is not None or raw != _NATIVE:
                     events.append(ThinkingDelta(index, "", signature, raw))
+            case UnknownBlock():
+                events.append(BlockComplete(index, whole))
             case _:
-                events.append(BlockComplete(index, block))
+                events.append(BlockComplete(index, whole.replace(provider_raw=raw) if block.unread else whole))
 
     def _read_message_stop(self, wire: dict[str, Any], events: list[StreamEvent]) -> None:
         if self._message is None:
