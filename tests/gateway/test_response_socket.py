@@ -8,9 +8,16 @@ from pathlib import Path
 from typing import Any
 
 import aiohttp
+import msgspec
 import pytest
 
+from dragoman.gateway import Caller, GatewayRequest
+from dragoman.gateway.response_socket import ResponseConnection
+from tests.conftest import scale
 from tests.fake_providers import text_part
+from tests.gateway.in_process import open_gateway
+from tests.gateway.replies import answer_call, write_stream
+from tests.gateway.test_hostile_requests import BODIES, WRONG, places, replace
 from tests.gateway.test_passthrough import run_gateway
 from tests.server.conftest import ServerFixture, run_test_server
 from tests.servers.faulty_server import Answer, make_answer, make_stream
@@ -183,3 +190,27 @@ async def test_a_stream_that_is_none_ends_with_an_error(tmp_path: Path, answer: 
             error = event["error"] if event["type"] == "error" else event["response"]["error"]
             assert error["code"]
             assert error["message"]
+
+
+async def test_an_event_of_an_unknown_form_passes(tmp_path: Path) -> None:
+    head, end, rest = write_stream("openai_responses").partition(b"event: response.completed")
+    data = head + b'data: {"type":1}\n\n' + end + rest
+    async with open_gateway(tmp_path, lambda _: make_stream([data])) as gateway:
+        handshake = GatewayRequest(method="GET", path="/v1/responses", caller=Caller("ann", None))
+        connection = ResponseConnection(gateway.gateway, handshake)
+        message = msgspec.json.encode({**CREATE, "model": "openai_responses:m", "input": "hi"})
+        events = [msgspec.json.decode(text) async for text in connection.answer(message)]
+    assert [event["type"] for event in events[-2:]] == [1, "response.completed"]
+
+
+async def test_wrong_values_in_a_message_are_errors(tmp_path: Path) -> None:
+    bodies = [{**CREATE, **BODIES["/responses"], "model": "anthropic:m", "generate": value} for value in (True, False)]
+    async with open_gateway(tmp_path, answer_call) as gateway:
+        handshake = GatewayRequest(method="GET", path="/v1/responses", caller=Caller("ann", None))
+        connection = ResponseConnection(gateway.gateway, handshake)
+        cases = [(body, place, wrong) for body in bodies for place in places(body) for wrong in WRONG]
+        for body, place, wrong in cases[:: scale(61, 1)]:
+            message = msgspec.json.encode(replace(body, place, "?")).replace(b'"?"', wrong)
+            events = [msgspec.json.decode(text) async for text in connection.answer(message)]
+            is_answer = events[-1]["type"] == "response.completed"
+            assert is_answer or (events[-1]["type"], events[-1]["status"]) == ("error", 400), (place, wrong, events)

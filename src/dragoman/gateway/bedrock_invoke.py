@@ -9,7 +9,8 @@ stream consists of binary frames, each of which contains one event. Errors have 
 from __future__ import annotations
 
 import base64
-from collections.abc import AsyncGenerator
+import re
+from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Final
 
@@ -17,12 +18,12 @@ import msgspec
 
 from dragoman import dialects
 from dragoman.gateway import endpoints
-from dragoman.gateway.client_request import decode_fields, with_fields
+from dragoman.gateway.client_request import decode_fields, decode_value, with_fields
 from dragoman.gateway.endpoints import Match
 from dragoman.gateway.error_shapes import error_response
 from dragoman.gateway.streams import MEDIA_TYPES, FrameGate
 from dragoman.gateway.translation import failure_frames
-from dragoman.gateway.types import GatewayRequest, GatewayResponse
+from dragoman.gateway.types import GatewayRequest, GatewayResponse, invalid_request_error
 from dragoman.wire.frames import aws_frame
 
 if TYPE_CHECKING:
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
 _DIALECT: Final = "bedrock_converse"  # of errors, and of names that nothing else resolves
 _PATH: Final = "/v1/messages"
 _ERROR_EVENT: Final = b"event: error"
+_FLAG: Final = re.compile(r"[\x21-\x7e]+")
 
 
 async def invoke(gateway: Gateway, found: Match, request: GatewayRequest) -> GatewayResponse:
@@ -51,14 +53,22 @@ async def invoke(gateway: Gateway, found: Match, request: GatewayRequest) -> Gat
 def _open_envelope(gateway: Gateway, found: Match, request: GatewayRequest) -> GatewayRequest:
     fields = decode_fields(request.body)
     headers = dict(request.headers)
-    if (betas := fields.pop("anthropic_beta", None)) is not None:
-        headers["anthropic-beta"] = ",".join(str(beta) for beta in msgspec.json.decode(betas))
-    fields.pop("anthropic_version", None)
+    if betas := _read_betas(fields):
+        headers["anthropic-beta"] = ",".join(betas)
     model = found.values["model"]
     resolution = gateway.names.find(model, _DIALECT)
     name = resolution.models[0].id if resolution.reason == "provider" else model
-    body = with_fields(fields, model=name, stream=True if found.endpoint.stream else None)
+    stream = True if found.endpoint.stream else None
+    body = with_fields(fields, model=name, stream=stream, anthropic_version=None, anthropic_beta=None)
     return msgspec.structs.replace(request, path=_PATH, query="", headers=headers, body=body)
+
+
+def _read_betas(fields: Mapping[str, msgspec.Raw]) -> list[str]:
+    """Return the beta flags of a body, which become a header."""
+    betas = decode_value(fields, "anthropic_beta") or []
+    if not isinstance(betas, list) or not all(isinstance(beta, str) and _FLAG.fullmatch(beta) for beta in betas):
+        raise invalid_request_error("anthropic_beta: a list of names is required.")
+    return betas
 
 
 async def _wrap_stream(body: AsyncGenerator[bytes, None]) -> AsyncGenerator[bytes, None]:
@@ -71,7 +81,7 @@ async def _wrap_stream(body: AsyncGenerator[bytes, None]) -> AsyncGenerator[byte
 
 def _wrap_frame(frame: bytes) -> bytes:
     text = b"".join(line[5:].strip() for line in frame.splitlines() if line.startswith(b"data:"))
-    if not text:
+    if not text.startswith(b"{"):  # a comment, or the mark of an end that some servers send
         return b""
     if frame.startswith(_ERROR_EVENT):
         fault = dialects.load("anthropic").read_error(None, {}, text)

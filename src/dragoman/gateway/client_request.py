@@ -27,6 +27,7 @@ _REQUIRED: Final = {
     "cohere": "messages",
     "gemini": "contents",
 }
+_CONVERSATION: Final = ("input", "previous_response_id", "conversation", "prompt")  # one of them is required
 _QUESTIONS: Final = {"ollama": "messages", "ollama_generate": "prompt"}
 _STREAM_BY_DEFAULT: Final = ("ollama", "ollama_generate")
 _EMPTY: Final = (b"[]", b"null", b'""')
@@ -45,7 +46,7 @@ class ClientRequest(msgspec.Struct, frozen=True, kw_only=True):
 
     def value(self, name: str) -> Any:
         """Return a decoded top-level value, or none."""
-        return _decode_value(self.fields, name)
+        return decode_value(self.fields, name)
 
 
 def parse(found: Match, request: GatewayRequest) -> ClientRequest:
@@ -69,18 +70,32 @@ def parse(found: Match, request: GatewayRequest) -> ClientRequest:
 
 def check_content(client_request: ClientRequest) -> None:
     """Reject a request without messages: every provider does, but not every compatible server."""
-    name = _REQUIRED.get(client_request.dialect)
-    if name is None:
-        return
-    raw = client_request.fields.get(name)
-    if raw is None or bytes(raw).strip() in _EMPTY:
+    fields, dialect = client_request.fields, client_request.dialect
+    if dialect == "openai_responses":
+        _check_input(fields)
+    elif (name := _REQUIRED.get(dialect)) is not None and _is_empty(fields, name):
         raise invalid_request_error(f"{name}: at least one message is required.")
+
+
+def _check_input(fields: _TopLevel) -> None:
+    """Reject a Responses request without a conversation, such as one in the form of Chat Completions."""
+    if "input" not in fields and "messages" in fields:
+        raise invalid_request_error(
+            "messages: the Responses API has input in its place. Send input, or send this request to"
+            " /v1/chat/completions."
+        )
+    if all(_is_empty(fields, name) for name in _CONVERSATION):
+        raise invalid_request_error("input: at least one item is required.")
+
+
+def _is_empty(fields: _TopLevel, name: str) -> bool:
+    return bytes(fields.get(name, b"null")).strip() in _EMPTY
 
 
 def is_load(client_request: ClientRequest) -> bool:
     """Whether a request of Ollama's API has no question. Its clients load a model in this way before the first one."""
     name = _QUESTIONS.get(client_request.dialect)
-    return name is not None and bytes(client_request.fields.get(name, b"null")).strip() in _EMPTY
+    return name is not None and _is_empty(client_request.fields, name)
 
 
 def with_fields(fields: Mapping[str, msgspec.Raw], **values: Any) -> bytes:
@@ -121,14 +136,14 @@ def _body_dialect(dialect: str, fields: _TopLevel) -> str:
 
 
 def _read_model(fields: _TopLevel) -> str:
-    model = _decode_value(fields, "model" if "model" in fields else "name")  # older clients of Ollama call it ``name``
+    model = decode_value(fields, "model" if "model" in fields else "name")  # older clients of Ollama call it ``name``
     if not isinstance(model, str) or not model:
         raise invalid_request_error("model: the name of a model is required.")
     return model
 
 
 def _read_stream(fields: _TopLevel, *, default: bool) -> bool:
-    value = _decode_value(fields, "stream")
+    value = decode_value(fields, "stream")
     if value is None:
         return default
     if not isinstance(value, bool):
@@ -136,12 +151,15 @@ def _read_stream(fields: _TopLevel, *, default: bool) -> bool:
     return value
 
 
-def _decode_value(fields: _TopLevel, name: str) -> Any:
+def decode_value(fields: Mapping[str, msgspec.Raw], name: str) -> Any:
+    """Return a decoded value of the top level of a body, or none. The decoder of the top level does not check it."""
     raw = fields.get(name)
     try:
         return None if raw is None else msgspec.json.decode(raw)
-    except UnicodeDecodeError:  # the decoder of the top level does not check texts
+    except UnicodeDecodeError:
         raise invalid_request_error(f"{name}: the text is not valid UTF-8.") from None
+    except DECODE_ERRORS as error:
+        raise invalid_request_error(f"{name}: the value cannot be read: {error}.") from None
 
 
 def _framing(dialect: str, query: str) -> str | None:

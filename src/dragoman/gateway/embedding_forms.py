@@ -20,6 +20,7 @@ import msgspec
 
 from dragoman import tokens
 from dragoman.gateway.types import invalid_request_error
+from dragoman.jsontext import DECODE_ERRORS
 from dragoman.message import TextBlock
 from dragoman.wire.counts import MAX_CALL_TOKENS
 
@@ -183,7 +184,7 @@ def read_tokens(body: bytes) -> int | None:
     """Return the tokens that a provider has counted; none if its reply has no count."""
     try:
         reply = msgspec.json.decode(body, type=_Usage)
-    except msgspec.DecodeError:
+    except DECODE_ERRORS:
         return None
     units = reply.meta.billed_units if reply.meta is not None else None
     counts = (
@@ -243,7 +244,7 @@ class _CohereReply(msgspec.Struct):
 
 
 def read_reply(form: str, body: bytes) -> Embeddings:
-    """Return the vectors of a provider. Raises ``msgspec.DecodeError`` if it is not a reply."""
+    """Return the vectors of a provider. Raises one of ``DECODE_ERRORS`` if it is not a reply."""
     tokens_read = read_tokens(body) or 0
     if form == GEMINI:
         vectors = msgspec.json.decode(body, type=_GeminiReply).embeddings

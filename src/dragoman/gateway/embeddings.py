@@ -28,6 +28,7 @@ from dragoman.gateway.hooks import CallEnd, CallStart
 from dragoman.gateway.model_lists import json_response
 from dragoman.gateway.types import JSON_TYPE, GatewayError, GatewayResponse, invalid_request_error
 from dragoman.gateway.upstream import Target, UpstreamRequest, build_request, open_response
+from dragoman.jsontext import DECODE_ERRORS
 from dragoman.message import TokenUsage, Usage
 from dragoman.shield import run_to_completion
 
@@ -215,7 +216,7 @@ async def _translate(
         )
     try:
         embeddings = embedding_forms.read_reply(form, answer.body)
-    except msgspec.DecodeError as error:
+    except DECODE_ERRORS as error:
         message = f"the provider's response has no embeddings: {error}"
         raise GatewayError(
             Fault(code="bad_content_type", message=message, error_class=ErrorClass.SERVER_ERROR)

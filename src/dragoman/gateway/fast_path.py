@@ -29,6 +29,7 @@ from dragoman.dialects.openai_chat import usage as openai_usage
 from dragoman.exchange import Loss, Written
 from dragoman.gateway.client_request import ClientRequest
 from dragoman.gateway.upstream import Target
+from dragoman.jsontext import DECODE_ERRORS
 from dragoman.message import TokenUsage
 from dragoman.value import unvalidated
 from dragoman.wire.counts import MAX_CALL_TOKENS
@@ -62,7 +63,6 @@ class _Message(msgspec.Struct, forbid_unknown_fields=True, gc=False):
 
 
 _decode_messages: Final = msgspec.json.Decoder(list[_Message]).decode
-_NOT_PLAIN: Final = (msgspec.DecodeError, UnicodeDecodeError)  # of a value of another type, or of another encoding
 _usage: Final = unvalidated(TokenUsage)
 Key = tuple[Any, ...]
 Identity = Callable[[], dict[str, Any]]  # makes the fields that identify a reply
@@ -89,7 +89,7 @@ def read_plain(client_request: ClientRequest) -> PlainRequest | None:
         return None
     try:
         texts = _decode_messages(raw)
-    except _NOT_PLAIN:
+    except DECODE_ERRORS:
         return None
     written = bytes(raw)
     if not written.count(b'"role"') == written.count(b'"content"') == len(texts):  # a name may occur twice
@@ -267,7 +267,7 @@ def is_plain_reply(body: bytes, dialect: str) -> bool:
     decode = _REPLY_DECODERS.get(dialect)
     try:
         return decode is not None and decode(body) is not None
-    except _NOT_PLAIN:
+    except DECODE_ERRORS:
         return False
 
 
@@ -278,7 +278,7 @@ def translate_reply(body: bytes, source: str, dialect: str, make_identity: Ident
             return _completion_to_claude(_decode_completion(body), make_identity)
         if (source, dialect) == (ANTHROPIC, OPENAI):
             return _claude_to_completion(_decode_claude_reply(body), make_identity)
-    except _NOT_PLAIN:
+    except DECODE_ERRORS:
         pass
     return None
 

@@ -443,7 +443,7 @@ def title_from(texts: Sequence[Sequence[str]]) -> str | None:
     """Return the title of a session by the texts of its questions."""
     questions = [[text for text in parts if not ("</" in text and _CONTEXT.fullmatch(text))] for parts in texts]
     parts = next((parts for parts in (*questions, *texts) if parts), ())
-    text = " ".join(parts)
+    text = " ".join(parts).replace("\0", " ")  # which PostgreSQL cannot store in a column
     start = text[:_MAX_TITLE]
     if start.isprintable() and "  " not in start and start == start.strip():  # no white space but single spaces
         return start or None

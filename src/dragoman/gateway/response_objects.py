@@ -18,9 +18,9 @@ from dragoman.gateway.response_state import (
     find_object,
     get_conversation,
     missing_object_error,
-    to_items,
 )
 from dragoman.gateway.types import GatewayRequest, GatewayResponse, invalid_request_error
+from dragoman.jsontext import DECODE_ERRORS
 from dragoman.store.gateway_calls import StoredObject
 
 if TYPE_CHECKING:
@@ -67,9 +67,9 @@ async def create_conversation(gateway: Gateway, values: Values, request: Gateway
         "id": name,
         "object": "conversation",
         "created_at": int(now.timestamp()),
-        "metadata": body.get("metadata") or {},
+        "metadata": _read_metadata(body),
     }
-    items = _with_ids(to_items(body.get("items")), gateway.new_id())
+    items = _with_ids(_read_items(body), gateway.new_id())
     stored = StoredObject(id=name, session_id=session.id, created_at=now, body=conversation, input=items)
     await store.gateway.save_object(owner_digest(caller.user_id, caller.team_id), stored)
     return json_response(conversation)
@@ -83,7 +83,7 @@ async def retrieve_conversation(gateway: Gateway, values: Values, request: Gatew
 async def update_conversation(gateway: Gateway, values: Values, request: GatewayRequest) -> GatewayResponse:
     """Replace the metadata of a conversation."""
     stored = await get_conversation(gateway, request.caller, values["id"])
-    body = {**stored.body, "metadata": _read_body(request).get("metadata") or {}}
+    body = {**stored.body, "metadata": _read_metadata(_read_body(request))}
     owner = owner_digest(request.caller.user_id, request.caller.team_id)
     await gateway.services.store.gateway.save_object(owner, msgspec.structs.replace(stored, body=body))
     return json_response(body)
@@ -105,7 +105,7 @@ async def list_items(gateway: Gateway, values: Values, request: GatewayRequest) 
 async def create_items(gateway: Gateway, values: Values, request: GatewayRequest) -> GatewayResponse:
     """Add items to a conversation."""
     stored = await get_conversation(gateway, request.caller, values["id"])
-    items = _with_ids(to_items(_read_body(request).get("items")), gateway.new_id())
+    items = _with_ids(_read_items(_read_body(request)), gateway.new_id())
     await append_items(gateway, request, stored.id, items)
     return _page(items, "order=asc")
 
@@ -149,11 +149,29 @@ async def _delete(gateway: Gateway, stored: StoredObject, request: GatewayReques
 def _read_body(request: GatewayRequest) -> dict[str, Any]:
     try:
         body = msgspec.json.decode(request.body) if request.body else {}
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except DECODE_ERRORS as error:
         raise invalid_request_error(f"The body is not JSON: {error}.") from None
     if not isinstance(body, dict):
         raise invalid_request_error("The body is not a JSON object.")
     return body
+
+
+def _read_metadata(body: dict[str, Any]) -> dict[str, Any]:
+    metadata = body.get("metadata")
+    if metadata is None:
+        return {}
+    if not isinstance(metadata, dict):
+        raise invalid_request_error("metadata: an object is required.")
+    return metadata
+
+
+def _read_items(body: dict[str, Any]) -> list[Any]:
+    items = body.get("items")
+    if items is None:
+        return []
+    if not isinstance(items, list):
+        raise invalid_request_error("items: a list is required.")
+    return items
 
 
 def _with_ids(items: list[Any], seed: str) -> list[Any]:

@@ -23,6 +23,7 @@ from dragoman.gateway.identity import echo_request, reply_identity
 from dragoman.gateway.response_state import DIALECT, to_items
 from dragoman.gateway.streams import FrameGate
 from dragoman.gateway.types import GatewayRequest, GatewayResponse, LocalResponses
+from dragoman.jsontext import DECODE_ERRORS
 from dragoman.message import TokenUsage
 
 if TYPE_CHECKING:
@@ -65,7 +66,7 @@ class ResponseConnection:
         """Yield the events of the response to one message."""
         try:
             event = msgspec.json.decode(message)
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        except DECODE_ERRORS as error:
             yield _write_error(400, "invalid_request", f"The message is not JSON: {error}.")
             return
         if not isinstance(event, dict) or event.get("type") != "response.create":
@@ -117,7 +118,10 @@ class ResponseConnection:
 
 
 def _read_type(text: str) -> str:
-    return _read_event(text).type
+    try:
+        return _read_event(text).type
+    except DECODE_ERRORS:  # an event of a newer version
+        return ""
 
 
 def _frame_data(frame: bytes) -> str | None:
@@ -131,7 +135,7 @@ def _wrap_failure(response: GatewayResponse) -> str:
     assert isinstance(response.body, bytes)
     try:
         error = msgspec.json.decode(response.body, type=_Failure).error
-    except (msgspec.DecodeError, UnicodeDecodeError):  # of a server in between
+    except DECODE_ERRORS:  # of a server in between
         error = {"message": response.body[:_MAX_ERROR_BYTES].decode(errors="replace")}
     known = {name: value for name, value in error.items() if value not in (None, "")}
     error = {"type": "server_error", "message": "The request failed.", "param": None, **known}

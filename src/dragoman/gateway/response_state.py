@@ -20,7 +20,9 @@ from dragoman.exchange import ErrorClass, Fault
 from dragoman.gateway.client_request import ClientRequest, with_fields
 from dragoman.gateway.recorder import owner_digest
 from dragoman.gateway.types import Caller, GatewayError, invalid_request_error
+from dragoman.jsontext import DECODE_ERRORS
 from dragoman.store.gateway_calls import StoredObject
+from dragoman.wire.frames import sse_frame
 
 if TYPE_CHECKING:
     from dragoman.gateway.gateway import Gateway
@@ -32,6 +34,7 @@ _OPAQUE_ITEMS: Final = ("compaction", "item_reference")  # these may contain a c
 _MAX_CHAIN: Final = 10_000
 # A response is stored when it is complete: one that the provider still works on would stay as it is.
 _IN_FOREGROUND: Final = {"background": None}
+_decode: Final = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 
 
 class ResponseState(msgspec.Struct, frozen=True, kw_only=True):
@@ -77,7 +80,7 @@ async def resolve_state(gateway: Gateway, client_request: ClientRequest) -> tupl
             if conversation_id is None
             else _without_own_ids((await get_conversation(gateway, caller, conversation_id)).input)
         )
-    _check_outputs(earlier, own)
+    _check_items(earlier, own)
     return with_input(client_request, [*earlier, *own]), state
 
 
@@ -89,15 +92,20 @@ def _without_own_ids(items: list[Any]) -> list[Any]:
     ]
 
 
-def _check_outputs(earlier: list[Any], own: list[Any]) -> None:
-    """Reject the output of a call that is not in the conversation: providers do, but not every compatible server."""
+def _check_items(earlier: list[Any], own: list[Any]) -> None:
+    """Reject an item that is not an object, and the output of a call that is not in the conversation: providers do,
+    but not every compatible server.
+    """
+    if not all(isinstance(item, dict) for item in own):
+        raise invalid_request_error("input: each item must be an object.")
     items = [item for item in (*earlier, *own) if isinstance(item, dict)]
     if any(item.get("type") in _OPAQUE_ITEMS for item in items):
         return
-    calls = {item.get("call_id") for item in items if item.get("type") not in _OUTPUT_ITEMS}
+    calls = [item.get("call_id") for item in items if item.get("type") not in _OUTPUT_ITEMS]
+    known = {call_id for call_id in calls if isinstance(call_id, str)}
     for item in own:
-        if isinstance(item, dict) and item.get("type") in _OUTPUT_ITEMS and item.get("call_id") not in calls:
-            call_id = item.get("call_id")
+        call_id = item.get("call_id")
+        if item.get("type") in _OUTPUT_ITEMS and not (isinstance(call_id, str) and call_id in known):
             raise invalid_request_error(f"input: the conversation has no call {call_id!r} for this output.")
 
 
@@ -108,7 +116,7 @@ def with_input(client_request: ClientRequest, items: list[Any]) -> ClientRequest
 
 def _with_values(client_request: ClientRequest, **values: Any) -> ClientRequest:
     body = with_fields(client_request.fields, **values)
-    fields = msgspec.json.decode(body, type=dict[str, msgspec.Raw])
+    fields = _decode(body)
     request = msgspec.structs.replace(client_request.request, body=body)
     return msgspec.structs.replace(client_request, request=request, fields=fields)
 
@@ -140,7 +148,7 @@ async def read_chain(gateway: Gateway, caller: Caller, response_id: str) -> list
         stored = await find_object(gateway, caller, current)
         if stored is None:
             raise previous_not_found_error(response_id)
-        parts.append([*stored.input, *stored.body.get("output", ())])
+        parts.append([*stored.input, *to_items(stored.body.get("output"))])
         previous = stored.body.get("previous_response_id")
         current = previous if isinstance(previous, str) else None
     return [item for part in reversed(parts) for item in part]
@@ -162,17 +170,40 @@ async def get_conversation(gateway: Gateway, caller: Caller, conversation_id: st
 
 def stored_response(state: ResponseState | None, response: dict[str, Any] | None, now: datetime) -> StoredObject | None:
     """Return the response to store; none if the caller does not want it, or if it has no id."""
-    if state is None or response is None or not state.is_stored or not isinstance(response.get("id"), str):
+    if state is None or response is None or not state.is_stored:
+        return None
+    response_id = response.get("id")
+    if not isinstance(response_id, str) or "\0" in response_id:  # no column can have a NUL
         return None
     body = {**response, **state.echo, "store": True}
-    return StoredObject(id=response["id"], created_at=now, body=body, input=state.input)
+    return StoredObject(id=response_id, created_at=now, body=body, input=state.input)
+
+
+def show_state(state: ResponseState, body: bytes) -> bytes:
+    """Return a provider's response with the names of what its request continues: the gateway has resolved them."""
+    names = {name: value for name, value in state.echo.items() if value is not None}
+    return with_fields(_decode(body), **names) if names else body
+
+
+def show_state_in_frame(state: ResponseState, frame: bytes) -> bytes:
+    """Return a frame of a provider's stream with the same names in its response; most frames have no response."""
+    data = b"".join(line[5:].strip() for line in frame.splitlines() if line.startswith(b"data:"))
+    try:
+        event = _decode(data)
+    except DECODE_ERRORS:  # a comment, or the end of the stream
+        return frame
+    if not bytes(event.get("response", b"")).startswith(b"{"):
+        return frame
+    response = msgspec.Raw(show_state(state, bytes(event["response"])))
+    kind = msgspec.json.decode(event.get("type", b"null"))
+    return sse_frame({**event, "response": response}, kind if isinstance(kind, str) else None)
 
 
 def keep_locally(client_request: ClientRequest, response: dict[str, Any] | None) -> None:
     """Keep a response in the memory of its connection."""
     local = client_request.request.local_responses
     if local is not None and response is not None and isinstance(response.get("id"), str):
-        local.add(response["id"], [*to_items(client_request.value("input")), *response.get("output", ())])
+        local.add(response["id"], [*to_items(client_request.value("input")), *to_items(response.get("output"))])
 
 
 def previous_not_found_error(response_id: str) -> GatewayError:

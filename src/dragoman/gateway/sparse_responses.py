@@ -19,6 +19,7 @@ import msgspec
 
 from dragoman.dialects.openai_responses.reply import complete_item, complete_part, default_reply
 from dragoman.exchange import Reply, StopReason
+from dragoman.jsontext import DECODE_ERRORS
 from dragoman.wire.frames import sse_frame
 
 Wire = dict[str, Any]
@@ -128,7 +129,7 @@ def _decode(data: bytes) -> Wire | None:
     """Return a JSON object; none for anything else, such as the end of a stream."""
     try:
         wire = msgspec.json.decode(data)
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except DECODE_ERRORS:
         return None
     return wire if isinstance(wire, dict) else None
 
