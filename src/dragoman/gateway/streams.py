@@ -25,8 +25,9 @@ from dragoman.event import (
     TextDelta,
     UsageUpdate,
 )
-from dragoman.exchange import Fault
+from dragoman.exchange import Fault, Loss
 from dragoman.gateway.translation import failure_frames
+from dragoman.jsontext import DECODE_ERRORS
 
 _SSE_END: Final = re.compile(rb"\r?\n\r?\n|\r\r")
 # Faults that the reader found. Any other fault is an error event of the provider, which passes as it is.
@@ -69,7 +70,7 @@ def ping(dialect: str) -> bytes:
 
 
 class FrameGate:
-    """Splits a stream into complete frames without changing a byte."""
+    """Splits a stream into complete frames. Their bytes stay as they are; the last one gets an end if it has none."""
 
     def __init__(self, framing: str) -> None:
         self._framing = framing
@@ -89,9 +90,10 @@ class FrameGate:
         return frames
 
     def close(self) -> bytes:
-        """Return the bytes of the last frame, which has no end."""
+        """Return the last frame, which has no end. Clients of server-sent events ignore an event without one."""
         rest, self._buffer = self._buffer, b""
-        return rest
+        is_event = self._framing == "sse" and any(line.startswith(b"data:") for line in rest.splitlines())
+        return rest + b"\n\n" if is_event else rest
 
     def _frame_end(self, buffer: bytes, at: int) -> int | None:
         match self._framing:
@@ -128,6 +130,11 @@ class NativeStream:
         self.fault: Fault | None = None
         self.has_content = False
         self.is_complete = False
+
+    @property
+    def losses(self) -> tuple[Loss, ...]:
+        """Nothing is lost: the provider's frames pass as they are."""
+        return ()
 
     def feed(self, chunk: bytes) -> bytes:
         """Return the complete frames of a chunk."""
@@ -177,6 +184,10 @@ class NativeStream:
         return self.fault
 
 
+class _FinalEvent(msgspec.Struct):
+    response: dict[str, Any] | None = None
+
+
 class FinalResponse:
     """Finds the last event of a Responses stream, which repeats the whole response."""
 
@@ -189,4 +200,12 @@ class FinalResponse:
         for frame in self._gate.feed(data):
             if any(mark in frame[:200] for mark in _FINAL_EVENTS):
                 text = b"".join(line[5:] for line in frame.splitlines() if line.startswith(b"data:"))
-                self.response = msgspec.json.decode(text).get("response")
+                self.response = _read_response(text)
+
+
+def _read_response(text: bytes) -> dict[str, Any] | None:
+    """Return the response of an event; none if it has no response, or one that cannot be stored."""
+    try:
+        return msgspec.json.decode(text, type=_FinalEvent).response
+    except DECODE_ERRORS:
+        return None

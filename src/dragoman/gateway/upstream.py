@@ -177,10 +177,20 @@ class UpstreamResponse:
 
 
 async def open_response(client: Client, request: UpstreamRequest, timeouts: Timeouts) -> UpstreamResponse:
-    """Send a request and return its response when the headers have arrived."""
+    """Send a request and return its response when the headers have arrived: a success, or an error of the provider."""
     started_at = time.monotonic()
     head_s = timeouts.first_byte_s if request.stream else timeouts.whole_s
     response = await client.transport().post(
         request.url, request.headers, request.body, connect_s=timeouts.connect_s, head_s=head_s
     )
+    if not (200 <= response.status < 300 or 400 <= response.status < 600):
+        response.__exit__(None, None, None)
+        raise NetworkError(
+            Fault(
+                code="bad_content_type",
+                message=f"the provider's response has the status {response.status}",
+                error_class=ErrorClass.SERVER_ERROR,
+                retryable=True,
+            )
+        )
     return UpstreamResponse(response, timeouts, stream=request.stream, started_at=started_at)

@@ -29,7 +29,14 @@ import msgspec
 
 from dragoman.errors import FormatError, JsonError
 from dragoman.event import MessageComplete, StreamError, StreamEvent, ToolUseInputDelta
-from dragoman.jsontext import describe_unexpected, log_unexpected, storage_problem
+from dragoman.jsontext import (
+    DECODE_ERRORS,
+    describe_unexpected,
+    log_unexpected,
+    storage_problem,
+    validate_json,
+    validate_text,
+)
 from dragoman.message import ProviderRaw
 from dragoman.wire.faults import BYTE_ORDER_MARK, HEAD_BYTES, early_end, stream_error
 from dragoman.wire.frames import Frame, FramingError, SseSplitter, make_splitter
@@ -38,13 +45,13 @@ SKIP: Final = object()  # returned by ``decode_event`` for an event that is a re
 _MAX_TAIL_BYTES: Final = 4096
 _MAX_TRAILING_CHARACTERS: Final = 4096
 _DONE_MARKERS: Final = (b"[DONE]", b'"[DONE]"')
-_DECODE_ERRORS: Final = (msgspec.DecodeError, UnicodeDecodeError)
 
 
 class EventOrderError(Exception):
     """An event that the protocol does not allow at this place."""
 
 
+_SPLIT_FIELDS: Final = ("text", "partial_json")  # of events: a surrogate pair may be split between two of them
 _EVENT_ERRORS: Final = (EventOrderError, FormatError, ValueError, RecursionError)
 
 
@@ -193,7 +200,7 @@ class BaseStreamReader:
         """Fast path: append the event of a plain delta; ``False`` if it is anything else."""
         try:
             delta = self._decode_delta(data)
-        except _DECODE_ERRORS:
+        except DECODE_ERRORS:
             return False
         event = self.read_delta(delta)
         if event is None:
@@ -223,14 +230,17 @@ class BaseStreamReader:
             elif wire is None:
                 self._handle_invalid_event(data, events)
             else:
+                start = len(events)
                 self.read_event(wire, name, events)
+                if b"\\u" in data:
+                    _validate_names(events, start)
         except _EVENT_ERRORS as error:
             self._fail_for(error, events)
 
     def _decode(self, data: bytes) -> Any:
         try:
             wire = self.decode_event(data)
-        except (JsonError, msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        except (JsonError, *DECODE_ERRORS):
             return None
         return wire if type(wire) is dict or wire is SKIP else None
 
@@ -340,7 +350,7 @@ class DeltaTemplate:
             return None
         try:
             return _decode_text(data[len(self.prefix) - 1 : len(data) - len(self._suffix) + 1])
-        except _DECODE_ERRORS:
+        except DECODE_ERRORS:
             return None
 
     @property
@@ -365,7 +375,7 @@ class DeltaTemplate:
             fitting = self._join(texts)
         try:
             result = _decode_texts(b'["%b"]' % b'","'.join(texts)) if texts else []
-        except _DECODE_ERRORS:
+        except DECODE_ERRORS:
             return [], data
         return (result, data[len(fitting) :]) if result and len(result) == len(texts) and all(result) else ([], data)
 
@@ -394,6 +404,24 @@ class DeltaTemplate:
 _MAX_STEPS: Final = 8  # events of one read that did not fit the template, before the general path reads the rest
 _TEMPLATE_TRIES: Final = 8  # deltas without a template, for example because of random padding, before learning stops
 _EVENT_END: Final = b"\n\n"
+
+
+def _validate_names(events: list[StreamEvent], start: int) -> None:
+    """Raise ``ValueError`` for a lone surrogate outside a text, and remove the events. A text may have its other half
+    in the next event; a name or an id may not.
+    """
+    try:
+        for event in events[start:]:
+            for name, value in msgspec.structs.asdict(event).items():
+                if isinstance(value, str) and name not in _SPLIT_FIELDS:
+                    validate_text(value, name)
+                elif isinstance(value, dict):
+                    validate_json(value, name)
+    except ValueError:
+        del events[start:]
+        raise
+
+
 _decode_text: Final = msgspec.json.Decoder(str).decode
 _decode_texts: Final = msgspec.json.Decoder(list[str]).decode
 
