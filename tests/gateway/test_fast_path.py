@@ -33,7 +33,7 @@ CALL = b'{"id":"c1","object":"chat.completion","created":1,"model":"gpt","choice
 TOOLS = b'"tools":[{"type":"function","function":{"name":"f","parameters":{"type":"object"}}}]'
 ERROR = b'{"error":{"message":"slow down","type":"rate_limit_error"}}'
 VOLATILE = re.compile(
-    rb'"(?:id|created|(?:created|completed)_at)":(?:"[^"]*"|\d+)|(?:chatcmpl-|msg_|resp_|call_|req_|sess_|tu_|toolu_)?[0-9A-HJKMNP-TV-Z]{26}'
+    rb'"(?:id|created|(?:created|completed)_at|total_duration)":(?:"[^"]*"|\d+)|(?:chatcmpl-|msg_|resp_|call_|req_|sess_|tu_|toolu_)?[0-9A-HJKMNP-TV-Z]{26}'
 )
 CASES: dict[str, tuple[str, bytes, Answer | None]] = {
     "OpenAI to OpenAI": ("/v1/chat/completions", QUESTION, None),

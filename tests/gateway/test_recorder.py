@@ -8,14 +8,16 @@ from typing import Any
 
 import pytest
 
+from dragoman.exchange import Reply, StopReason
 from dragoman.gateway.recorder import title_from
-from dragoman.message import MessageStatus, Role, ToolResultBlock, ToolUseBlock
+from dragoman.message import MessageStatus, Role, TextBlock, TokenLogprob, ToolResultBlock, ToolUseBlock
 from dragoman.store import Session
 from dragoman.store.types import Owners
 from tests.fake_providers import call_part, text_part
 from tests.gateway.in_process import open_gateway
+from tests.gateway.replies import write_stream, write_whole
 from tests.server.conftest import ServerFixture, run_test_server
-from tests.servers.faulty_server import make_answer
+from tests.servers.faulty_server import make_answer, make_stream
 
 TOOL = {"type": "function", "function": {"name": "read_file", "parameters": {"type": "object"}}}
 
@@ -249,3 +251,18 @@ def test_a_title_is_the_beginning_of_the_words(word: str, space: str) -> None:
     for count in (1, 2, 3, 100):
         text, title = space.join([word] * count), " ".join([word] * count)[:80]
         assert [title_from(((one,),)) for one in (text, space + text, text + space)] == [title] * 3
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_an_answer_is_stored_with_what_the_callers_api_cannot_carry(tmp_path: Path, stream: bool) -> None:
+    text = TextBlock("Hi", token_logprobs=(TokenLogprob("Hi", -0.1),))
+    reply = Reply(content=(text,), stop_reason=StopReason.END_TURN, model="m")
+    answer = (
+        make_stream([write_stream("openai_chat", reply)]) if stream else make_answer(write_whole("openai_chat", reply))
+    )
+    async with open_gateway(tmp_path, lambda _: answer, record="durable") as gateway:
+        question = {"role": "user", "content": "hi"}
+        body = {"model": "openai_chat:m", "max_tokens": 5, "stream": stream, "messages": [question]}
+        sent = await gateway.send("/v1/messages", body)
+        rows = await gateway.gateway.services.store.read(sent.headers["x-dragoman-session"])
+    assert rows[-1].message.metadata.extra["gateway"] == {"losses": ["text.token_logprobs"]}

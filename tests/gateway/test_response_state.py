@@ -179,3 +179,25 @@ async def test_state_of_one_key_does_not_exist_for_another(tmp_path: Path) -> No
         async with server.client.post("/v1/responses", json=body, headers=headers) as response:
             assert response.status == 404
         assert "secret" not in str(server.fake.bodies[1:])
+
+
+@pytest.mark.parametrize("model", UPSTREAMS)
+async def test_a_stream_shows_what_its_request_continues(gateway_server: ServerFixture, model: str) -> None:
+    fake = gateway_server.fakes[model]
+    for _ in range(3):
+        fake.answer_with(text_part("Yes."))
+
+    def converse() -> tuple[str, str, list[Any], list[Any]]:
+        with sdk(gateway_server) as client:
+            first = client.responses.create(model=model, input="Is it?")
+            conversation = client.conversations.create()
+            continued = client.responses.create(model=model, input="And?", previous_response_id=first.id, stream=True)
+            events = [event.response for event in continued if hasattr(event, "response")]
+            joined = client.responses.create(model=model, input="And?", conversation=conversation.id, stream=True)
+            others = [event.response for event in joined if hasattr(event, "response")]
+            return first.id, conversation.id, events, others
+
+    first, conversation, events, others = await asyncio.to_thread(converse)
+    assert len(events) >= 2
+    assert {response.previous_response_id for response in events} == {first}
+    assert {(response.conversation.id, response.previous_response_id) for response in others} == {(conversation, None)}

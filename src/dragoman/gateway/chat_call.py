@@ -12,7 +12,7 @@ byte is sent, also if the caller disconnects.
 from __future__ import annotations
 
 import functools
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final
 
@@ -26,16 +26,23 @@ from dragoman.errors import InputError, SettingsError
 from dragoman.exchange import ErrorClass, Fault, Loss, Reply, Request, Written
 from dragoman.gateway import fast_path, record_fast_path
 from dragoman.gateway import headers as header_rules
-from dragoman.gateway.client_request import ClientRequest, with_fields
+from dragoman.gateway.client_request import ClientRequest
 from dragoman.gateway.error_shapes import error_response, may_fall_back, request_id_header
 from dragoman.gateway.fast_path import PlainRequest
 from dragoman.gateway.hooks import CallEnd, CallStart
-from dragoman.gateway.identity import echo_request, end_fields, reply_identity
+from dragoman.gateway.identity import call_times, echo_request, end_fields, reply_identity
 from dragoman.gateway.model_names import Resolution
 from dragoman.gateway.record_fast_path import PlainQuestion
 from dragoman.gateway.recorder import Recorder, Transcript, count_usage, read_transcript
 from dragoman.gateway.response_objects import append_items
-from dragoman.gateway.response_state import ResponseState, keep_locally, stored_response
+from dragoman.gateway.response_state import (
+    ResponseState,
+    keep_locally,
+    show_state,
+    show_state_in_frame,
+    stored_response,
+    to_items,
+)
 from dragoman.gateway.session_chain import session_key
 from dragoman.gateway.sparse_responses import ResponseCompleter
 from dragoman.gateway.stream_pump import Stream, StreamPump
@@ -111,6 +118,7 @@ class ChatCall:
     _is_plain_read = False
     _transcript: Transcript | None = None
     _attempts = 0
+    _output_start_s: float | None = None  # when the first token of a stream arrived
     _call_start: CallStart | None = None  # none: no hook has accepted the call, or its end was reported
     _session_id: str | None = None  # where the call is recorded
     _new_session_id: str | None = None
@@ -345,7 +353,8 @@ class ChatCall:
         if attempt.is_native:
             body = self._complete_body(body)
             await self._record(target, reply, attempt.losses, self._response_of(body))
-            return self._native_response(target, response, self._with_previous(body))
+            shown = body if self._state is None else show_state(self._state, body)
+            return self._native_response(target, response, shown)
         if reply.fault is not None and not is_answer(reply):
             return Failure(reply.fault, target)
         written = plain or write_reply(reply, await self._caller_form(target))
@@ -396,6 +405,7 @@ class ChatCall:
         stream = await self._make_stream(attempt)
         pump = StreamPump(response, stream)
         await pump.start(self._config.ping_s)
+        self._note_output(stream)
         fault = stream.fault
         if fault is not None and not stream.has_content:
             is_provider_error = attempt.is_native and fault.code not in LOCAL_FAULTS
@@ -422,9 +432,7 @@ class ChatCall:
     async def _make_stream(self, attempt: Attempt) -> Stream:
         request, provider = self._client_request, attempt.target.provider
         if attempt.is_native:
-            completer = self._completer()
-            complete_frame = completer.complete_frame if completer is not None else None
-            return NativeStream(provider.dialect, request.framing, provider.quirks, complete_frame)
+            return NativeStream(provider.dialect, request.framing, provider.quirks, self._frame_change())
         options = request.value("stream_options") if request.dialect == "openai_chat" else None
         with_usage = request.reply_dialect != "openai_chat" or (
             isinstance(options, dict) and options.get("include_usage") is True
@@ -445,21 +453,31 @@ class ChatCall:
                     if keep_alive:
                         yield keep_alive
                     continue
+                self._note_output(stream)
                 if final is not None:
                     final.feed(data)
                 if (stream.is_complete or stream.fault is not None) and not is_recorded:
                     is_recorded = True
                     response = final.response if final is not None else None
-                    await self._record(attempt.target, stream.accumulator.reply(), attempt.losses, response)
+                    await self._record_stream(attempt, stream, response)
                 if data:
                     yield data
         finally:
             pump.close()
             self._gateway.active_calls -= 1
             if not is_recorded:
-                await run_to_completion(
-                    self._record(attempt.target, stream.accumulator.reply(), attempt.losses, is_cancelled=True)
-                )
+                await run_to_completion(self._record_stream(attempt, stream, is_cancelled=True))
+
+    async def _record_stream(
+        self, attempt: Attempt, stream: Stream, response: dict[str, Any] | None = None, *, is_cancelled: bool = False
+    ) -> None:
+        losses = (*attempt.losses, *stream.losses)
+        await self._record(attempt.target, stream.accumulator.reply(), losses, response, is_cancelled=is_cancelled)
+
+    def _note_output(self, stream: Stream) -> None:
+        """Keep the time of the first token."""
+        if self._output_start_s is None and stream.has_content:
+            self._output_start_s = self._services.client.clock()
 
     # --- whole replies and streams -----------------------------------------------------------------------------------
 
@@ -475,7 +493,10 @@ class ChatCall:
         )
 
     def _end_fields(self) -> dict[str, Any]:
-        return end_fields(self._client_request.reply_dialect, self._services.clock())
+        dialect, now_s = self._client_request.reply_dialect, self._services.client.clock()
+        output_s = now_s - self._output_start_s if self._output_start_s is not None else None
+        times = call_times(dialect, now_s - self._start_s, output_s)
+        return end_fields(dialect, self._services.clock()) | times
 
     def _identity(self) -> dict[str, Any]:
         dialect = self._client_request.reply_dialect
@@ -500,12 +521,12 @@ class ChatCall:
         completer = self._completer()
         return body if completer is None else completer.complete_body(body)
 
-    def _with_previous(self, body: bytes) -> bytes:
-        """Return the provider's response with the id that the gateway resolved in its place."""
-        if self._state is None or not any(self._state.echo.values()):
-            return body
-        fields = msgspec.json.decode(body, type=dict[str, msgspec.Raw])
-        return with_fields(fields, **self._state.echo)
+    def _frame_change(self) -> Callable[[bytes], bytes] | None:
+        """Return what completes a frame of a provider in the caller's own dialect; none if nothing does."""
+        completer, state = self._completer(), self._state
+        if completer is None or state is None or not any(state.echo.values()):
+            return completer.complete_frame if completer is not None else None
+        return lambda frame: show_state_in_frame(state, completer.complete_frame(frame))
 
     def _response_of(self, body: bytes) -> dict[str, Any] | None:
         """Return the provider's response, if it may be stored for the Responses API."""
@@ -564,7 +585,8 @@ class ChatCall:
         self._session_id = row.session_id if row is not None else None
         state = self._state
         if stored is not None and state is not None and state.conversation_id is not None:
-            items = [*state.input, *stored.body.get("output", ())]
+            output = [item for item in to_items(stored.body.get("output")) if isinstance(item, dict)]
+            items = [*state.input, *output]
             await append_items(self._gateway, self._client_request.request, state.conversation_id, items)
 
     def _make_exchange(

@@ -56,6 +56,14 @@ def end_fields(dialect: str, now: datetime) -> dict[str, Any]:
     return {"completed_at": int(now.timestamp())} if dialect == "openai_responses" else {}
 
 
+def call_times(dialect: str, total_s: float, output_s: float | None) -> dict[str, Any]:
+    """Return the times of a call that its reply has at its end; ``output_s`` is the time since the first token."""
+    if dialect not in ("ollama", "ollama_generate"):
+        return {}
+    fields = {"total_duration": round(total_s * 1e9)}  # nanoseconds
+    return fields if output_s is None else {**fields, "eval_duration": round(output_s * 1e9)}
+
+
 def echo_request(body: dict[str, Any]) -> dict[str, Any]:
     """Return the fields of a Responses request that its response repeats."""
     echo = {name: body[name] for name in _ECHO if body.get(name) is not None}

@@ -330,6 +330,11 @@ class StreamTranslator:
         """Return the bytes that end the stream with a failure."""
         return self._write(StreamError(fault))
 
+    @property
+    def losses(self) -> tuple[Loss, ...]:
+        """What the caller's dialect cannot carry of the events so far."""
+        return self._writer.losses
+
     def _close_writer(self) -> bytes:
         data: bytes = self._writer.close()
         return data + _STREAM_END if self._dialect == "openai_responses" and self.is_complete else data

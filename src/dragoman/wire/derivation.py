@@ -350,6 +350,16 @@ class DerivedStreamWriter:
         raise NotImplementedError
 
     @property
+    def identity(self) -> dict[str, Any]:
+        """Top-level fields of the reply, in place of the dialect's placeholders."""
+        fields: dict[str, Any] = self._inner.identity
+        return fields
+
+    @identity.setter
+    def identity(self, fields: dict[str, Any]) -> None:
+        self._inner.identity = fields
+
+    @property
     def losses(self) -> tuple[Loss, ...]:
         """Losses of the events so far."""
         return self.dialect.write_reply(self.accumulator.reply()).losses

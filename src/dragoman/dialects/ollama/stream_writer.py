@@ -148,7 +148,7 @@ class StreamWriter(BaseStreamWriter):
         default = default_reply(reply, (), notes.get("form"))
         if not notes:
             default["created_at"] = self._repeated_fields.get("created_at", PLACEHOLDER_TIME)
-        return calls + self._write_frame(apply_diff(default, notes.get("residue")))
+        return calls + self._write_frame({**apply_diff(default, notes.get("residue")), **self.identity})
 
     def write_failure(self, error: StreamError) -> bytes:
         """Write the error as a line."""

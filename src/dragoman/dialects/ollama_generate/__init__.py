@@ -130,7 +130,7 @@ class StreamWriter(DerivedStreamWriter):
     def from_base_event(self, wire: Wire, _name: str | None) -> bytes:
         """Return the line of a chat as a line of this API."""
         if wire.get("done") is True:
-            wire = {**write_reply(self.accumulator.reply()).wire, "response": ""}
+            wire = {**write_reply(self.accumulator.reply()).wire, **self.identity, "response": ""}
             for key in ("thinking", "logprobs"):  # in the lines before
                 wire.pop(key, None)
         else:
