@@ -135,9 +135,9 @@ def keyed_server(runner: asyncio.Runner, tmp_path: Path) -> Iterator[ServerFixtu
 def postgres_store(postgres_server: str) -> Iterator[str]:
     """The URL of an empty store on PostgreSQL."""
     pool = schema_pool(postgres_server)
-    name = pool.take()
+    name = pool.acquire()
     yield pool.url(name)
-    pool.give_back(name)
+    pool.release(name)
 
 
 @pytest.fixture

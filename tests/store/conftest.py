@@ -56,8 +56,8 @@ def create_schema_location(request: pytest.FixtureRequest, server: str) -> Store
     if "store" not in request.fixturenames:
         return StoreLocation(f"{server}&schema=place_{next(_NUMBERS)}")
     pool = schema_pool(server)
-    name = pool.take()
-    request.addfinalizer(lambda: pool.give_back(name))
+    name = pool.acquire()
+    request.addfinalizer(lambda: pool.release(name))
     return StoreLocation(pool.url(name))
 
 

@@ -1,11 +1,11 @@
 """PostgreSQL schemas that tests use one after the other. Creating one takes 0.2 s of CPU time, emptying it 0.01 s.
 
-    name = pool.take()           a schema with the tables of an empty store
-    pool.give_back(name)         empty it for the next test
+    name = pool.acquire()           a schema with the tables of an empty store
+    pool.release(name)           empty it for the next test
 
 A pool has an event loop and a connection of its own: a new connection would need twice the time to read the catalog.
 
-Invariant: ``take`` returns a schema whose definition and rows are those of a store that was just created. A schema that a
+Invariant: ``acquire`` returns a schema whose definition and rows are those of a store that was just created. A schema that a
 test changed, or that is still locked, is not used again.
 """
 
@@ -57,15 +57,15 @@ class SchemaPool:
         self._connection: Any = None
 
     def url(self, name: str) -> str:
-        """The URL of the store in a schema."""
+        """Return the URL of the store in a schema."""
         return f"{self._server}&schema={name}"
 
-    def take(self) -> str:
+    def acquire(self) -> str:
         """Return a schema with an empty store."""
         return self._unused.pop() if self._unused else self._runner.run(self._create())
 
-    def give_back(self, name: str) -> None:
-        """Empty a schema, or drop it from the pool if it cannot be what it was."""
+    def release(self, name: str) -> None:
+        """Empty a schema, or drop it from the pool if its definition changed."""
         self._runner.run(self._empty(name))
 
     def close(self) -> None:
@@ -110,7 +110,7 @@ _POOLS: dict[str, SchemaPool] = {}
 
 
 def schema_pool(server: str) -> SchemaPool:
-    """The pool of a server, one for each process of the tests."""
+    """Return the pool of a server. Each process of the tests has its own."""
     return _POOLS.get(server) or _POOLS.setdefault(server, SchemaPool(server))
 
 
@@ -122,7 +122,7 @@ def close_pools() -> None:
 
 
 async def _reset_script(connection: Any, schema: str) -> str:
-    """The statements that restore the rows and sequences of a schema. First rows are kept in a second schema."""
+    """Return the statements that restore a schema. A second schema contains its first rows."""
     first = f"{schema}_first"
     await connection.execute(f"CREATE SCHEMA {first}")
     tables = await connection.fetch("SELECT tablename FROM pg_tables WHERE schemaname = $1", schema)

@@ -1,4 +1,4 @@
-"""Messages are added at the end of a session: once, in order, all or none; on every engine."""
+"""Tests of append on every engine: order, conflicts, idempotency and concurrency."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.store.conftest import Clock, StoreLocation
 from tests.store.messages import answer_message, list_texts, text_message
 
 
-async def test_messages_have_their_places_in_order_without_a_gap(store: Store) -> None:
+async def test_messages_are_numbered_without_gaps(store: Store) -> None:
     session = await store.create_session()
     (first,) = await store.append(session.id, text_message("1"))
     more = await store.append(session.id, [text_message(str(number)) for number in range(2, 6)])
@@ -29,27 +29,27 @@ async def test_messages_have_their_places_in_order_without_a_gap(store: Store) -
     assert (await store.get_session(session.id)).last_seq == 6
 
 
-async def test_a_message_without_a_session_becomes_the_sessions_own(store: Store, clock: Clock) -> None:
+async def test_message_gets_id_session_and_time(store: Store, clock: Clock) -> None:
     store.clock = clock
     session = await store.create_session()
     before = text_message("x")
-    when = datetime(2020, 1, 1, tzinfo=UTC)
-    rows = await store.append(session.id, [before, before.replace(created_at=when)])
+    created_at = datetime(2020, 1, 1, tzinfo=UTC)
+    rows = await store.append(session.id, [before, before.replace(created_at=created_at)])
     assert [row.message.session_id for row in rows] == [session.id] * 2
     assert rows[0].message.id < rows[1].message.id
-    assert [row.message.created_at for row in rows] == [clock.now, when]
+    assert [row.message.created_at for row in rows] == [clock.now, created_at]
     assert before.id == ""
 
 
-async def test_a_message_of_another_session_is_refused(store: Store) -> None:
-    one, two = await store.create_session(), await store.create_session()
-    (row,) = await store.append(one.id, text_message("x"))
+async def test_message_of_other_session_is_rejected(store: Store) -> None:
+    first, second = await store.create_session(), await store.create_session()
+    (row,) = await store.append(first.id, text_message("x"))
     with pytest.raises(FormatError, match="belongs to"):
-        await store.append(two.id, row.message)
-    assert await store.read(two.id) == []
+        await store.append(second.id, row.message)
+    assert await store.read(second.id) == []
 
 
-async def test_an_append_that_expects_another_end_adds_nothing(store: Store) -> None:
+async def test_append_with_wrong_expected_seq_is_rejected(store: Store) -> None:
     session = await store.create_session()
     await store.append(session.id, text_message("1"), expected_seq=0)
     before = await store.get_session(session.id)
@@ -62,26 +62,26 @@ async def test_an_append_that_expects_another_end_adds_nothing(store: Store) -> 
     assert list_texts(await store.read(session.id)) == ["1", "2"]
 
 
-async def test_of_two_who_expect_the_same_end_one_appends(database_location: StoreLocation) -> None:
-    async with database_location.open() as one, database_location.open() as two:
-        session = await one.create_session()
-        done = await asyncio.gather(
-            *(store.append(session.id, text_message("x"), expected_seq=0) for store in (one, two) * 4),
+async def test_one_of_concurrent_appends_with_same_expected_seq_succeeds(database_location: StoreLocation) -> None:
+    async with database_location.open() as first_store, database_location.open() as second_store:
+        session = await first_store.create_session()
+        outcomes = await asyncio.gather(
+            *(store.append(session.id, text_message("x"), expected_seq=0) for store in (first_store, second_store) * 4),
             return_exceptions=True,
         )
-        assert sum(isinstance(outcome, list) for outcome in done) == 1
-        assert sum(isinstance(outcome, ConflictError) for outcome in done) == 7
-        assert len(await two.read(session.id)) == 1
+        assert sum(isinstance(outcome, list) for outcome in outcomes) == 1
+        assert sum(isinstance(outcome, ConflictError) for outcome in outcomes) == 7
+        assert len(await second_store.read(session.id)) == 1
 
 
-async def test_the_same_under_the_same_key_is_stored_once(store: Store, clock: Clock) -> None:
+async def test_repeated_idempotency_key_stores_messages_once(store: Store, clock: Clock) -> None:
     session = await store.create_session()
     rows = await store.append(session.id, [text_message("1"), text_message("2")], idempotency_key="k")
     before = await store.get_session(session.id)
     await asyncio.sleep(0)
     assert (
         await store.append(session.id, [text_message("1"), text_message("2")], idempotency_key="k") == rows
-    )  # ids of before, too
+    )  # with the same ids
     assert await store.get_session(session.id) == before
     await store.append(session.id, text_message("3"))
     assert (
@@ -91,7 +91,7 @@ async def test_the_same_under_the_same_key_is_stored_once(store: Store, clock: C
     assert list_texts(await store.read(session.id)) == ["1", "2", "3"]
 
 
-async def test_something_else_under_the_same_key_is_refused(store: Store) -> None:
+async def test_idempotency_key_with_other_messages_is_rejected(store: Store) -> None:
     session, other = await store.create_session(), await store.create_session()
     await store.append(session.id, text_message("1"), idempotency_key="k")
     for new in (
@@ -103,12 +103,12 @@ async def test_something_else_under_the_same_key_is_refused(store: Store) -> Non
         with pytest.raises(ConflictError) as caught:
             await store.append(session.id, new, idempotency_key="k")
         assert caught.value.code == "idempotency_key_reused"
-    await store.append(other.id, text_message("2"), idempotency_key="k")  # a key is a session's
+    await store.append(other.id, text_message("2"), idempotency_key="k")  # a key belongs to a session
     assert list_texts(await store.read(session.id)) == ["1"]
     assert list_texts(await store.read(other.id)) == ["2"]
 
 
-async def test_a_key_is_known_after_the_store_was_opened_again(database_location: StoreLocation) -> None:
+async def test_idempotency_key_survives_reopen(database_location: StoreLocation) -> None:
     async with database_location.open() as store:
         session = await store.create_session()
         rows = await store.append(session.id, text_message("1"), idempotency_key="k")
@@ -117,17 +117,20 @@ async def test_a_key_is_known_after_the_store_was_opened_again(database_location
         assert await store.read(session.id) == rows
 
 
-async def test_of_many_with_one_key_all_get_the_same_place(database_location: StoreLocation) -> None:
-    async with database_location.open() as one, database_location.open() as two:
-        session = await one.create_session()
-        done = await asyncio.gather(
-            *(store.append(session.id, text_message("x"), idempotency_key="k") for store in (one, two) * 6)
+async def test_concurrent_appends_with_one_key_return_same_rows(database_location: StoreLocation) -> None:
+    async with database_location.open() as first_store, database_location.open() as second_store:
+        session = await first_store.create_session()
+        outcomes = await asyncio.gather(
+            *(
+                store.append(session.id, text_message("x"), idempotency_key="k")
+                for store in (first_store, second_store) * 6
+            )
         )
-        assert done == [await one.read(session.id)] * 12
-        assert len(done[0]) == 1
+        assert outcomes == [await first_store.read(session.id)] * 12
+        assert len(outcomes[0]) == 1
 
 
-async def test_the_same_messages_again_are_stored_once(store: Store) -> None:
+async def test_repeated_messages_are_stored_once(store: Store) -> None:
     session = await store.create_session()
     rows = await store.append(session.id, [text_message("1"), text_message("2")])
     await store.append(session.id, text_message("3"))
@@ -137,11 +140,11 @@ async def test_the_same_messages_again_are_stored_once(store: Store) -> None:
     assert list_texts(await store.read(session.id)) == ["1", "2", "3"]
 
 
-async def test_another_message_under_a_known_id_is_refused(store: Store) -> None:
+async def test_other_message_with_known_id_is_rejected(store: Store) -> None:
     session = await store.create_session()
     (row,) = await store.append(session.id, text_message("1"))
     new = text_message("new").replace(id="00000000000000000000000000", session_id=session.id)
-    for given in (
+    for messages in (
         row.message.replace(content=(TextBlock("other"),)),
         row.message.replace(role=Role.ASSISTANT),
         [row.message, new],
@@ -149,12 +152,12 @@ async def test_another_message_under_a_known_id_is_refused(store: Store) -> None
         [new, new],
     ):
         with pytest.raises(ConflictError) as caught:
-            await store.append(session.id, given)
+            await store.append(session.id, messages)
         assert caught.value.code == "id_conflict"
     assert await store.read(session.id) == [row]
 
 
-async def test_an_append_is_searched_after_another_store_has_filled_the_index(database_location: StoreLocation) -> None:
+async def test_append_is_found_after_other_store_filled_index(database_location: StoreLocation) -> None:
     async with database_location.open() as store, database_location.open() as other:
         session = await store.create_session()
         await store.append(session.id, text_message("one"))
@@ -164,7 +167,7 @@ async def test_an_append_is_searched_after_another_store_has_filled_the_index(da
         assert len(await store.search("two")) == 1
 
 
-async def test_sessions_are_listed_by_the_last_of_several_appends(store: Store, clock: Clock) -> None:
+async def test_sessions_are_listed_by_last_append(store: Store, clock: Clock) -> None:
     store.clock = clock
     sessions = [(await store.create_session()).id for _ in range(2)]
     for session_id in (sessions[1], sessions[0], sessions[0], sessions[1], sessions[0]):
@@ -174,16 +177,16 @@ async def test_sessions_are_listed_by_the_last_of_several_appends(store: Store, 
         assert (await store.get_session(session_id)).updated_at == clock.now
 
 
-async def test_ids_need_not_grow(store: Store) -> None:
+async def test_ids_may_be_unordered(store: Store) -> None:
     session = await store.create_session()
-    given = [text_message(name).replace(id=name, session_id=session.id) for name in ("m5", "m1", "m9", "m2")]
-    await store.append(session.id, given)
+    messages = [text_message(name).replace(id=name, session_id=session.id) for name in ("m5", "m1", "m9", "m2")]
+    await store.append(session.id, messages)
     await store.append(session.id, text_message("m3").replace(id="m3", session_id=session.id))
     assert list_texts(await store.read(session.id)) == ["m5", "m1", "m9", "m2", "m3"]
-    assert list_texts(await store.append(session.id, given[1])) == ["m1"]
+    assert list_texts(await store.append(session.id, messages[1])) == ["m1"]
 
 
-async def test_many_who_append_at_once_lose_and_double_nothing(store: Store) -> None:
+async def test_concurrent_appends_lose_and_duplicate_no_message(store: Store) -> None:
     session, other = await store.create_session(), await store.create_session()
 
     async def writer(number: int) -> None:
@@ -195,29 +198,29 @@ async def test_many_who_append_at_once_lose_and_double_nothing(store: Store) -> 
     rows = await store.read(session.id, limit=1000)
     assert [row.seq for row in rows] == list(range(1, 257))
     for number in range(16):
-        mine = [text for text in list_texts(rows) if text.startswith(f"{number}.")]
-        assert mine == [f"{number}.{turn}{half}" for turn in range(8) for half in "ab"]
+        own = [text for text in list_texts(rows) if text.startswith(f"{number}.")]
+        assert own == [f"{number}.{turn}{half}" for turn in range(8) for half in "ab"]
     firsts, seconds = list_texts(rows)[::2], list_texts(rows)[1::2]
-    assert [text[:-1] for text in firsts] == [text[:-1] for text in seconds]  # nobody comes between
+    assert [text[:-1] for text in firsts] == [text[:-1] for text in seconds]  # appends are not interleaved
     assert len(set(list_texts(await store.read(other.id, limit=1000)))) == 128
 
 
-async def test_many_who_append_through_two_stores_lose_and_double_nothing(database_location: StoreLocation) -> None:
-    async with database_location.open() as one, database_location.open() as two:
-        session = await one.create_session()
+async def test_concurrent_appends_of_two_stores_lose_no_message(database_location: StoreLocation) -> None:
+    async with database_location.open() as first_store, database_location.open() as second_store:
+        session = await first_store.create_session()
 
         async def writer(store: Store, number: int) -> None:
             for turn in range(8):
                 await store.append(session.id, text_message(f"{number}.{turn}"))
 
-        await asyncio.gather(*(writer((one, two)[number % 2], number) for number in range(16)))
-        rows = await one.read(session.id, limit=1000)
+        await asyncio.gather(*(writer((first_store, second_store)[number % 2], number) for number in range(16)))
+        rows = await first_store.read(session.id, limit=1000)
         assert [row.seq for row in rows] == list(range(1, 129))
         assert sorted(list_texts(rows)) == sorted(f"{number}.{turn}" for number in range(16) for turn in range(8))
-        assert await two.read(session.id, limit=1000) == rows
+        assert await second_store.read(session.id, limit=1000) == rows
 
 
-async def test_who_gives_up_waiting_harms_nobody(store: Store) -> None:
+async def test_cancelled_append_does_not_affect_others(store: Store) -> None:
     session = await store.create_session()
     tasks = [asyncio.create_task(store.append(session.id, text_message(str(number)))) for number in range(20)]
     await asyncio.sleep(0.001)

@@ -1,4 +1,4 @@
-"""The commands, on every engine that they can be given by a URL."""
+"""Tests of the commands on every engine with a URL."""
 
 from __future__ import annotations
 
@@ -13,49 +13,51 @@ from tests.store.conftest import StoreLocation
 from tests.test_cli import write_messages
 
 
-async def test_every_command_does_the_same_on_every_engine(database_location: StoreLocation, tmp_path: Path) -> None:
+async def test_commands_behave_alike_on_every_engine(database_location: StoreLocation, tmp_path: Path) -> None:
     messages = example_conversation()
     is_file = database_location.url.startswith("sqlite:")
     session_id = messages[0].session_id
 
-    def told(*arguments: str | Path, exit_code: int = 0) -> Any:
-        done = cli_runner.run_text(*arguments, "--store", database_location.url, "--json", environment=os.environ)
-        assert (done.returncode, done.stderr) == (exit_code, "")
-        return json.loads(done.stdout)
+    def run_command(*arguments: str | Path, exit_code: int = 0) -> Any:
+        result = cli_runner.run_text(*arguments, "--store", database_location.url, "--json", environment=os.environ)
+        assert (result.returncode, result.stderr) == (exit_code, "")
+        return json.loads(result.stdout)
 
-    assert told("import", write_messages(tmp_path / "example.jsonl", messages))["sessions"][0]["id"] == session_id
-    assert [one["id"] for one in told("sessions")["sessions"]] == [session_id]
-    assert len(told("show", session_id[-6:].lower())["messages"]) == 4
-    assert [hit["seq"] for hit in told("search", "project", "foo", "--role", "assistant")["hits"]] == [4]
-    fork = told("fork", "last", "--at", "2")
-    assert told("verify")["messages"] == 4
-    stats = told("stats", "--by", "day")
+    assert (
+        run_command("import", write_messages(tmp_path / "example.jsonl", messages))["sessions"][0]["id"] == session_id
+    )
+    assert [session_item["id"] for session_item in run_command("sessions")["sessions"]] == [session_id]
+    assert len(run_command("show", session_id[-6:].lower())["messages"]) == 4
+    assert [hit["seq"] for hit in run_command("search", "project", "foo", "--role", "assistant")["hits"]] == [4]
+    fork = run_command("fork", "last", "--at", "2")
+    assert run_command("verify")["messages"] == 4
+    stats = run_command("stats", "--by", "day")
     assert (stats["sizes"]["sessions"], stats["totals"][0]["cost_usd"]) == (2, "0.001308")
-    assert told("export", "--all", "--to", tmp_path / "all.jsonl.gz")["sessions"] == 2
-    assert told("backup", tmp_path / "copy.db")["messages"] == 4
-    gone = told("delete", session_id, "--yes")
-    assert (gone["deleted"]["id"], gone["attachments"]) == (session_id, 0 if is_file else None)
-    assert [row["seq"] for row in told("show", fork["id"])["messages"]] == [1, 2]
-    assert len(told("retain", "--older-than", "0s", "--dry-run")["sessions"]) == 1
-    assert told("erase", "--user", "nobody", "--yes")["sessions"] == 0
-    gone = told("retain", "--older-than", "0s", "--yes")
-    assert (len(gone["sessions"]), gone["attachments"], gone["left"]) == (1, 0 if is_file else None, [])
-    assert told("search", "foo", exit_code=1)["hits"] == []
+    assert run_command("export", "--all", "--to", tmp_path / "all.jsonl.gz")["sessions"] == 2
+    assert run_command("backup", tmp_path / "copy.db")["messages"] == 4
+    deleted = run_command("delete", session_id, "--yes")
+    assert (deleted["deleted"]["id"], deleted["attachments"]) == (session_id, 0 if is_file else None)
+    assert [row["seq"] for row in run_command("show", fork["id"])["messages"]] == [1, 2]
+    assert len(run_command("retain", "--older-than", "0s", "--dry-run")["sessions"]) == 1
+    assert run_command("erase", "--user", "nobody", "--yes")["sessions"] == 0
+    deleted = run_command("retain", "--older-than", "0s", "--yes")
+    assert (len(deleted["sessions"]), deleted["attachments"], deleted["left"]) == (1, 0 if is_file else None, [])
+    assert run_command("search", "foo", exit_code=1)["hits"] == []
 
 
-async def test_where_nobody_knows_where_files_are_who_deletes_is_told_so(database_location: StoreLocation) -> None:
+async def test_delete_reports_unknown_attachment_location(database_location: StoreLocation) -> None:
     async with database_location.open() as store:
         for name in ("s1", "s2"):
             await store.create_session(name)
 
-    def told(*arguments: str) -> tuple[str, ...]:
-        done = cli_runner.run_text(*arguments, "--yes", "--store", database_location.url, environment=os.environ)
-        return tuple(done.stdout.splitlines())
+    def run_command(*arguments: str) -> tuple[str, ...]:
+        result = cli_runner.run_text(*arguments, "--yes", "--store", database_location.url, environment=os.environ)
+        return tuple(result.stdout.splitlines())
 
-    known, hint = "deleted s1 with 0 messages", "attachments were not deleted: set their location with --attachments"
+    message, hint = "deleted s1 with 0 messages", "attachments were not deleted: set their location with --attachments"
     is_file = database_location.url.startswith("sqlite:")
-    assert told("delete", "s1") == ((f"{known} and 0 attachments",) if is_file else (known, hint))
-    *_, last = told("retain", "--older-than", "0s")
+    assert run_command("delete", "s1") == ((f"{message} and 0 attachments",) if is_file else (message, hint))
+    *_, last = run_command("retain", "--older-than", "0s")
     assert last == ("deleted 1 session with 0 attachments" if is_file else hint)
     async with database_location.open() as store:
         assert await store.list_sessions() == []

@@ -1,4 +1,4 @@
-"""A store returns every message byte for byte, on every engine."""
+"""Tests that a store returns every message byte for byte on every engine."""
 
 from __future__ import annotations
 
@@ -36,39 +36,41 @@ from tests.store.conftest import StoreLocation
 from tests.store.messages import NO_TIME, message, text_message
 
 _numbers = itertools.count()
-# Each example has a session of its own, so that a store may serve all of them.
-one_store = settings(suppress_health_check=[*HealthCheck], max_examples=settings().max_examples // 2)
+# Each example has its own session, so one store is enough for all examples.
+shared_store_settings = settings(suppress_health_check=[*HealthCheck], max_examples=settings().max_examples // 2)
 
 
-@one_store
-@given(st.lists(strategies.messages, max_size=4, unique_by=lambda made: made.id))
-def test_every_message_comes_back_in_the_same_bytes(
+@shared_store_settings
+@given(st.lists(strategies.messages, max_size=4, unique_by=lambda message_value: message_value.id))
+def test_random_messages_round_trip_byte_for_byte(
     store: Store, runner: asyncio.Runner, messages: list[Message]
 ) -> None:
-    async def law() -> None:
+    async def check() -> None:
         session = await store.create_session(f"sess_{next(_numbers)}")
-        given = [made.replace(session_id=session.id) for made in messages]
-        await store.append(session.id, given)
+        stored_messages = [message_value.replace(session_id=session.id) for message_value in messages]
+        await store.append(session.id, stored_messages)
         rows = await store.read(session.id)
-        assert [dragoman.encode(row.message) for row in rows] == [dragoman.encode(made) for made in given]
-        assert [row.message for row in rows] == given
+        assert [dragoman.encode(row.message) for row in rows] == [
+            dragoman.encode(message_value) for message_value in stored_messages
+        ]
+        assert [row.message for row in rows] == stored_messages
         fork = await store.fork(session.id)
         assert await store.read(fork.id) == rows
-        assert await store.append(session.id, given) == rows
+        assert await store.append(session.id, stored_messages) == rows
 
-    runner.run(law())
+    runner.run(check())
 
 
-# Few long texts among short ones, in every place that a message has for texts.
-_long = st.builds(
+# A few long texts among short ones, in every text field of a message.
+_long_texts = st.builds(
     lambda unit, more: (unit * (MAX_INLINE_BYTES // max(1, len(unit)) + 1))[: MAX_INLINE_BYTES + more],
     st.sampled_from(['"', "\\", "\\\\", "a", "ä", "🎉", "\0", 'x"\\', "\u2028", "/", "QUJD", "sha256:"]),
     st.integers(-3, 5),
 )
-_spelled = st.binary(min_size=1, max_size=9).map(
+_base64_texts = st.binary(min_size=1, max_size=9).map(
     lambda data: base64.b64encode(data * (MAX_INLINE_BYTES // len(data))).decode()
 )
-_texts = _long | _spelled | strategies.texts
+_texts = _long_texts | _base64_texts | strategies.texts
 _large_blocks = (
     st.builds(TextBlock, _texts)
     | st.builds(lambda data: ImageBlock(ImageSource("base64", data), "image/png"), _texts)
@@ -79,59 +81,59 @@ _large_blocks = (
 )
 
 
-@one_store
+@shared_store_settings
 @given(st.lists(_large_blocks, min_size=1, max_size=4))
-def test_large_texts_come_back_in_the_same_bytes(store: Store, runner: asyncio.Runner, blocks: list) -> None:  # type: ignore[type-arg]
-    async def law() -> None:
+def test_large_texts_round_trip(store: Store, runner: asyncio.Runner, blocks: list) -> None:  # type: ignore[type-arg]
+    async def check() -> None:
         session = await store.create_session()
         rows = await store.append(session.id, message(Role.ASSISTANT, blocks))
         assert await store.read(session.id) == rows
         assert rows[0].message.content == tuple(blocks)
 
-    runner.run(law())
+    runner.run(check())
 
 
-async def kept(store: Store) -> dict[str, int]:
+async def read_blob_sizes(store: Store) -> dict[str, int]:
     return {blob.sha256: blob.size async for blob in store.blobs.list()}
 
 
-async def largest_row(store: Store) -> int:
-    def asked():  # type: ignore[no-untyped-def]
+async def measure_largest_row(store: Store) -> int:
+    def select():  # type: ignore[no-untyped-def]
         return (yield "SELECT max(length(content_json)) FROM messages", ())
 
-    return int((await store._read(asked()))[0][0])
+    return int((await store._read(select()))[0][0])
 
 
-async def test_large_content_stands_outside_its_row_and_once(store: Store) -> None:
+async def test_large_content_is_stored_once_outside_its_row(store: Store) -> None:
     session, other = await store.create_session(), await store.create_session()
-    picture, text = random.Random(1).randbytes(300_000), "long result " * 20_000
-    image = ImageBlock(ImageSource("base64", base64.b64encode(picture).decode()), "image/png")
+    image_bytes, text = random.Random(1).randbytes(300_000), "long result " * 20_000
+    image = ImageBlock(ImageSource("base64", base64.b64encode(image_bytes).decode()), "image/png")
     for session_id in (session.id, session.id, other.id):
         answer = ToolResultBlock("tu_1", (TextBlock(text), image, TextBlock("short")))
         rows = await store.append(session_id, [message(Role.USER, [image, image]), message(Role.TOOL, [answer])])
         assert (await store.tail(session_id, limit=2)) == rows
-    assert await kept(store) == {  # a picture as its bytes, not as what spells them
-        hashlib.sha256(picture).hexdigest(): 300_000,
+    assert await read_blob_sizes(store) == {  # an image is stored as bytes, not as base64
+        hashlib.sha256(image_bytes).hexdigest(): 300_000,
         hashlib.sha256(text.encode()).hexdigest(): len(text),
     }
-    assert await largest_row(store) < 1000
+    assert await measure_largest_row(store) < 1000
 
 
-async def test_large_content_is_read_by_another_store(database_location: StoreLocation) -> None:
-    async with database_location.open() as one, database_location.open() as two:
-        session = await one.create_session()
-        rows = await one.append(session.id, text_message("x" * 100_000))
-        assert await two.read(session.id) == rows
+async def test_large_content_is_read_by_other_store(database_location: StoreLocation) -> None:
+    async with database_location.open() as first_store, database_location.open() as second_store:
+        session = await first_store.create_session()
+        rows = await first_store.append(session.id, text_message("x" * 100_000))
+        assert await second_store.read(session.id) == rows
 
 
-async def test_a_text_that_looks_like_a_stand_in_is_only_a_text(store: Store) -> None:
+async def test_text_that_resembles_blob_reference_is_text(store: Store) -> None:
     session = await store.create_session()
     sha256 = hashlib.sha256(b"a" * 50_000).hexdigest()
     rows = await store.append(session.id, message(Role.USER, [TextBlock(f"sha256:{sha256}"), TextBlock("a" * 50_000)]))
     assert await store.read(session.id) == rows
 
 
-async def test_content_that_grows_beyond_a_row_goes_outside(store: Store) -> None:
+async def test_growing_content_moves_to_blob(store: Store) -> None:
     session = await store.create_session()
     (row,) = await store.append(session.id, text_message("a", Role.ASSISTANT, status=MessageStatus.PARTIAL))
     for size in (100, MAX_INLINE_BYTES + 100, 3 * MAX_INLINE_BYTES, 50):
@@ -139,7 +141,7 @@ async def test_content_that_grows_beyond_a_row_goes_outside(store: Store) -> Non
         assert await store.read(session.id) == [row]
 
 
-async def test_what_a_newer_version_wrote_survives_being_read_and_saved_again(store: Store) -> None:
+async def test_unknown_fields_survive_update(store: Store) -> None:
     session = await store.create_session()
     data = (
         b'{"id":"01HZ001","session_id":"%s","role":"critic","content":[{"type":"hologram", "depth":1e2},'
@@ -160,20 +162,22 @@ async def test_what_a_newer_version_wrote_survives_being_read_and_saved_again(st
     assert row.message.content[-1] == TextBlock("more")
 
 
-async def test_a_large_block_that_only_a_newer_version_knows_survives(store: Store) -> None:
+async def test_large_unknown_block_round_trips(store: Store) -> None:
     session = await store.create_session()
     data = b'{"type":"hologram", "points" : "%s"}' % (b"\\u0041" * MAX_INLINE_BYTES)
-    made = Message("01HZ001", session.id, Role.USER, (UnknownBlock(RawJson(data)),), MessageMetadata(), NO_TIME)
-    await store.append(session.id, made)
+    message_value = Message(
+        "01HZ001", session.id, Role.USER, (UnknownBlock(RawJson(data)),), MessageMetadata(), NO_TIME
+    )
+    await store.append(session.id, message_value)
     (row,) = await store.read(session.id)
-    assert dragoman.encode(row.message) == dragoman.encode(made)
+    assert dragoman.encode(row.message) == dragoman.encode(message_value)
 
 
 @pytest.mark.parametrize(
     "size",
     [0, 1, MAX_INLINE_BYTES - 3, MAX_INLINE_BYTES - 2, MAX_INLINE_BYTES - 1, MAX_INLINE_BYTES, MAX_INLINE_BYTES + 1],
 )
-async def test_texts_about_the_size_that_is_large_come_back(store: Store, size: int) -> None:
+async def test_texts_at_inline_limit_round_trip(store: Store, size: int) -> None:
     session = await store.create_session()
     contents = ["a" * size, "ä" * size, base64.b64encode(os.urandom(size)).decode(), '"' * size]
     rows = await store.append(session.id, [text_message(text) for text in contents])

@@ -1,4 +1,4 @@
-"""A usage that nobody can have had: it does not get in, it spoils no sum if it is there, and an operator repairs it."""
+"""Tests of impossible usage: it is rejected, excluded from totals if stored, and repaired by an operator."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from tests.store.messages import answer_message, create_usage, text_message
 FORGED: dict[str, Any] = {"input_tokens": 2**63 - 1, "cost_usd": Decimal(-1_000_000)}
 
 
-def usage_of(**figures: Any) -> Usage:
+def change_usage(**figures: Any) -> Usage:
     return create_usage(10, 4, "0.5").replace(**figures)
 
 
-async def poisoned(store: Store, monkeypatch: pytest.MonkeyPatch, *usages: Usage) -> str:
-    """A session with these usages, as a version without bounds has stored them for somebody else."""
+async def create_poisoned_session(store: Store, monkeypatch: pytest.MonkeyPatch, *usages: Usage) -> str:
+    """Create a session with these usages of another user, as a version without limits stored them."""
     session = await store.create_session(user_id="mallory")
     with monkeypatch.context() as patch:
         patch.setattr(message_writer, "check_usage", lambda message: None)
@@ -48,17 +48,17 @@ async def poisoned(store: Store, monkeypatch: pytest.MonkeyPatch, *usages: Usage
     ],
     ids=str,
 )
-async def test_an_impossible_usage_is_refused_and_nothing_is_stored(store: Store, figures: dict[str, Any]) -> None:
+async def test_impossible_usage_is_rejected_without_rows(store: Store, figures: dict[str, Any]) -> None:
     session = await store.create_session()
-    usage = usage_of(**figures)
-    with pytest.raises(FormatError) as refused:
+    usage = change_usage(**figures)
+    with pytest.raises(FormatError) as caught:
         await store.append(session.id, [text_message("Hello"), answer_message("x", usage=usage)])
-    assert refused.value.code == "impossible_usage"
-    assert next(iter(figures)) in str(refused.value)
+    assert caught.value.code == "impossible_usage"
+    assert next(iter(figures)) in str(caught.value)
     assert await store.read(session.id) == []
 
 
-async def test_the_largest_possible_usage_is_stored_and_adds_up(store: Store) -> None:
+async def test_largest_possible_usage_is_stored_and_summed(store: Store) -> None:
     session = await store.create_session()
     largest = Usage(
         input_tokens=MAX_TOKENS, output_tokens=0, cost_usd=Decimal(10**9), pricing_version="v1", latency_ms=0
@@ -69,53 +69,57 @@ async def test_the_largest_possible_usage_is_stored_and_adds_up(store: Store) ->
     assert (await store.verify()).is_sound
 
 
-async def test_a_file_with_an_impossible_usage_is_not_imported_and_the_error_names_the_message(store: Store) -> None:
-    message = answer_message("x", usage=usage_of(**FORGED)).replace(id="01ARZ3NDEKTSV4RRFFQ69G5FAV", session_id="s1")
-    with pytest.raises(FormatError, match="01ARZ3NDEKTSV4RRFFQ69G5FAV") as refused:
+async def test_import_with_impossible_usage_names_message(store: Store) -> None:
+    message = answer_message("x", usage=change_usage(**FORGED)).replace(
+        id="01ARZ3NDEKTSV4RRFFQ69G5FAV", session_id="s1"
+    )
+    with pytest.raises(FormatError, match="01ARZ3NDEKTSV4RRFFQ69G5FAV") as caught:
         await store.import_session([dragoman.encode(message) + b"\n"])
-    assert refused.value.code == "impossible_usage"
+    assert caught.value.code == "impossible_usage"
     assert await store.list_sessions() == []
 
 
-async def test_a_row_that_is_there_spoils_no_sum_and_verify_names_it(
-    store: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    tiny = usage_of(cost_usd=Decimal("1E-9999"))
-    name = await poisoned(store, monkeypatch, usage_of(**FORGED), usage_of(**FORGED), usage_of(), tiny)
+async def test_stored_impossible_usage_is_excluded_and_reported(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    tiny = change_usage(cost_usd=Decimal("1E-9999"))
+    session_id = await create_poisoned_session(
+        store, monkeypatch, change_usage(**FORGED), change_usage(**FORGED), change_usage(), tiny
+    )
     for by in ("user", "team", "model", "day", "session", "provider"):
         (total,) = await store.costs.totals(by)  # type: ignore[arg-type]
         assert (total.messages, total.input_tokens, total.output_tokens) == (4, 20, 16)
         assert total.cost_usd == Decimal("0.5")
-    await store.costs.save_repricing("v2", [(name, 3, Decimal(1))])
+    await store.costs.save_repricing("v2", [(session_id, 3, Decimal(1))])
     assert (await store.costs.totals("user", version="v2"))[0].cost_usd == 1
-    found = await store.verify()
-    assert not found.is_sound
-    assert found.is_intact
-    assert [(one.session_id, one.seq) for one in found.damage] == [(name, 1), (name, 2), (name, 4)]
-    assert "input_tokens: 9223372036854775807" in found.damage[0].what
+    report = await store.verify()
+    assert not report.is_sound
+    assert report.is_intact
+    assert [(found_damage.session_id, found_damage.seq) for found_damage in report.damage] == [
+        (session_id, 1),
+        (session_id, 2),
+        (session_id, 4),
+    ]
+    assert "input_tokens: 9223372036854775807" in report.damage[0].what
 
 
-async def test_a_store_with_such_a_row_is_backed_up(
+async def test_store_with_impossible_usage_is_backed_up(
     store_location: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with store_location.open() as store:
-        await poisoned(store, monkeypatch, usage_of(**FORGED))
+        await create_poisoned_session(store, monkeypatch, change_usage(**FORGED))
         await store.backup(tmp_path / "copy.db")
     async with open_store(f"sqlite:///{tmp_path / 'copy.db'}") as copy:
-        assert [one.seq for one in (await copy.verify()).damage] == [1]
+        assert [found_damage.seq for found_damage in (await copy.verify()).damage] == [1]
 
 
-async def test_an_operator_repairs_every_impossible_row_and_the_audit_says_what_stood_there(
-    store: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    name = await poisoned(store, monkeypatch, usage_of(**FORGED), usage_of())
+async def test_repair_clears_impossible_usage_and_is_audited(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    session_id = await create_poisoned_session(store, monkeypatch, change_usage(**FORGED), change_usage())
     (planned,) = await store.costs.repair(dry_run=True)
-    assert (planned.session_id, planned.seq, planned.user_id, planned.team_id) == (name, 1, "victim", "t")
+    assert (planned.session_id, planned.seq, planned.user_id, planned.team_id) == (session_id, 1, "victim", "t")
     assert not (await store.verify()).is_sound
     assert await store.costs.repair() == [planned]
     assert await store.costs.repair() == []
     assert (await store.verify()).is_sound
-    message = (await store.read(name))[0].message
+    message = (await store.read(session_id))[0].message
     assert message.metadata.usage is not None
     assert not usage_problems(message.metadata.usage)
     assert (message.metadata.usage.input_tokens, message.metadata.usage.output_tokens) == (0, 4)
@@ -125,40 +129,40 @@ async def test_an_operator_repairs_every_impossible_row_and_the_audit_says_what_
     (event,) = await store.trace.events("system", types=["usage.repaired"])
     assert event.payload["before"]["input_tokens"] == 2**63 - 1
     assert event.payload["before"]["cost_usd"] == "-1000000"
-    assert (event.payload["repaired_session_id"], event.payload["seq"]) == (name, 1)
+    assert (event.payload["repaired_session_id"], event.payload["seq"]) == (session_id, 1)
 
 
-async def test_an_operator_takes_one_forged_usage_away_although_it_is_possible(
-    store: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    name = await poisoned(store, monkeypatch, usage_of(), usage_of())
+async def test_repair_of_single_message_removes_possible_usage(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    session_id = await create_poisoned_session(store, monkeypatch, change_usage(), change_usage())
     assert await store.costs.repair() == []
-    (done,) = await store.costs.repair(name, 2)
-    assert done.before["cost_usd"] == "0.5"
-    totals = {one.group: (one.cost_usd, one.unpriced) for one in await store.costs.totals("user")}
+    (repaired,) = await store.costs.repair(session_id, 2)
+    assert repaired.before["cost_usd"] == "0.5"
+    totals = {total.group: (total.cost_usd, total.unpriced) for total in await store.costs.totals("user")}
     assert totals == {"victim": (Decimal("0.5"), 0), "mallory": (Decimal(0), 1)}
-    message = (await store.read(name))[1].message
+    message = (await store.read(session_id))[1].message
     assert (message.metadata.user_id, message.metadata.team_id) == ("mallory", None)
     assert (await store.verify()).is_sound
     with pytest.raises(InputError):
-        await store.costs.repair(name, 9)
+        await store.costs.repair(session_id, 9)
 
 
-async def test_a_deleted_session_leaves_nothing_impossible_in_the_totals(
+async def test_deleted_session_adds_no_impossible_usage_to_totals(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    name = await poisoned(store, monkeypatch, usage_of(**FORGED), usage_of(**FORGED), usage_of(cost_usd=None))
-    await store.delete_session(name)
+    session_id = await create_poisoned_session(
+        store, monkeypatch, change_usage(**FORGED), change_usage(**FORGED), change_usage(cost_usd=None)
+    )
+    await store.delete_session(session_id)
     (total,) = await store.costs.totals("user")
     assert (total.messages, total.input_tokens, total.cost_usd, total.unpriced) == (3, 10, 0, 1)
     assert (await store.verify()).is_sound
 
 
-async def test_what_an_earlier_version_left_of_deleted_sessions_is_repaired_as_well(tmp_path: Path) -> None:
+async def test_repair_includes_totals_of_deleted_sessions(tmp_path: Path) -> None:
     file = tmp_path / "store.db"
     async with open_store(f"sqlite:///{file}") as store:
         session = await store.create_session()
-        await store.append(session.id, answer_message("x", user_id="victim", usage=usage_of()))
+        await store.append(session.id, answer_message("x", user_id="victim", usage=change_usage()))
         await store.delete_session(session.id)
     connection = apsw.Connection(str(file))
     connection.execute("UPDATE past_usage SET input_tokens = 9223372036854775807, cost_usd = '-5'")
@@ -166,16 +170,16 @@ async def test_what_an_earlier_version_left_of_deleted_sessions_is_repaired_as_w
     async with open_store(f"sqlite:///{file}") as store:
         (total,) = await store.costs.totals("user")
         assert (total.input_tokens, total.cost_usd) == (0, 0)
-        assert [one.is_as_written for one in (await store.verify()).damage] == [True]
-        (done,) = await store.costs.repair()
-        assert (done.session_id, done.user_id, done.before["cost_usd"]) == ("", "victim", "-5")
+        assert [found_damage.is_as_written for found_damage in (await store.verify()).damage] == [True]
+        (repaired,) = await store.costs.repair()
+        assert (repaired.session_id, repaired.user_id, repaired.before["cost_usd"]) == ("", "victim", "-5")
         assert (await store.verify()).is_sound
 
 
-async def test_calls_without_a_price_are_counted_apart(store: Store) -> None:
+async def test_unpriced_calls_are_counted_separately(store: Store) -> None:
     session = await store.create_session(user_id="ann")
-    usages = [usage_of(), usage_of(cost_usd=None, pricing_version=UNPRICED), usage_of(cost_usd=Decimal(0))]
-    await store.append(session.id, [answer_message("x", model="a:x", user_id="ann", usage=one) for one in usages])
+    usages = [change_usage(), change_usage(cost_usd=None, pricing_version=UNPRICED), change_usage(cost_usd=Decimal(0))]
+    await store.append(session.id, [answer_message("x", model="a:x", user_id="ann", usage=item) for item in usages])
     (total,) = await store.costs.totals("model")
     assert (total.messages, total.cost_usd, total.unpriced) == (3, Decimal("0.5"), 1)
     await store.costs.save_repricing("v2", [(session.id, 2, Decimal("0.25"))])
@@ -183,17 +187,17 @@ async def test_calls_without_a_price_are_counted_apart(store: Store) -> None:
     assert (repriced.cost_usd, repriced.unpriced) == (Decimal("0.75"), 0)
     assert (await store.verify()).is_sound
     await store.delete_session(session.id)
-    assert [(one.cost_usd, one.unpriced) for one in await store.costs.totals("model")] == [(Decimal("0.5"), 1)]
+    assert [(total.cost_usd, total.unpriced) for total in await store.costs.totals("model")] == [(Decimal("0.5"), 1)]
 
 
-async def test_a_store_of_an_earlier_version_counts_its_unpriced_zeros_apart(tmp_path: Path) -> None:
+async def test_migration_counts_unpriced_zeros_separately(tmp_path: Path) -> None:
     file = tmp_path / "store.db"
     async with open_store(f"sqlite:///{file}") as store:
         session = await store.create_session()
-        zero = usage_of(cost_usd=Decimal(0))
+        zero = change_usage(cost_usd=Decimal(0))
         usages = [zero, zero.replace(pricing_version=UNPRICED), zero.replace(pricing_version=NOT_RECORDED)]
         extra = {"usage": {"pricing_version": UNPRICED}}
-        await store.append(session.id, [answer_message("x", usage=one, extra=extra) for one in usages])
+        await store.append(session.id, [answer_message("x", usage=item, extra=extra) for item in usages])
     connection = apsw.Connection(str(file))
     drop_additions_since(connection, 10)
     connection.pragma("user_version", 10)

@@ -1,4 +1,4 @@
-"""One turn runs in a session at a time, on every engine."""
+"""Tests of session leases on every engine."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.store.messages import text_message
 STEPS = [{"days": 1}, {"days": -1}, {"hours": 1}, {"hours": -1}]
 
 
-async def test_one_turn_runs_at_a_time(store: Store, clock: Clock) -> None:
+async def test_lease_allows_one_turn_at_a_time(store: Store, clock: Clock) -> None:
     store.clock = clock
     session, other = await store.create_session(), await store.create_session()
     lease = await store.turns.acquire(session.id, "me", seconds=30)
@@ -33,10 +33,10 @@ async def test_one_turn_runs_at_a_time(store: Store, clock: Clock) -> None:
     with pytest.raises(ConflictError):
         await store.turns.acquire(session.id, "you")
     await pass_time(store, clock, seconds=5)
-    assert (await store.turns.acquire(session.id, "you")).owner == "you"  # it had expired
+    assert (await store.turns.acquire(session.id, "you")).owner == "you"  # the lease had expired
     with pytest.raises(ConflictError):
         await store.turns.acquire(session.id, "me")
-    await store.turns.release(session.id, "me")  # it is not mine any more
+    await store.turns.release(session.id, "me")  # no longer the owner
     with pytest.raises(ConflictError):
         await store.turns.acquire(session.id, "me")
     await store.turns.release(session.id, "you")
@@ -44,9 +44,7 @@ async def test_one_turn_runs_at_a_time(store: Store, clock: Clock) -> None:
 
 
 @pytest.mark.parametrize("step", STEPS, ids=str)
-async def test_setting_the_wall_clock_neither_ends_nor_prolongs_a_lease(
-    store: Store, clock: Clock, step: dict[str, float]
-) -> None:
+async def test_wall_clock_change_does_not_affect_lease(store: Store, clock: Clock, step: dict[str, float]) -> None:
     store.clock = clock
     session = await store.create_session()
     await store.turns.acquire(session.id, "me", seconds=30)
@@ -62,34 +60,32 @@ async def test_setting_the_wall_clock_neither_ends_nor_prolongs_a_lease(
 
 
 @pytest.mark.parametrize("step", STEPS, ids=str)
-async def test_two_machines_whose_clocks_disagree_keep_one_turn_at_a_time(
+async def test_lease_ignores_clock_difference_between_machines(
     database_location: StoreLocation, step: dict[str, float]
 ) -> None:
-    async with database_location.open() as one, database_location.open() as two:
-        two.clock = clock = Clock()
-        clock.now = one.clock() + timedelta(**step)
-        session = await one.create_session()
-        await one.turns.acquire(session.id, "one", seconds=30)
+    async with database_location.open() as first_store, database_location.open() as second_store:
+        second_store.clock = clock = Clock()
+        clock.now = first_store.clock() + timedelta(**step)
+        session = await first_store.create_session()
+        await first_store.turns.acquire(session.id, "one", seconds=30)
         with pytest.raises(ConflictError):
-            await two.turns.acquire(session.id, "two", seconds=30)
-        await one.turns.release(session.id, "one")
-        await two.turns.acquire(session.id, "two", seconds=30)
+            await second_store.turns.acquire(session.id, "two", seconds=30)
+        await first_store.turns.release(session.id, "one")
+        await second_store.turns.acquire(session.id, "two", seconds=30)
         with pytest.raises(ConflictError):
-            await one.turns.acquire(session.id, "one", seconds=30)
-        await pass_time(one, seconds=30)
-        await one.turns.acquire(session.id, "one", seconds=30)
+            await first_store.turns.acquire(session.id, "one", seconds=30)
+        await pass_time(first_store, seconds=30)
+        await first_store.turns.acquire(session.id, "one", seconds=30)
 
 
-async def test_after_the_machine_has_restarted_a_lease_lasts_for_its_length_and_no_longer(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_lease_restarts_with_full_length_after_reboot(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     url = f"sqlite:///{tmp_path / 'store.db'}"
     async with open_store(url) as store:
         session = (await store.create_session()).id
         await store.append(session, text_message("x"))
         await store.turns.acquire(session, "me", seconds=30)
         await store.runs.start(store.runs.new(session, "run", b"hash", owner="worker"), alive_s=20)
-        await pass_time(store, days=-100)  # it was taken when the machine had run for a hundred days
+        await pass_time(store, days=-100)  # acquired at an uptime of 100 days
     monkeypatch.setattr(lease_clock, "_BOOT_ID", tmp_path / "boot_id")
     (tmp_path / "boot_id").write_text("another start\n")
     async with open_store(url) as store:
@@ -102,7 +98,7 @@ async def test_after_the_machine_has_restarted_a_lease_lasts_for_its_length_and_
         await store.turns.acquire(session, "you")
 
 
-async def test_where_the_database_clock_was_set_back_no_lease_lasts_longer_than_its_length(store: Store) -> None:
+async def test_lease_is_limited_after_backward_clock_step(store: Store) -> None:
     session = await store.create_session()
     await store.turns.acquire(session.id, "me", seconds=30)
     await pass_time(store, days=-1)
@@ -113,17 +109,20 @@ async def test_where_the_database_clock_was_set_back_no_lease_lasts_longer_than_
         await store.turns.acquire(session.id, "you")
 
 
-async def test_of_many_who_want_to_run_a_turn_one_does(database_location: StoreLocation) -> None:
-    async with database_location.open() as one, database_location.open() as two:
-        session = await one.create_session()
-        done = await asyncio.gather(
-            *((one, two)[number % 2].turns.acquire(session.id, f"owner {number}") for number in range(10)),
+async def test_one_of_concurrent_acquires_succeeds(database_location: StoreLocation) -> None:
+    async with database_location.open() as first_store, database_location.open() as second_store:
+        session = await first_store.create_session()
+        outcomes = await asyncio.gather(
+            *(
+                (first_store, second_store)[number % 2].turns.acquire(session.id, f"owner {number}")
+                for number in range(10)
+            ),
             return_exceptions=True,
         )
-        assert sum(isinstance(outcome, ConflictError) for outcome in done) == 9
+        assert sum(isinstance(outcome, ConflictError) for outcome in outcomes) == 9
 
 
-async def test_a_turn_gives_its_right_back_however_it_ends(store: Store) -> None:
+async def test_lease_is_released_after_success_and_error(store: Store) -> None:
     session = await store.create_session()
     async with store.turns.lease(session.id):
         with pytest.raises(ConflictError):
@@ -134,9 +133,7 @@ async def test_a_turn_gives_its_right_back_however_it_ends(store: Store) -> None
     await store.turns.acquire(session.id, "other")
 
 
-async def test_a_lease_whose_release_failed_is_released_by_the_next_turn(
-    store: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_failed_release_is_repeated_by_next_turn(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     session = await store.create_session()
 
     async def fail(_: object) -> None:
@@ -151,7 +148,7 @@ async def test_a_lease_whose_release_failed_is_released_by_the_next_turn(
             await store.turns.acquire(session.id, "other")
 
 
-async def test_the_lease_of_a_long_turn_is_renewed(store: Store) -> None:
+async def test_lease_of_long_turn_is_renewed(store: Store) -> None:
     session = await store.create_session()
     async with store.turns.lease(session.id, seconds=30) as lease:
         for _ in range(3):
@@ -170,7 +167,7 @@ async def test_the_lease_of_a_long_turn_is_renewed(store: Store) -> None:
 
 
 async def is_renewed(store: Store, session_id: str) -> bool:
-    """Whether more than 10 s of a lease are left."""
+    """Return whether more than 10 s of a lease remain."""
     sql = "SELECT expires_at - lease_now() FROM leases WHERE session_id = ?"
 
     def select() -> Any:

@@ -1,4 +1,4 @@
-"""Writes of a few rows on the event loop: acknowledged after the log is synced, and never waited for."""
+"""Tests of small writes on the event loop: syncs, groups, batches and locks."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from dragoman.store.operation import BatchOperation, Gather, Operation, Volatile
 
 @contextlib.asynccontextmanager
 async def open_ready(path: Path) -> AsyncIterator[SqliteStore]:
-    """A store whose writer on the event loop is ready."""
+    """Open a store and wait until its loop writer is ready."""
     async with open_store(f"sqlite:///{path}") as store:
         assert isinstance(store, SqliteStore)
         await store.create_session("s1")
@@ -43,7 +43,7 @@ def rename(title: Any, kind: type[Operation[Any]] = Operation) -> Operation[Any]
     return quick(kind(lambda: set_title(title)))
 
 
-class BlockedSync:
+class SyncGate:
     """A sync that waits until it is allowed."""
 
     def __init__(self) -> None:
@@ -57,67 +57,63 @@ class BlockedSync:
 
 
 @pytest.fixture
-def blocked_sync(monkeypatch: pytest.MonkeyPatch) -> Iterator[BlockedSync]:
-    sync = BlockedSync()
+def sync_gate(monkeypatch: pytest.MonkeyPatch) -> Iterator[SyncGate]:
+    sync = SyncGate()
     monkeypatch.setattr(loop_writer, "_sync_file", sync)
     yield sync
     sync.allowed.set()
 
 
-def title_steps() -> Any:
+def select_title() -> Any:
     return (yield "SELECT title FROM sessions", ())[0][0]
 
 
 async def read_title(store: Store) -> Any:
-    return await store._read(Operation(title_steps))
+    return await store._read(Operation(select_title))
 
 
-async def test_a_quick_operation_is_committed_on_the_loop_and_acknowledged_after_the_sync(
-    tmp_path: Path, blocked_sync: BlockedSync
-) -> None:
+async def test_quick_operation_is_acknowledged_after_sync(tmp_path: Path, sync_gate: SyncGate) -> None:
     async with open_ready(tmp_path / "chats.db") as store:
         write = asyncio.create_task(store._write(rename("new")))
         while await read_title(store) != "new":  # other connections see it before the sync
             await asyncio.sleep(0)
-        while not blocked_sync.count:
+        while not sync_gate.count:
             await asyncio.sleep(0.001)
         assert not write.done()
-        blocked_sync.allowed.set()
+        sync_gate.allowed.set()
         assert await write is threading.current_thread()
 
 
-async def test_the_result_of_a_commit_is_known_before_its_sync(tmp_path: Path, blocked_sync: BlockedSync) -> None:
+async def test_commit_result_is_available_before_sync(tmp_path: Path, sync_gate: SyncGate) -> None:
     async with open_ready(tmp_path / "chats.db") as store:
         thread, synced = await store._commit(rename("new"))
         assert thread is threading.current_thread()
         assert isinstance(synced, asyncio.Future)
         assert not synced.done()
-        blocked_sync.allowed.set()
+        sync_gate.allowed.set()
         assert await synced is thread
 
 
-async def test_a_volatile_operation_does_not_wait_for_a_sync(tmp_path: Path, blocked_sync: BlockedSync) -> None:
+async def test_volatile_operation_does_not_wait_for_sync(tmp_path: Path, sync_gate: SyncGate) -> None:
     async with open_ready(tmp_path / "chats.db") as store:
         await store._write(rename("new", VolatileOperation))
-        assert (await read_title(store), blocked_sync.count) == ("new", 0)
+        assert (await read_title(store), sync_gate.count) == ("new", 0)
 
 
-async def test_one_sync_covers_everything_that_was_committed_before_it(
-    tmp_path: Path, blocked_sync: BlockedSync
-) -> None:
+async def test_one_sync_covers_all_earlier_commits(tmp_path: Path, sync_gate: SyncGate) -> None:
     async with open_ready(tmp_path / "chats.db") as store:
         first = asyncio.create_task(store._write(rename("0")))
-        while not blocked_sync.count:
+        while not sync_gate.count:
             await asyncio.sleep(0.001)
         others = [asyncio.create_task(store._write(rename(str(number)))) for number in range(1, 9)]
         while await read_title(store) != "8":
             await asyncio.sleep(0)
-        blocked_sync.allowed.set()
+        sync_gate.allowed.set()
         await asyncio.gather(first, *others)
-        assert blocked_sync.count == 2
+        assert sync_gate.count == 2
 
 
-async def test_an_operation_that_fails_leaves_the_others_of_its_group(tmp_path: Path) -> None:
+async def test_failed_operation_does_not_affect_its_group(tmp_path: Path) -> None:
     async with open_ready(tmp_path / "chats.db") as store:
         writes = [store._write(rename(title)) for title in ("good", "\ud800", "better")]
         outcomes = await asyncio.gather(*writes, return_exceptions=True)
@@ -125,18 +121,18 @@ async def test_an_operation_that_fails_leaves_the_others_of_its_group(tmp_path: 
         assert await read_title(store) == "better"
 
 
-async def test_operations_of_later_turns_of_the_loop_share_a_commit(tmp_path: Path, blocked_sync: BlockedSync) -> None:
+async def test_operations_of_later_loop_iterations_share_commit(tmp_path: Path, sync_gate: SyncGate) -> None:
     async with open_ready(tmp_path / "chats.db") as store:
         writes = []
         for number in range(loop_writer._TURNS):
             writes.append(asyncio.create_task(store._write(rename(str(number)))))
             await asyncio.sleep(0)
-        blocked_sync.allowed.set()
+        sync_gate.allowed.set()
         await asyncio.gather(*writes)
-        assert blocked_sync.count == 1
+        assert sync_gate.count == 1
 
 
-async def test_operations_that_may_wait_are_committed_when_enough_of_them_wait(tmp_path: Path) -> None:
+async def test_deferred_operations_are_committed_at_group_size(tmp_path: Path) -> None:
     async with open_ready(tmp_path / "chats.db") as store:
         gather = Gather(size=3, timeout_s=3600)
         writes = [store._start_write(quick(rename(str(number)), gather)) for number in range(2)]
@@ -148,7 +144,7 @@ async def test_operations_that_may_wait_are_committed_when_enough_of_them_wait(t
         assert await read_title(store) == "2"
 
 
-async def test_operations_that_may_wait_are_committed_with_one_that_may_not(tmp_path: Path) -> None:
+async def test_deferred_operations_are_committed_with_immediate_one(tmp_path: Path) -> None:
     async with open_ready(tmp_path / "chats.db") as store:
         waiting = store._start_write(quick(rename("first"), Gather(size=3, timeout_s=3600)))
         await store._write(rename("second"))
@@ -156,14 +152,14 @@ async def test_operations_that_may_wait_are_committed_with_one_that_may_not(tmp_
         assert await read_title(store) == "second"
 
 
-async def test_an_operation_that_may_wait_is_committed_after_its_timeout(tmp_path: Path) -> None:
+async def test_deferred_operation_is_committed_after_timeout(tmp_path: Path) -> None:
     async with open_ready(tmp_path / "chats.db") as store:
         await store._start_write(quick(rename("alone"), Gather(size=3, timeout_s=0.001)))
         assert await read_title(store) == "alone"
 
 
 class Batches:
-    """Sets titles, and notes which ones it sets together."""
+    """Sets titles and records which titles it sets in one batch."""
 
     def __init__(self) -> None:
         self.runs: list[tuple[str, ...]] = []
@@ -189,17 +185,17 @@ def test_an_operation_of_a_kind_is_freed_without_the_garbage_collector() -> None
         gc.enable()
 
 
-async def test_operations_of_one_kind_run_as_one_and_have_their_own_outcomes(tmp_path: Path) -> None:
+async def test_batched_operations_have_separate_results(tmp_path: Path) -> None:
     async with open_ready(tmp_path / "chats.db") as store:
         batches = Batches()
         a, b, c = (batches.operation(item) for item in "abc")
-        outcomes = await asyncio.gather(*(store._write(one) for one in (a, b, rename("x"), c)))
+        outcomes = await asyncio.gather(*(store._write(operation_item) for operation_item in (a, b, rename("x"), c)))
         assert [*outcomes[:2], outcomes[3]] == ["A", "B", "C"]
         assert batches.runs == [("a", "b"), ("c",)]
         assert await read_title(store) == "c"
 
 
-async def test_if_one_of_a_kind_fails_the_others_are_run_alone(tmp_path: Path) -> None:
+async def test_failed_batch_is_retried_as_single_operations(tmp_path: Path) -> None:
     async with open_ready(tmp_path / "chats.db") as store:
         batches = Batches()
         writes = [store._write(batches.operation(item)) for item in ("a", "\ud800", "c")]
@@ -209,7 +205,7 @@ async def test_if_one_of_a_kind_fails_the_others_are_run_alone(tmp_path: Path) -
         assert await read_title(store) == "c"
 
 
-async def test_while_another_process_writes_the_thread_waits_and_not_the_loop(tmp_path: Path) -> None:
+async def test_loop_does_not_block_while_other_process_writes(tmp_path: Path) -> None:
     path = tmp_path / "chats.db"
     async with open_ready(path) as store:
         lock = os.open(f"{path}-lock", os.O_RDWR)
@@ -222,7 +218,7 @@ async def test_while_another_process_writes_the_thread_waits_and_not_the_loop(tm
         assert await read_title(store) == "new"
 
 
-async def test_while_another_program_locks_the_database_the_thread_waits(tmp_path: Path) -> None:
+async def test_loop_does_not_block_while_database_is_locked(tmp_path: Path) -> None:
     path = tmp_path / "chats.db"
     async with open_ready(path) as store:
         other = apsw.Connection(str(path))
@@ -235,9 +231,7 @@ async def test_while_another_program_locks_the_database_the_thread_waits(tmp_pat
         assert await write is not threading.current_thread()
 
 
-async def test_after_a_failed_sync_the_outcome_is_unknown_and_the_connection_new(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_failed_sync_raises_and_replaces_connection(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(_: int) -> None:
         raise OSError(5, "Input/output error")
 
@@ -255,7 +249,7 @@ async def test_after_a_failed_sync_the_outcome_is_unknown_and_the_connection_new
         assert await read_title(store) == "next"
 
 
-async def test_closing_syncs_what_was_submitted(tmp_path: Path) -> None:
+async def test_close_syncs_submitted_operations(tmp_path: Path) -> None:
     path = tmp_path / "chats.db"
     async with open_ready(path) as store:
         write = asyncio.create_task(store._write(rename("last")))

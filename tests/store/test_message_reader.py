@@ -1,4 +1,4 @@
-"""A history is read by page, and a message by its id, on every engine."""
+"""Tests of reading messages by page and by id on every engine."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from dragoman.store import Store
 from tests.store.messages import text_message
 
 
-async def test_a_history_is_read_by_page_in_both_directions(store: Store) -> None:
+async def test_history_is_read_by_page_in_both_directions(store: Store) -> None:
     session = await store.create_session()
     assert await store.read(session.id) == await store.tail(session.id) == []
     rows = await store.append(session.id, [text_message(str(number)) for number in range(1, 12)])
@@ -26,7 +26,7 @@ async def test_a_history_is_read_by_page_in_both_directions(store: Store) -> Non
     assert [row async for row in store.history(session.id, page=3)] == rows
 
 
-async def test_a_message_is_found_by_its_id(store: Store) -> None:
+async def test_message_is_found_by_id(store: Store) -> None:
     session, other = await store.create_session(), await store.create_session()
     rows = await store.append(session.id, [text_message("1"), text_message("2")])
     assert await store.get_message(session.id, rows[1].message.id) == rows[1]

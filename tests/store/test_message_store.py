@@ -1,4 +1,4 @@
-"""The message store of the framework over ours, on every engine; and what is different from its example in SQL."""
+"""Tests of the framework's message store on every engine, and of its differences from the SQL example."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from tests.store.conftest import StoreLocation
 from tests.store.messages import answer_message, call_message, result_message, text_message
 
 LOCATION = "job_123"
-# Whose each entry is: two turns of an orchestrator with two workers.
+# Agent key and entry: two turns of an orchestrator with two workers.
 DATA: list[tuple[str | None, Entry]] = [
     (None, {"type": "user_message", "content": "List all tables", "timestamp": 1.0, "turn_id": "turn_1"}),
     ("orchestrator", {"type": "task", "content": "List all tables", "timestamp": 2.0, "turn_id": "turn_1"}),
@@ -55,197 +55,208 @@ VIEWS: dict[str, tuple[Any, ...]] = {
 
 
 @pytest.fixture
-def ours(store_location: StoreLocation) -> Iterator[DragomanMessageStore]:
+def dragoman_store(store_location: StoreLocation) -> Iterator[DragomanMessageStore]:
     with DragomanMessageStore(store_location.url) as opened:
         yield opened
 
 
 @pytest.fixture
-def theirs() -> Iterator[Any]:
-    """The store of the specification's example, over the standard library's SQLite."""
+def example_store() -> Iterator[Any]:
+    """The store of the specification's example, on sqlite3."""
     connection = open_database()
     yield DatabaseMessageStore(connection)
     connection.close()
 
 
-def fill(ours: DragomanMessageStore, theirs: Any, data: list[tuple[str | None, Entry]] = DATA) -> None:
+def fill(dragoman_store: DragomanMessageStore, example_store: Any, data: list[tuple[str | None, Entry]] = DATA) -> None:
     for agent_key, entry in data:
-        ours.add_message(LOCATION, entry, agent_key)
-        insert(theirs.db, LOCATION, agent_key, entry)
+        dragoman_store.add_message(LOCATION, entry, agent_key)
+        insert(example_store.db, LOCATION, agent_key, entry)
 
 
-def as_row(entry: Entry, columns: tuple[str, ...]) -> Entry:
-    """An entry as the example's table has it: its columns, and text for what is no text."""
+def to_row(entry: Entry, columns: tuple[str, ...]) -> Entry:
+    """Return an entry as a row of the example's table, with objects as JSON text."""
     row = {name: entry.get(name) for name in columns}
     return {name: json.dumps(value) if isinstance(value, dict) else value for name, value in row.items()}
 
 
-# --- where they agree ------------------------------------------------------------------------------------------------
+# --- equal behaviour -------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("view", VIEWS)
-def test_the_example_in_sql_and_our_views_agree(ours: DragomanMessageStore, theirs: Any, view: str) -> None:
-    fill(ours, theirs)
-    rows: list[Entry] = getattr(theirs, view)(*VIEWS[view])
-    found: list[Entry] = getattr(ours, view)(*VIEWS[view])
+def test_views_equal_those_of_sql_example(dragoman_store: DragomanMessageStore, example_store: Any, view: str) -> None:
+    fill(dragoman_store, example_store)
+    rows: list[Entry] = getattr(example_store, view)(*VIEWS[view])
+    result: list[Entry] = getattr(dragoman_store, view)(*VIEWS[view])
     assert len(rows) > 1
-    assert [as_row(entry, COLUMNS[view]) for entry in found] == rows
+    assert [to_row(entry, COLUMNS[view]) for entry in result] == rows
 
 
-def test_both_are_empty_where_nobody_has_written(ours: DragomanMessageStore, theirs: Any) -> None:
-    for store in (ours, theirs):
+def test_unknown_location_is_empty_in_both_stores(dragoman_store: DragomanMessageStore, example_store: Any) -> None:
+    for store in (dragoman_store, example_store):
         assert store.get_conversation_messages("elsewhere") == []
         assert store.get_team_messages(LOCATION, []) == []
 
 
-# --- where they do not, and why --------------------------------------------------------------------------------------
+# --- differences -----------------------------------------------------------------------------------------------------
 
 
-def test_different_a_limit_takes_the_newest_and_not_the_oldest(ours: DragomanMessageStore, theirs: Any) -> None:
-    fill(ours, theirs)
-    assert [row["content"] for row in theirs.get_conversation_messages(LOCATION, 2)] == ["List all tables", "One table"]
-    found = ours.get_conversation_messages(LOCATION, 2)
-    assert [entry["content"] for entry in found] == ["One table", "And views?"]
+def test_difference_limit_returns_newest_entries(dragoman_store: DragomanMessageStore, example_store: Any) -> None:
+    fill(dragoman_store, example_store)
+    assert [row["content"] for row in example_store.get_conversation_messages(LOCATION, 2)] == [
+        "List all tables",
+        "One table",
+    ]
+    result = dragoman_store.get_conversation_messages(LOCATION, 2)
+    assert [entry["content"] for entry in result] == ["One table", "And views?"]
     for view, arguments in VIEWS.items():
-        whole = getattr(ours, view)(*arguments)
-        assert getattr(ours, view)(*arguments, limit=2) == whole[-2:]
+        whole = getattr(dragoman_store, view)(*arguments)
+        assert getattr(dragoman_store, view)(*arguments, limit=2) == whole[-2:]
 
 
-def test_different_a_limit_of_zero_is_nothing_and_not_everything(ours: DragomanMessageStore, theirs: Any) -> None:
-    fill(ours, theirs)
-    assert len(theirs.get_conversation_messages(LOCATION, 0)) == 3
-    assert ours.get_conversation_messages(LOCATION, 0) == []
+def test_difference_limit_zero_returns_no_entries(dragoman_store: DragomanMessageStore, example_store: Any) -> None:
+    fill(dragoman_store, example_store)
+    assert len(example_store.get_conversation_messages(LOCATION, 0)) == 3
+    assert dragoman_store.get_conversation_messages(LOCATION, 0) == []
     with pytest.raises(InputError, match="limit"):
-        ours.get_conversation_messages(LOCATION, -1)
+        dragoman_store.get_conversation_messages(LOCATION, -1)
 
 
-def test_different_every_field_of_every_type_survives(ours: DragomanMessageStore, theirs: Any) -> None:
-    made = [
+def test_difference_every_field_is_stored(dragoman_store: DragomanMessageStore, example_store: Any) -> None:
+    entries = [
         {"type": "delegation", "worker": "w1", "task": "List", "timestamp": 1.0},
         {"type": "error", "content": "x", "error_type": "ConnectionError", "timestamp": 2.0},
         {"type": "action", "tool": "t", "args": {"a": 1}, "timestamp": 3.0, "step": 1, "script": True},
         {"type": "synthesis", "content": "x", "from_manager": "m", "phase_id": 0, "timestamp": 4.0},
     ]
-    fill(ours, theirs, [("m", entry) for entry in made])
-    rows = theirs.get_agent_messages(LOCATION, "m")
+    fill(dragoman_store, example_store, [("m", entry) for entry in entries])
+    rows = example_store.get_agent_messages(LOCATION, "m")
     assert not {"worker", "task", "error_type", "step"} & {name for row in rows for name in row}
-    assert not {"tool", "args"} & set(theirs.get_team_messages(LOCATION, ["m"])[2])
-    assert "phase_id" not in theirs.get_global_messages(LOCATION)[0]
-    assert ours.get_agent_messages(LOCATION, "m") == made[:3]
-    assert ours.get_team_messages(LOCATION, ["m"]) == [{**entry, "agent_key": "m"} for entry in made]
-    assert ours.get_global_messages(LOCATION) == made[3:]
+    assert not {"tool", "args"} & set(example_store.get_team_messages(LOCATION, ["m"])[2])
+    assert "phase_id" not in example_store.get_global_messages(LOCATION)[0]
+    assert dragoman_store.get_agent_messages(LOCATION, "m") == entries[:3]
+    assert dragoman_store.get_team_messages(LOCATION, ["m"]) == [{**entry, "agent_key": "m"} for entry in entries]
+    assert dragoman_store.get_global_messages(LOCATION) == entries[3:]
 
 
-def test_different_a_value_comes_back_as_itself_and_what_was_not_given_is_absent(
-    ours: DragomanMessageStore, theirs: Any
+def test_difference_values_keep_type_and_missing_ones_are_absent(
+    dragoman_store: DragomanMessageStore, example_store: Any
 ) -> None:
-    fill(ours, theirs)
-    row, entry = theirs.get_agent_messages(LOCATION, "orchestrator")[1], DATA[3][1]
+    fill(dragoman_store, example_store)
+    row, entry = example_store.get_agent_messages(LOCATION, "orchestrator")[1], DATA[3][1]
     assert (row["args"], row["content"]) == ('{"to": "w1"}', None)
-    assert ours.get_agent_messages(LOCATION, "orchestrator")[1] == entry
+    assert dragoman_store.get_agent_messages(LOCATION, "orchestrator")[1] == entry
 
 
-def test_different_an_entry_without_a_time_stays_where_it_was_said(ours: DragomanMessageStore, theirs: Any) -> None:
-    made: list[Entry] = [
+def test_difference_entry_without_timestamp_keeps_position(
+    dragoman_store: DragomanMessageStore, example_store: Any
+) -> None:
+    entries: list[Entry] = [
         {"type": "user_message", "content": "first", "timestamp": 1.0},
         {"type": "assistant_message", "content": "second"},
     ]
-    fill(ours, theirs, [(None, entry) for entry in made])
-    assert [row["content"] for row in theirs.get_conversation_messages(LOCATION)] == ["second", "first"]
-    assert ours.get_conversation_messages(LOCATION) == made
+    fill(dragoman_store, example_store, [(None, entry) for entry in entries])
+    assert [row["content"] for row in example_store.get_conversation_messages(LOCATION)] == ["second", "first"]
+    assert dragoman_store.get_conversation_messages(LOCATION) == entries
 
 
-def test_different_a_clock_that_steps_back_moves_nothing(ours: DragomanMessageStore, theirs: Any) -> None:
-    made: list[Entry] = [
+def test_difference_backward_clock_step_keeps_order(dragoman_store: DragomanMessageStore, example_store: Any) -> None:
+    entries: list[Entry] = [
         {"type": "user_message", "content": "first", "timestamp": 7200.0},
         {"type": "assistant_message", "content": "second", "timestamp": 3601.0},
     ]
-    fill(ours, theirs, [(None, entry) for entry in made])
-    assert [row["content"] for row in theirs.get_conversation_messages(LOCATION)] == ["second", "first"]
-    assert ours.get_conversation_messages(LOCATION) == made
+    fill(dragoman_store, example_store, [(None, entry) for entry in entries])
+    assert [row["content"] for row in example_store.get_conversation_messages(LOCATION)] == ["second", "first"]
+    assert dragoman_store.get_conversation_messages(LOCATION) == entries
 
 
-def test_different_a_timestamp_of_zero_is_the_time(ours: DragomanMessageStore) -> None:
-    ours.add_message(LOCATION, {"type": "user_message", "content": "x", "timestamp": 0})
-    (entry,) = ours.get_conversation_messages(LOCATION)
+def test_difference_zero_timestamp_is_stored(dragoman_store: DragomanMessageStore) -> None:
+    dragoman_store.add_message(LOCATION, {"type": "user_message", "content": "x", "timestamp": 0})
+    (entry,) = dragoman_store.get_conversation_messages(LOCATION)
     assert entry["timestamp"] == 0
 
 
-def test_different_a_history_is_in_the_order_of_time_and_not_group_after_group(
-    ours: DragomanMessageStore, theirs: Any
-) -> None:
-    fill(ours, theirs)
+def test_difference_history_is_chronological(dragoman_store: DragomanMessageStore, example_store: Any) -> None:
+    fill(dragoman_store, example_store)
     grouped = [
-        *theirs.get_conversation_messages(LOCATION),
-        *theirs.get_agent_messages(LOCATION, "orchestrator"),
-        *theirs.get_global_messages(LOCATION),
+        *example_store.get_conversation_messages(LOCATION),
+        *example_store.get_agent_messages(LOCATION, "orchestrator"),
+        *example_store.get_global_messages(LOCATION),
     ]
     times = [row["timestamp"] for row in grouped]
     assert times != sorted(times)
-    for store in (ours, theirs):  # whoever keeps the entries
+    for store in (dragoman_store, example_store):  # with either store
         memory = MessageStoreMemory(message_store=store, location=LOCATION, agent_key="orchestrator")
         assert [entry["timestamp"] for entry in memory.get_history()] == sorted(times)
 
 
-def test_different_a_worker_is_not_shown_broadcasts_of_an_earlier_turn(ours: DragomanMessageStore, theirs: Any) -> None:
-    fill(ours, theirs)
-    grouped = [*theirs.get_agent_messages(LOCATION, "orchestrator"), *theirs.get_global_messages(LOCATION)]
-    shown = WorkerHistoryFilter().filter_for_prompt
-    assert [entry["type"] for entry in shown(grouped, {})] == ["global_observation"]
-    memory = MessageStoreMemory(ours, LOCATION, "orchestrator")
-    assert shown(memory.get_history(), {}) == []
-
-
-def test_different_an_entry_that_is_in_two_views_is_in_the_history_once(
-    ours: DragomanMessageStore, theirs: Any
+def test_difference_worker_receives_no_broadcasts_of_earlier_turn(
+    dragoman_store: DragomanMessageStore, example_store: Any
 ) -> None:
-    made: Entry = {"type": "synthesis", "content": "x", "from_manager": "m", "timestamp": 1.0}
-    fill(ours, theirs, [("m", made)])
-    both = [HierarchicalMessageStoreMemory(store, LOCATION, "o", ["m"]).get_history() for store in (ours, theirs)]
-    assert [len(history) for history in both] == [1, 2]
+    fill(dragoman_store, example_store)
+    grouped = [
+        *example_store.get_agent_messages(LOCATION, "orchestrator"),
+        *example_store.get_global_messages(LOCATION),
+    ]
+    filter_history = WorkerHistoryFilter().filter_for_prompt
+    assert [entry["type"] for entry in filter_history(grouped, {})] == ["global_observation"]
+    memory = MessageStoreMemory(dragoman_store, LOCATION, "orchestrator")
+    assert filter_history(memory.get_history(), {}) == []
 
 
-def test_different_what_is_no_entry_cannot_be_stored(ours: DragomanMessageStore, theirs: Any) -> None:
-    bad: Entry = {"type": "action", "content": "x"}
-    insert(theirs.db, LOCATION, "a", bad)
+def test_difference_entry_of_two_views_appears_once(dragoman_store: DragomanMessageStore, example_store: Any) -> None:
+    entries: Entry = {"type": "synthesis", "content": "x", "from_manager": "m", "timestamp": 1.0}
+    fill(dragoman_store, example_store, [("m", entries)])
+    histories = [
+        HierarchicalMessageStoreMemory(store, LOCATION, "o", ["m"]).get_history()
+        for store in (dragoman_store, example_store)
+    ]
+    assert [len(history) for history in histories] == [1, 2]
+
+
+def test_difference_invalid_entry_is_rejected(dragoman_store: DragomanMessageStore, example_store: Any) -> None:
+    invalid: Entry = {"type": "action", "content": "x"}
+    insert(example_store.db, LOCATION, "a", invalid)
     with pytest.raises(FormatError, match="entry 0: tool: required for action; args: required for action"):
-        ours.add_message(LOCATION, bad, "a")
-    assert ours.get_team_messages(LOCATION, ["a"]) == []
+        dragoman_store.add_message(LOCATION, invalid, "a")
+    assert dragoman_store.get_team_messages(LOCATION, ["a"]) == []
 
 
 # --- memories --------------------------------------------------------------------------------------------------------
 
 
-def test_a_manager_sees_the_conversation_its_own_doing_its_team_and_broadcasts(
-    ours: DragomanMessageStore, theirs: Any
+def test_manager_history_contains_conversation_team_and_broadcasts(
+    dragoman_store: DragomanMessageStore, example_store: Any
 ) -> None:
-    fill(ours, theirs)
-    memory = HierarchicalMessageStoreMemory(ours, LOCATION, "orchestrator", subordinates=["w1", "w2"])
-    # A plan is of no view but that of a team, as in the example.
+    fill(dragoman_store, example_store)
+    memory = HierarchicalMessageStoreMemory(dragoman_store, LOCATION, "orchestrator", subordinates=["w1", "w2"])
+    # A plan is only in the view of a team, as in the example.
     expected = [
         {**entry, "agent_key": agent_key} if agent_key in ("w1", "w2") else entry
         for agent_key, entry in DATA
         if entry["type"] != "strategic_plan"
     ]
     assert memory.get_history() == expected
-    merged = HierarchicalMessageStoreMemory(theirs, LOCATION, "orchestrator", ["w1", "w2"]).get_history()
+    merged = HierarchicalMessageStoreMemory(example_store, LOCATION, "orchestrator", ["w1", "w2"]).get_history()
     assert [entry["timestamp"] for entry in merged] == [entry["timestamp"] for entry in expected]
 
 
-def test_a_memory_that_reads_does_not_write_and_one_that_writes_does(ours: DragomanMessageStore) -> None:
+def test_only_writing_memory_stores_entries(dragoman_store: DragomanMessageStore) -> None:
     entry = {"type": "task", "content": "x", "timestamp": 0}
-    reading = MessageStoreMemory(ours, LOCATION, "a")
-    reading.add(entry)
-    assert reading.get_history() == []
-    writing = WritingMessageStoreMemory(ours, LOCATION, "a")
-    writing.add(entry)
-    writing.add_global({"type": "global_observation", "content": "y"})
-    assert reading.get_history() == [entry, {"type": "global_observation", "content": "y"}]
-    assert MessageStoreMemory(ours, LOCATION, "b").get_history() == [{"type": "global_observation", "content": "y"}]
+    reader = MessageStoreMemory(dragoman_store, LOCATION, "a")
+    reader.add(entry)
+    assert reader.get_history() == []
+    writer = WritingMessageStoreMemory(dragoman_store, LOCATION, "a")
+    writer.add(entry)
+    writer.add_global({"type": "global_observation", "content": "y"})
+    assert reader.get_history() == [entry, {"type": "global_observation", "content": "y"}]
+    assert MessageStoreMemory(dragoman_store, LOCATION, "b").get_history() == [
+        {"type": "global_observation", "content": "y"}
+    ]
 
 
-def test_the_messages_of_a_session_can_be_shown_as_entries_of_an_agent(database_location: StoreLocation) -> None:
-    async def talk() -> None:
+def test_session_messages_are_read_as_entries(database_location: StoreLocation) -> None:
+    async def write_messages() -> None:
         async with database_location.open() as store:
             await store.create_session(LOCATION)
             call = "tu_01K4Q2000000000000000000AA"
@@ -253,7 +264,7 @@ def test_the_messages_of_a_session_can_be_shown_as_entries_of_an_agent(database_
                 LOCATION, [text_message("Look"), call_message(call), result_message(call), answer_message("Seen")]
             )
 
-    asyncio.run(talk())
+    asyncio.run(write_messages())
     with DragomanMessageStore(database_location.url, messages_as="assistant") as store:
         store.add_message(LOCATION, {"type": "global_observation", "content": "later"})
         kinds = [entry["type"] for entry in MessageStoreMemory(store, LOCATION, "assistant").get_history()]
@@ -269,28 +280,30 @@ def test_the_messages_of_a_session_can_be_shown_as_entries_of_an_agent(database_
         assert store.get_conversation_messages("elsewhere") == []
 
 
-# --- waiting ---------------------------------------------------------------------------------------------------------
+# --- lifecycle -------------------------------------------------------------------------------------------------------
 
 
-def test_it_can_be_used_from_many_threads_and_inside_a_running_loop(ours: DragomanMessageStore) -> None:
+def test_store_works_in_threads_and_running_loop(dragoman_store: DragomanMessageStore) -> None:
     entry = {"type": "observation", "content": "x"}
     with ThreadPoolExecutor(8) as pool:
-        places = list(pool.map(lambda number: ours.add_message(LOCATION, entry, f"w{number % 3}"), range(60)))
-    assert sorted(places) == list(range(1, 61))
+        numbers = list(
+            pool.map(lambda number: dragoman_store.add_message(LOCATION, entry, f"w{number % 3}"), range(60))
+        )
+    assert sorted(numbers) == list(range(1, 61))
 
-    async def inside() -> int:
-        return len(ours.get_team_messages(LOCATION, ["w0", "w1", "w2"]))
+    async def count_entries() -> int:
+        return len(dragoman_store.get_team_messages(LOCATION, ["w0", "w1", "w2"]))
 
-    assert asyncio.run(inside()) == 60
+    assert asyncio.run(count_entries()) == 60
 
 
-def test_what_was_added_is_there_for_another_store_at_once(database_location: StoreLocation) -> None:
+def test_added_entry_is_visible_to_other_store(database_location: StoreLocation) -> None:
     with DragomanMessageStore(database_location.url) as first, DragomanMessageStore(database_location.url) as second:
         first.add_message(LOCATION, DATA[0][1])
         assert second.get_conversation_messages(LOCATION) == [DATA[0][1]]
 
 
-def test_a_store_that_was_closed_says_so_and_closing_twice_is_fine(store_location: StoreLocation) -> None:
+def test_closed_store_raises_and_close_is_idempotent(store_location: StoreLocation) -> None:
     store = DragomanMessageStore(store_location.open())
     store.close()
     store.close()
@@ -298,7 +311,7 @@ def test_a_store_that_was_closed_says_so_and_closing_twice_is_fine(store_locatio
         store.get_global_messages(LOCATION)
 
 
-def test_a_store_that_cannot_be_opened_says_so_and_leaves_no_thread() -> None:
+def test_failed_open_raises_and_leaves_no_thread() -> None:
     before = threading.active_count()
     with pytest.raises(StoreUnusableError):
         DragomanMessageStore("nowhere:")
@@ -307,7 +320,7 @@ def test_a_store_that_cannot_be_opened_says_so_and_leaves_no_thread() -> None:
     assert threading.active_count() == before
 
 
-def test_a_store_that_was_forgotten_ends_by_itself(database_location: StoreLocation) -> None:
+def test_unreferenced_store_stops_its_thread(database_location: StoreLocation) -> None:
     store = DragomanMessageStore(database_location.url)
     thread = store._thread._thread
     store.add_message(LOCATION, DATA[0][1])
@@ -315,27 +328,27 @@ def test_a_store_that_was_forgotten_ends_by_itself(database_location: StoreLocat
     gc.collect()
     thread.join(30)
     assert not thread.is_alive()
-    with DragomanMessageStore(database_location.url) as again:
-        assert again.get_conversation_messages(LOCATION) == [DATA[0][1]]
+    with DragomanMessageStore(database_location.url) as reopened:
+        assert reopened.get_conversation_messages(LOCATION) == [DATA[0][1]]
 
 
-def test_the_same_entries_are_there_for_asynchronous_code(database_location: StoreLocation) -> None:
+def test_entries_are_visible_to_asynchronous_store(database_location: StoreLocation) -> None:
     with DragomanMessageStore(database_location.url) as store:
         for agent_key, entry in DATA:
             store.add_message(LOCATION, entry, agent_key)
 
-    async def history() -> list[Entry]:
+    async def read_history() -> list[Entry]:
         async with dragoman.open_store(database_location.url) as opened:
             return await opened.entries.history(LOCATION, "orchestrator")
 
     with DragomanMessageStore(database_location.url) as store:
-        assert asyncio.run(history()) == MessageStoreMemory(store, LOCATION, "orchestrator").get_history()
+        assert asyncio.run(read_history()) == MessageStoreMemory(store, LOCATION, "orchestrator").get_history()
 
 
-def test_the_standard_library_s_rows_are_taken_as_entries(ours: DragomanMessageStore) -> None:
+def test_sqlite3_rows_are_stored_as_entries(dragoman_store: DragomanMessageStore) -> None:
     connection = sqlite3.connect(":memory:")
     connection.row_factory = sqlite3.Row
     row = connection.execute("SELECT 'task' AS type, 'x' AS content, NULL AS turn_id").fetchone()
-    ours.add_message(LOCATION, dict(row), "a")
+    dragoman_store.add_message(LOCATION, dict(row), "a")
     connection.close()
-    assert ours.get_agent_messages(LOCATION, "a") == [{"type": "task", "content": "x", "turn_id": None}]
+    assert dragoman_store.get_agent_messages(LOCATION, "a") == [{"type": "task", "content": "x", "turn_id": None}]

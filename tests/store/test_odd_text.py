@@ -1,4 +1,4 @@
-"""Text that some engine might not hold, on every engine."""
+"""Tests of unusual text on every engine."""
 
 from __future__ import annotations
 
@@ -29,26 +29,28 @@ async def test_every_naughty_string_round_trips(store: Store, suites: Path) -> N
 
 
 @pytest.mark.parametrize(
-    "odd", ["a\0b", "\0", "\U0010ffff", "\U0001d4b3🎉", "\ufeffx", "\u2028", "a\r\nb", "\\u0000", "\x7f\x01"], ids=ascii
+    "text",
+    ["a\0b", "\0", "\U0010ffff", "\U0001d4b3🎉", "\ufeffx", "\u2028", "a\r\nb", "\\u0000", "\x7f\x01"],
+    ids=ascii,
 )
-async def test_odd_characters_of_a_message_survive(store: Store, odd: str) -> None:
+async def test_unusual_characters_round_trip(store: Store, text: str) -> None:
     session = await store.create_session()
     usage = create_usage(1, 1, "1")
     new = message(
         Role.ASSISTANT,
-        [TextBlock(odd), ToolUseBlock("tu_1" + odd, odd, {odd: [odd]})],
-        model=odd,
-        provider=odd,
-        user_id=odd,
-        team_id=odd,
-        extra={odd: odd},
+        [TextBlock(text), ToolUseBlock("tu_1" + text, text, {text: [text]})],
+        model=text,
+        provider=text,
+        user_id=text,
+        team_id=text,
+        extra={text: text},
         usage=usage,
     )
     rows = await store.append(session.id, new)
     assert await store.read(session.id) == rows
     assert rows[0].message.content == new.content
     (call,) = await store.tool_calls(session.id)
-    assert call.name == odd.replace("\0", "\u2400")  # beside a message, a NUL is shown by its picture
-    await store.append(session.id, result_message("tu_1" + odd))
+    assert call.name == text.replace("\0", "\u2400")  # outside a message, NUL is stored as U+2400
+    await store.append(session.id, result_message("tu_1" + text))
     assert (await store.tool_calls(session.id))[0].status == "succeeded"
-    assert [total.group for total in await store.costs.totals("model")] == [odd.replace("\0", "\u2400")]
+    assert [total.group for total in await store.costs.totals("model")] == [text.replace("\0", "\u2400")]

@@ -1,4 +1,4 @@
-"""A store is opened, closed and opened again, on every engine."""
+"""Tests of opening and closing a store on every engine."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from tests.store.conftest import LOCATIONS, StoreLocation, engine_names
 from tests.store.messages import text_message
 
 
-def test_every_engine_is_tested() -> None:
-    assert engine_names() == set(LOCATIONS) - {"memory"}  # which is SQLite without a file
+def test_fixtures_cover_every_engine() -> None:
+    assert engine_names() == set(LOCATIONS) - {"memory"}  # SQLite without a file
 
 
 @pytest.mark.parametrize("url", ["", "memory", "sqlite:", "sqlite:///", "mysql://localhost/x", "postgresql:x", "x"])
-def test_a_url_that_names_no_store_is_refused(url: str) -> None:
+def test_invalid_store_url_is_rejected(url: str) -> None:
     with pytest.raises(StoreUnusableError) as caught:
         open_store(url)
     assert caught.value.code == "not_a_store"
 
 
-async def test_a_store_that_is_not_open_says_so(store_location: StoreLocation) -> None:
+async def test_closed_store_raises(store_location: StoreLocation) -> None:
     store = store_location.open()
     with pytest.raises(StoreUnusableError, match="not open"):
         await store.get_session("s")
@@ -35,7 +35,7 @@ async def test_a_store_that_is_not_open_says_so(store_location: StoreLocation) -
         await store.create_session()
 
 
-async def test_what_is_stored_is_there_when_the_store_is_opened_again(database_location: StoreLocation) -> None:
+async def test_data_survives_reopen(database_location: StoreLocation) -> None:
     async with database_location.open() as store:
         session = await store.create_session(title="first")
         rows = await store.append(session.id, [text_message("one"), text_message("two")])
@@ -44,7 +44,7 @@ async def test_what_is_stored_is_there_when_the_store_is_opened_again(database_l
         assert (await store.get_session(session.id)).title == "first"
 
 
-async def test_many_may_open_a_new_store_at_once(database_location: StoreLocation) -> None:
+async def test_new_store_can_be_opened_concurrently(database_location: StoreLocation) -> None:
     stores = [database_location.open() for _ in range(4)]
     await asyncio.gather(*(store.open() for store in stores))
     session = await stores[0].create_session()

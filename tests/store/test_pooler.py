@@ -1,4 +1,4 @@
-"""PostgreSQL behind PgBouncer in transaction mode: what differs from a direct connection."""
+"""Tests of PostgreSQL behind PgBouncer in transaction mode: differences from a direct connection."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def database_location(store_location: StoreLocation) -> StoreLocation:
     return store_location
 
 
-async def test_a_pooler_is_detected(store: Store, postgres_server: str) -> None:
+async def test_pooler_is_detected(store: Store, postgres_server: str) -> None:
     assert isinstance(store, PostgresStore)
     assert store.uses_pooler
     assert not store.signals.is_shared  # LISTEN is not possible
@@ -33,7 +33,7 @@ async def test_a_pooler_is_detected(store: Store, postgres_server: str) -> None:
         assert not direct.uses_pooler
 
 
-async def test_more_writers_than_connections_of_the_pooler(store_location: StoreLocation) -> None:
+async def test_more_writers_than_pooler_connections_succeed(store_location: StoreLocation) -> None:
     async with store_location.open() as first, store_location.open() as second:
         session = (await first.create_session()).id
         stores = [first, second] * 10
@@ -43,6 +43,6 @@ async def test_more_writers_than_connections_of_the_pooler(store_location: Store
         assert (await first.verify()).is_sound
 
 
-async def test_an_unknown_kind_of_pooler_is_refused(postgres_server: str) -> None:
+async def test_unknown_pooler_kind_is_rejected(postgres_server: str) -> None:
     with pytest.raises(StoreUnusableError, match="pooler=none or pooler=transaction"):
         open_store(f"{postgres_server}&pooler=statement")

@@ -1,4 +1,4 @@
-"""A store on media that can only be read: it can be read, and nothing that is written is lost in silence."""
+"""Tests of a store on read-only media: reads succeed and writes raise an error."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ async def main(path):
                 print(error.code)
 
 async def warm():
-    async with open_store("memory:") as store:  # imports what a user without rights could not read
+    async with open_store("memory:") as store:  # imports modules before the privileges are dropped
         await store.create_session("s")
         await store.append("s", text_message("two"))
         await store.search("two")
@@ -49,30 +49,30 @@ asyncio.run(main(sys.argv[1]))
 
 @pytest.fixture
 def media() -> Iterator[Path]:
-    """A folder that others may look into, which those of pytest are not."""
-    with tempfile.TemporaryDirectory() as made:
-        Path(made).chmod(0o755)
-        yield Path(made)
+    """A folder that other users can read, unlike those of pytest."""
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder).chmod(0o755)
+        yield Path(folder)
 
 
-@pytest.mark.skipif(os.getuid() != 0, reason="nobody else can be somebody else")
-def test_a_store_in_a_folder_that_cannot_be_written_is_read_with_its_log(tmp_path: Path, media: Path) -> None:
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can change its user")
+def test_store_in_read_only_folder_is_read_with_log(tmp_path: Path, media: Path) -> None:
     folder = media / "media"
-    asyncio.run(_made(tmp_path / "source", folder))
-    for place in (folder, *folder.rglob("*")):
-        place.chmod(0o555 if place.is_dir() else 0o444)
+    asyncio.run(_copy_unclosed_store(tmp_path / "source", folder))
+    for path in (folder, *folder.rglob("*")):
+        path.chmod(0o555 if path.is_dir() else 0o444)
     before = sorted(folder.iterdir())
     command = [sys.executable, "-B", "-c", _READ, str(folder / "store.db")]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.stdout.splitlines() == ["['one', 'two']", "[2]", "True True", "read_only", "read_only"], done.stderr
-    assert "removed the permissions" not in done.stderr  # the copy that is read is private
+    result = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert result.stdout.splitlines() == ["['one', 'two']", "[2]", "True True", "read_only", "read_only"], result.stderr
+    assert "removed the permissions" not in result.stderr  # the private copy is read
     assert sorted(folder.iterdir()) == before
 
 
-async def _made(source: Path, folder: Path) -> None:
+async def _copy_unclosed_store(source: Path, folder: Path) -> None:
     async with open_store(f"sqlite:///{source / 'store.db'}") as store:
         await store.create_session("s")
         await store.append("s", [text_message("one"), text_message("two")])
         folder.mkdir()
-        for end in ("", "-wal", "-mark"):  # as a machine that was switched off leaves it
+        for end in ("", "-wal", "-mark"):  # the state after a power cut
             (folder / f"store.db{end}").write_bytes((source / f"store.db{end}").read_bytes())

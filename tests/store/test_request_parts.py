@@ -10,8 +10,8 @@ import pytest
 from dragoman.errors import CorruptDataError
 from dragoman.store import Session, Store
 from dragoman.store.gateway_calls import GatewayCall, NewPlace
-from tests.store.messages import answered, said
-from tests.store.test_retention import ask, change
+from tests.store.messages import answer_message, text_message
+from tests.store.test_retention import execute, query
 
 TOOLS, OTHER = b"tools", b"other tools"
 
@@ -25,7 +25,7 @@ async def record(store: Store, place: str, *parts: bytes, after: str | None = No
     now = store.clock()
     new = Session(id=f"sess_{store.new_id()}", user_id=user_id, created_at=now, updated_at=now)
     continues = await store.gateway.find([after.encode()]) if after is not None else None
-    messages = said("hi", user_id=user_id), answered("yes", user_id=user_id)
+    messages = text_message("hi", user_id=user_id), answer_message("yes", user_id=user_id)
     call = GatewayCall(
         session=new,
         continues=continues,
@@ -37,7 +37,9 @@ async def record(store: Store, place: str, *parts: bytes, after: str | None = No
 
 
 async def rows(store: Store) -> list[tuple[Any, ...]]:
-    return [tuple(row) for row in await ask(store, "SELECT session_id, seq, content FROM request_parts ORDER BY 1, 2")]
+    return [
+        tuple(row) for row in await query(store, "SELECT session_id, seq, content FROM request_parts ORDER BY 1, 2")
+    ]
 
 
 async def test_a_part_is_stored_once_in_a_session(store: Store) -> None:
@@ -80,7 +82,7 @@ async def test_an_erased_user_leaves_no_part_in_a_fork_of_another_user(store: St
 
 async def test_a_changed_part_is_found_and_not_returned(store: Store) -> None:
     session = await record(store, "a", TOOLS)
-    await change(store, "UPDATE request_parts SET content = ?", OTHER)
+    await execute(store, "UPDATE request_parts SET content = ?", OTHER)
     with pytest.raises(CorruptDataError, match="does not match its hash"):
         await store.gateway.read_parts(session, [digest(TOOLS)])
     (damage,) = (await store.verify()).damage

@@ -1,4 +1,4 @@
-"""Deletion, retention, erasure of a person, and size reports, on every engine."""
+"""Tests of deletion, retention, erasure, size reports and verification on every engine."""
 
 from __future__ import annotations
 
@@ -39,25 +39,25 @@ TABLES = (
 )
 
 
-async def ask(store: Store, sql: str, *arguments: Any) -> Any:
-    """The rows that a statement gives."""
+async def query(store: Store, sql: str, *arguments: Any) -> Any:
+    """Return the rows of a statement."""
 
-    def asked() -> Any:
+    def select() -> Any:
         return (yield sql, arguments)
 
-    return await store._read(asked())
+    return await store._read(select())
 
 
-async def change(store: Store, sql: str, *arguments: Any) -> None:
-    """Run a statement behind the store's back."""
+async def execute(store: Store, sql: str, *arguments: Any) -> None:
+    """Run a statement directly on the database."""
 
-    def asked() -> Any:
+    def statement() -> Any:
         yield sql, arguments
 
-    await store._write(asked())
+    await store._write(statement())
 
 
-async def history(store: Store, session_id: str) -> list[Row]:
+async def read_history(store: Store, session_id: str) -> list[Row]:
     return [row async for row in store.history(session_id)]
 
 
@@ -65,31 +65,33 @@ def texts(rows: Sequence[Row]) -> list[str]:
     return [block.text for row in rows for block in row.message.content if isinstance(block, TextBlock)]
 
 
-def paid(text: str, cost: str, **metadata: Any) -> Message:
+def answer_with_cost(text: str, cost: str, **metadata: Any) -> Message:
     usage = Usage(input_tokens=3, output_tokens=4, cost_usd=Decimal(cost), pricing_version="1", latency_ms=1)
     return answer_message(text, usage=usage, model="openai:gpt-6", provider="openai", **metadata)
 
 
-async def everything(store: Store, **session: Any) -> Session:
-    """A session that has a row in every table."""
-    made = await store.create_session(**session)
-    await store.append(made.id, [text_message("hello"), paid("hi", "0.10"), call_message("tu_1")], idempotency_key="k")
+async def create_full_session(store: Store, **session: Any) -> Session:
+    """Create a session that has a row in every table."""
+    created = await store.create_session(**session)
+    await store.append(
+        created.id, [text_message("hello"), answer_with_cost("hi", "0.10"), call_message("tu_1")], idempotency_key="k"
+    )
     file = Attachment("agent-files", "agent-inputs/a.png", "image/png")
-    await store.append(made.id, [result_message("tu_1"), text_message(LARGE, user_message_attachments=file)])
-    await store.save_tool_ids(made.id, [("openai", "tu_1", "call_1")])
-    await store.turns.acquire(made.id, "me", 0)
+    await store.append(created.id, [result_message("tu_1"), text_message(LARGE, user_message_attachments=file)])
+    await store.save_tool_ids(created.id, [("openai", "tu_1", "call_1")])
+    await store.turns.acquire(created.id, "me", 0)
     await store.search("hello")
-    return made
+    return created
 
 
-# --- deleting --------------------------------------------------------------------------------------------------------
+# --- deletion --------------------------------------------------------------------------------------------------------
 
 
-async def test_of_a_session_that_is_deleted_nothing_is_left_but_what_it_cost(store: Store) -> None:
-    session = await everything(store, user_id="ann")
-    assert all([(await ask(store, f"SELECT count(*) FROM {table}"))[0][0] for table in TABLES])
+async def test_deleted_session_leaves_only_its_cost(store: Store) -> None:
+    session = await create_full_session(store, user_id="ann")
+    assert all([(await query(store, f"SELECT count(*) FROM {table}"))[0][0] for table in TABLES])
     await store.delete_session(session.id)
-    assert [(await ask(store, f"SELECT count(*) FROM {table}"))[0][0] for table in TABLES] == [0] * len(TABLES)
+    assert [(await query(store, f"SELECT count(*) FROM {table}"))[0][0] for table in TABLES] == [0] * len(TABLES)
     assert await store.list_sessions() == []
     assert await store.search("hello") == []
     with pytest.raises(UnknownSessionError):
@@ -98,20 +100,20 @@ async def test_of_a_session_that_is_deleted_nothing_is_left_but_what_it_cost(sto
         await store.delete_session(session.id)
     (total,) = await store.costs.totals("user")
     assert (total.group, total.messages, total.cost_usd, total.output_tokens) == (None, 1, Decimal("0.10"), 4)
-    assert [one.group for one in await store.costs.totals("session")] == [None]
+    assert [total.group for total in await store.costs.totals("session")] == [None]
 
 
-async def test_a_session_of_a_deleted_one_s_id_may_be_made_anew(store: Store) -> None:
-    session = await everything(store)
+async def test_id_of_deleted_session_can_be_reused(store: Store) -> None:
+    session = await create_full_session(store)
     await store.delete_session(session.id)
     await store.create_session(session.id)
     assert await store.read(session.id) == []
 
 
-@pytest.mark.parametrize("at", [[5, 3, 3, 0], [2], [0, 0], [1, 5]], ids=str)
-async def test_forks_of_a_session_that_is_deleted_read_what_they_read_before(store: Store, at: list[int]) -> None:
-    session = await everything(store)
-    forks = [await store.fork(session.id, place) for place in at]
+@pytest.mark.parametrize("seqs", [[5, 3, 3, 0], [2], [0, 0], [1, 5]], ids=str)
+async def test_forks_of_deleted_session_are_unchanged(store: Store, seqs: list[int]) -> None:
+    session = await create_full_session(store)
+    forks = [await store.fork(session.id, seq) for seq in seqs]
     for fork in forks:
         await store.append(
             fork.id,
@@ -119,40 +121,40 @@ async def test_forks_of_a_session_that_is_deleted_read_what_they_read_before(sto
         )
         await store.save_tool_ids(fork.id, [("openai", "tu_2", fork.id)])
     deeper = [await store.fork(fork.id) for fork in forks]
-    before = [(await history(store, one.id), await calls(store, one.id)) for one in (*forks, *deeper)]
+    before = [(await read_history(store, fork.id), await list_calls(store, fork.id)) for fork in (*forks, *deeper)]
     await store.delete_session(session.id)
-    after = [(await history(store, one.id), await calls(store, one.id)) for one in (*forks, *deeper)]
+    after = [(await read_history(store, fork.id), await list_calls(store, fork.id)) for fork in (*forks, *deeper)]
     assert after == before
-    assert (session.id in {row.message.session_id for row in before[0][0]}) == (at[0] > 0)
-    for fork, place in zip(forks, at, strict=True):
-        assert ("openai", "tu_1", "call_1") in await store.tool_ids(fork.id) or place < max(at) or place == 0
-        assert len(await store.search("hello", session_id=fork.id)) == (place > 0)
-        if place > 0:
+    assert (session.id in {row.message.session_id for row in before[0][0]}) == (seqs[0] > 0)
+    for fork, seq in zip(forks, seqs, strict=True):
+        assert ("openai", "tu_1", "call_1") in await store.tool_ids(fork.id) or seq < max(seqs) or seq == 0
+        assert len(await store.search("hello", session_id=fork.id)) == (seq > 0)
+        if seq > 0:
             assert (await store.get_message(fork.id, before[0][0][0].message.id)).seq == 1
-        assert [row.seq for row in await history(store, fork.id)] == list(range(1, place + 4))
+        assert [row.seq for row in await read_history(store, fork.id)] == list(range(1, seq + 4))
 
 
-async def calls(store: Store, session_id: str) -> list[tuple[Any, ...]]:
-    found = await store.tool_calls(session_id)
-    return [(call.id, call.status, call.seq, call.result_seq, call.message_id) for call in found]
+async def list_calls(store: Store, session_id: str) -> list[tuple[Any, ...]]:
+    calls = await store.tool_calls(session_id)
+    return [(call.id, call.status, call.seq, call.result_seq, call.message_id) for call in calls]
 
 
-async def test_a_chain_of_forks_outlives_every_link(store: Store) -> None:
-    chain = [await everything(store)]
+async def test_chain_of_forks_survives_deletion_of_ancestors(store: Store) -> None:
+    chain = [await create_full_session(store)]
     for number in range(3):
         chain.append(await store.fork(chain[-1].id))
         await store.append(chain[-1].id, [text_message(f"link {number}"), text_message(LARGE)])
     last = chain.pop()
-    before = await history(store, last.id)
+    before = await read_history(store, last.id)
     for session in (chain[1], chain[0], chain[2]):
         await store.delete_session(session.id)
-        assert await history(store, last.id) == before
+        assert await read_history(store, last.id) == before
     await store.append(last.id, text_message("on we go"))
-    assert [row.seq for row in await history(store, last.id)] == list(range(1, len(before) + 2))
+    assert [row.seq for row in await read_history(store, last.id)] == list(range(1, len(before) + 2))
 
 
-async def test_what_a_fork_shares_is_known_by_its_ids(store: Store) -> None:
-    session = await everything(store)
+async def test_shared_message_is_not_appended_again(store: Store) -> None:
+    session = await create_full_session(store)
     fork = await store.fork(session.id)
     first = (await store.read(session.id))[0].message
     rows = await store.append(fork.id, first.replace(session_id=fork.id))
@@ -160,10 +162,10 @@ async def test_what_a_fork_shares_is_known_by_its_ids(store: Store) -> None:
     assert (await store.get_session(fork.id)).last_seq == 5
 
 
-async def test_a_damaged_message_that_is_handed_on_is_still_damaged(store: Store) -> None:
-    session = await everything(store)
+async def test_inherited_damaged_message_is_still_damaged(store: Store) -> None:
+    session = await create_full_session(store)
     fork = await store.fork(session.id)
-    await change(store, "UPDATE messages SET content_json = replace(content_json, 'hello', 'hallo') WHERE seq = 1")
+    await execute(store, "UPDATE messages SET content_json = replace(content_json, 'hello', 'hallo') WHERE seq = 1")
     await store.delete_session(session.id)
     with pytest.raises(CorruptDataError):
         await store.read(fork.id)
@@ -172,7 +174,7 @@ async def test_a_damaged_message_that_is_handed_on_is_still_damaged(store: Store
 # --- retention -------------------------------------------------------------------------------------------------------
 
 
-async def test_sessions_that_nobody_has_touched_for_long_are_deleted(store: Store, clock: Clock) -> None:
+async def test_retain_deletes_inactive_sessions(store: Store, clock: Clock) -> None:
     store.clock = clock
     old, other, running, young = [await store.create_session(user_id=who) for who in ("ann", "bob", "ann", "ann")]
     clock.move(days=31)
@@ -187,9 +189,7 @@ async def test_sessions_that_nobody_has_touched_for_long_are_deleted(store: Stor
     assert {session.id for session in await store.list_sessions()} == {running.id, young.id}
 
 
-async def test_who_holds_a_session_deletes_it_only_while_it_is_old_and_nobody_else_holds_it(
-    store: Store, clock: Clock
-) -> None:
+async def test_delete_if_inactive_requires_age_and_lease(store: Store, clock: Clock) -> None:
     store.clock = clock
     old, young = await store.create_session(), await store.create_session()
     clock.move(days=31)
@@ -209,10 +209,12 @@ async def test_who_holds_a_session_deletes_it_only_while_it_is_old_and_nobody_el
 SECRET = "xyzzy-plugh"
 
 
-async def erasable(store: Store) -> tuple[Session, Session, Session]:
-    """A session of a person, one of somebody else in which the person speaks, and somebody else's fork of the first."""
-    own = await everything(store, user_id="ann")
-    await store.append(own.id, [text_message(f"{SECRET} {LARGE}", user_id="ann"), paid(SECRET, "0.25", user_id="ann")])
+async def create_erasable_sessions(store: Store) -> tuple[Session, Session, Session]:
+    """Create a session of ann, a session of bob with messages of ann, and bob's fork of the first."""
+    own = await create_full_session(store, user_id="ann")
+    await store.append(
+        own.id, [text_message(f"{SECRET} {LARGE}", user_id="ann"), answer_with_cost(SECRET, "0.25", user_id="ann")]
+    )
     await store.append(own.id, text_message("from bob", user_id="bob"))
     shared = await store.create_session(user_id="bob", title="ours")
     await store.append(
@@ -222,7 +224,7 @@ async def erasable(store: Store) -> tuple[Session, Session, Session]:
             text_message(f"I am ann, {SECRET} {LARGE}!", user_id="ann", run_id=SECRET, extra={"note": SECRET}),
             call_message("tu_9", user_id="ann"),
             result_message("tu_9"),
-            paid(f"dear {SECRET}", "1.5", user_id="ann", team_id="t"),
+            answer_with_cost(f"dear {SECRET}", "1.5", user_id="ann", team_id="t"),
             answer_message(f"{SECRET} is still arr", status=MessageStatus.PARTIAL, user_id="ann"),
         ],
         idempotency_key="k",
@@ -233,25 +235,25 @@ async def erasable(store: Store) -> tuple[Session, Session, Session]:
     return own, shared, fork
 
 
-async def test_files_are_deleted_when_everything_else_is_and_the_receipt_says_how_many(store: Store) -> None:
+async def test_erasure_deletes_files_last_and_receipt_counts_them(store: Store) -> None:
     await store.create_session(user_id="ann")
-    seen: list[Any] = []
+    receipts: list[Any] = []
 
     async def delete() -> int:
-        seen.append((await store.erasures())[-1])
+        receipts.append((await store.erasures())[-1])
         assert await store.list_sessions(user_id="ann") == []
         return 3
 
     receipt = await store.erase_user("ann", delete)
     assert (receipt.attachments, receipt.attachments_fault) == (3, None)
     assert await store.erasures() == [receipt]
-    assert (seen[0].id, seen[0].attachments) == (receipt.id, None)
-    assert seen[0].attachments_fault == "the files are not deleted yet"
+    assert (receipts[0].id, receipts[0].attachments) == (receipt.id, None)
+    assert receipts[0].attachments_fault == "the files are not deleted yet"
     without = await store.erase_user("ann")
     assert (without.attachments, without.attachments_fault) == (None, None)
 
 
-async def test_files_that_cannot_be_deleted_are_in_the_receipt_until_another_one_tells_that_they_are(
+async def test_failed_file_deletion_is_in_receipt_until_repeated(
     store: Store,
 ) -> None:
     await store.create_session(user_id="ann")
@@ -269,7 +271,7 @@ async def test_files_that_cannot_be_deleted_are_in_the_receipt_until_another_one
     assert await store.erasures() == [first, second]
 
 
-async def test_a_file_whose_deletion_breaks_off_stays_in_the_receipt(store: Store) -> None:
+async def test_interrupted_file_deletion_is_in_receipt(store: Store) -> None:
     async def delete() -> int:
         raise KeyError("a bug")
 
@@ -279,33 +281,33 @@ async def test_a_file_whose_deletion_breaks_off_stays_in_the_receipt(store: Stor
     assert receipt.attachments_fault == "the files are not deleted yet"
 
 
-async def test_of_a_person_who_is_erased_nothing_is_found_but_the_receipt(store: Store) -> None:
-    own, shared, fork = await erasable(store)
-    costs = {one.group: one.cost_usd for one in await store.costs.totals("day")}
-    seqs = [row.seq for row in await history(store, fork.id)]
+async def test_erased_user_leaves_only_receipt(store: Store) -> None:
+    own, shared, fork = await create_erasable_sessions(store)
+    costs = {total.group: total.cost_usd for total in await store.costs.totals("day")}
+    seqs = [row.seq for row in await read_history(store, fork.id)]
     receipt = await store.erase_user("ann")
     with pytest.raises(UnknownSessionError):
         await store.get_session(own.id)
-    assert texts(await history(store, fork.id)) == ["[erased]"] * 5 + ["from bob", "bob goes on"]
-    assert [row.seq for row in await history(store, fork.id)] == seqs
-    rows = await history(store, shared.id)
+    assert texts(await read_history(store, fork.id)) == ["[erased]"] * 5 + ["from bob", "bob goes on"]
+    assert [row.seq for row in await read_history(store, fork.id)] == seqs
+    rows = await read_history(store, shared.id)
     assert texts(rows) == ["I am bob", "[erased]", "[erased]", "[erased]"]
     assert [row.seq for row in rows] == [1, 2, 3, 4, 5, 6]
     assert [row.message.metadata.user_id for row in rows] == ["bob", None, None, None, None, None]
     assert rows[5].message.metadata.status is MessageStatus.CANCELLED
     assert await store.search(SECRET) == []
     assert len(await store.search("bob", session_id=shared.id)) == 1
-    assert {one.group: one.cost_usd for one in await store.costs.totals("day")} == costs
-    assert [one.group for one in await store.costs.totals("user")] == [None]
+    assert {total.group: total.cost_usd for total in await store.costs.totals("day")} == costs
+    assert [total.group for total in await store.costs.totals("user")] == [None]
     assert [(call.id, call.status) for call in await store.tool_calls(shared.id)] == [("tu_9", "succeeded")]
     assert (receipt.sessions, receipt.messages, receipt.forks_cut, receipt.blobs) == (1, 11, 1, 3)
     assert await store.erasures() == [receipt]
     assert [blob async for blob in store.blobs.list()] == []
-    again = await store.erase_user("ann")
-    assert (again.sessions, again.messages, again.forks_cut, again.blobs) == (0, 0, 0, 0)
+    repeated = await store.erase_user("ann")
+    assert (repeated.sessions, repeated.messages, repeated.forks_cut, repeated.blobs) == (0, 0, 0, 0)
 
 
-async def test_large_content_that_somebody_else_names_too_stays(store: Store) -> None:
+async def test_shared_blob_survives_erasure(store: Store) -> None:
     own = await store.create_session(user_id="ann")
     other = await store.create_session(user_id="bob")
     await store.append(own.id, text_message(LARGE))
@@ -315,35 +317,35 @@ async def test_large_content_that_somebody_else_names_too_stays(store: Store) ->
 
 
 @pytest.mark.parametrize("user_id", ["%", "a_n", 'an"n', "ann!", "änn", ""])
-async def test_only_the_person_who_is_named_is_erased(store: Store, user_id: str) -> None:
+async def test_erasure_matches_user_id_exactly(store: Store, user_id: str) -> None:
     session = await store.create_session(user_id="bob")
     await store.append(session.id, [text_message("mine", user_id="ann"), text_message("yours", user_id=user_id)])
     await store.erase_user(user_id)
-    assert texts(await history(store, session.id)) == ["mine", "[erased]"]
+    assert texts(await read_history(store, session.id)) == ["mine", "[erased]"]
 
 
-async def test_the_bytes_of_what_was_erased_are_in_no_file_of_the_store(tmp_path: Path) -> None:
+async def test_erased_bytes_are_in_no_file(tmp_path: Path) -> None:
     location = StoreLocation(f"sqlite:///{tmp_path / 'store.db'}")
 
-    def holding() -> list[str]:
+    def list_files_with_secret() -> list[str]:
         files = [path for path in tmp_path.rglob("*") if path.is_file()]
         return [path.name for path in files if SECRET.encode() in path.read_bytes() or b"plugh" in path.read_bytes()]
 
     async with location.open() as store:
-        await erasable(store)
-        assert len(holding()) > 1
-        async with location.open() as other:  # somebody else has the file open
+        await create_erasable_sessions(store)
+        assert len(list_files_with_secret()) > 1
+        async with location.open() as other:  # the file is open elsewhere
             await other.list_sessions()
             await store.erase_user("ann")
-            assert holding() == []
-    assert holding() == []
+            assert list_files_with_secret() == []
+    assert list_files_with_secret() == []
 
 
 # --- sizes -----------------------------------------------------------------------------------------------------------
 
 
-async def test_the_size_of_everything_is_told(store: Store) -> None:
-    await everything(store)
+async def test_size_report_covers_all_tables(store: Store) -> None:
+    await create_full_session(store)
     report = await store.sizes()
     assert (report.engine, report.sessions, report.messages) == (store.engine, 1, 5)
     assert (report.blobs, report.blob_bytes) == (1, len(LARGE))
@@ -352,19 +354,19 @@ async def test_the_size_of_everything_is_told(store: Store) -> None:
     assert report.database_bytes >= sum(report.tables.values()) / 2
 
 
-# --- verifying -------------------------------------------------------------------------------------------------------
+# --- verification ----------------------------------------------------------------------------------------------------
 
 
-async def test_a_store_that_is_sound_is_found_so(store: Store) -> None:
-    session = await everything(store)
+async def test_verify_accepts_sound_store(store: Store) -> None:
+    session = await create_full_session(store)
     fork = await store.fork(session.id, 3)
-    await store.append(fork.id, [result_message("tu_1"), paid("yes", "0.1"), text_message(LARGE)])
+    await store.append(fork.id, [result_message("tu_1"), answer_with_cost("yes", "0.1"), text_message(LARGE)])
     await store.append(fork.id, answer_message("still arr", status=MessageStatus.PARTIAL))
-    told: list[tuple[int, int]] = []
-    seen = await store.verify(progress=lambda done, of: told.append((done, of)))
-    assert (seen.damage, seen.sessions, seen.messages, seen.blobs) == ((), 2, 9, 1)
-    assert seen.is_sound
-    assert told[-1] == (9, 9)
+    progress_calls: list[tuple[int, int]] = []
+    report = await store.verify(progress=lambda done, of: progress_calls.append((done, of)))
+    assert (report.damage, report.sessions, report.messages, report.blobs) == ((), 2, 9, 1)
+    assert report.is_sound
+    assert progress_calls[-1] == (9, 9)
     assert (await store.verify(session.id)).messages == 5
     assert (await store.verify(fork.id)).messages == 9
     await store.delete_session(session.id)
@@ -374,8 +376,8 @@ async def test_a_store_that_is_sound_is_found_so(store: Store) -> None:
         await store.verify(session.id)
 
 
-async def test_what_is_left_after_an_erasure_is_sound(store: Store) -> None:
-    await erasable(store)
+async def test_store_is_sound_after_erasure(store: Store) -> None:
+    await create_erasable_sessions(store)
     await store.erase_user("ann")
     assert (await store.verify()).damage == ()
 
@@ -383,7 +385,7 @@ async def test_what_is_left_after_an_erasure_is_sound(store: Store) -> None:
 @pytest.mark.parametrize(
     "name", ["n" * 20_000, "a\0b" * 8_000, "a\0\u2400" * 8_000, "QUJD" * 5_000], ids=["long", "NUL", "both", "base64"]
 )
-async def test_a_name_or_an_id_that_was_moved_out_is_found_as_it_was_made(store: Store, name: str) -> None:
+async def test_long_tool_name_and_id_pass_verification(store: Store, name: str) -> None:
     session = await store.create_session(user_id="ann")
     call = ToolUseBlock("tu_" + "i" * 20_000, name, {"of": "x"})
     broken = InvalidToolUseBlock("tu_2", name, "{", "no object")
@@ -391,12 +393,12 @@ async def test_a_name_or_an_id_that_was_moved_out_is_found_as_it_was_made(store:
     await store.append(session.id, result_message(call.id))
     assert (await store.verify()).damage == ()
     assert (await store.verify(session.id)).damage == ()
-    await change(store, "UPDATE tool_calls SET name = 'another' WHERE id = 'tu_2'")
+    await execute(store, "UPDATE tool_calls SET name = 'another' WHERE id = 'tu_2'")
     damage = [(found.seq, found.what) for found in (await store.verify()).damage]
     assert (1, "the call tu_2 differs between its message and the table tool_calls") in damage
 
 
-async def test_the_call_of_an_erased_message_is_sound_although_its_name_was_moved_out(store: Store) -> None:
+async def test_erased_call_with_long_name_passes_verification(store: Store) -> None:
     session = await store.create_session(user_id="ann")
     block = ToolUseBlock("tu_1", "n" * 20_000, {})
     await store.append(session.id, [text_message("x", user_id="ann"), message(Role.ASSISTANT, [block], user_id="ann")])
@@ -405,12 +407,12 @@ async def test_the_call_of_an_erased_message_is_sound_although_its_name_was_move
     assert (await store.verify()).damage == ()
 
 
-WRONG = {
+DAMAGE_STATEMENTS = {
     "text": "UPDATE messages SET content_json = replace(content_json, 'hello', 'hellp') WHERE seq = 1",
     "metadata": "UPDATE messages SET metadata_json = replace(metadata_json, 'openai', 'openbi') WHERE seq = 2",
     "time": "UPDATE messages SET created_at = created_at + 1 WHERE seq = 2",
-    "place": "UPDATE messages SET seq = 9 WHERE seq = 5",
-    "gone": "DELETE FROM messages WHERE seq = 3",
+    "seq": "UPDATE messages SET seq = 9 WHERE seq = 5",
+    "missing": "DELETE FROM messages WHERE seq = 3",
     "last": "DELETE FROM messages WHERE seq = 5",
     "count": "UPDATE sessions SET last_seq = last_seq + 1",
     "newest": "UPDATE sessions SET last_message_id = ''",
@@ -419,7 +421,7 @@ WRONG = {
     "call": "DELETE FROM tool_calls",
     "name": "UPDATE tool_calls SET name = 'delete_all'",
     "answer": "UPDATE tool_calls SET result_seq = NULL, status = 'pending'",
-    "answered": "UPDATE tool_calls SET result_seq = 5",
+    "other answer": "UPDATE tool_calls SET result_seq = 5",
     "usage": "UPDATE usage SET cost_usd = '0.01'",
     "no usage": "DELETE FROM usage",
     "reference": "DELETE FROM blob_refs",
@@ -431,50 +433,50 @@ WRONG = {
 }
 
 
-@pytest.mark.parametrize("wrong", WRONG)
-async def test_whatever_is_not_as_it_was_written_is_listed(store: Store, wrong: str) -> None:
-    session = await everything(store)
+@pytest.mark.parametrize("damage_name", DAMAGE_STATEMENTS)
+async def test_verify_reports_changed_rows(store: Store, damage_name: str) -> None:
+    session = await create_full_session(store)
     assert (await store.verify()).is_sound
-    await change(store, WRONG[wrong])
-    seen = await store.verify()
-    assert {found.session_id for found in seen.damage} == {session.id}
-    assert not seen.is_sound
+    await execute(store, DAMAGE_STATEMENTS[damage_name])
+    report = await store.verify()
+    assert {found.session_id for found in report.damage} == {session.id}
+    assert not report.is_sound
 
 
-async def test_a_session_that_is_noted_as_indexed_beyond_its_end_is_listed_and_indexed_anew(
+async def test_index_position_beyond_end_is_reported_and_repaired(
     database_location: StoreLocation,
 ) -> None:
     async with database_location.open() as store:
-        await store.search_index.stop()  # nothing is indexed in between
+        await store.search_index.stop()  # disables background indexing
         session = await store.create_session()
         await store.append(session.id, text_message("needle"))
-        await change(store, "UPDATE sessions SET indexed_seq = 9999")
-        assert ["counts 9999 messages" in one.what for one in (await store.verify()).damage] == [True]
+        await execute(store, "UPDATE sessions SET indexed_seq = 9999")
+        assert ["counts 9999 messages" in found_damage.what for found_damage in (await store.verify()).damage] == [True]
     async with database_location.open() as store:
         await store.append(session.id, text_message("needle again"))
         assert sorted(hit.seq for hit in await store.search("needle")) == [1, 2]
         assert (await store.verify()).is_sound
-        await change(store, "UPDATE sessions SET indexed_seq = 9999")
+        await execute(store, "UPDATE sessions SET indexed_seq = 9999")
         await store.reindex()
         assert sorted(hit.seq for hit in await store.search("needle")) == [1, 2]
         assert (await store.verify()).is_sound
 
 
-async def test_a_negative_age_is_refused_and_nothing_is_older_than_time(store: Store) -> None:
+async def test_retain_rejects_negative_age(store: Store) -> None:
     await store.create_session("s")
     with pytest.raises(InputError, match="is negative"):
         await store.retain(timedelta(days=-1))
     assert await store.retain(timedelta.max) == []
-    assert [one.id for one in await store.list_sessions()] == ["s"]
+    assert [session.id for session in await store.list_sessions()] == ["s"]
 
 
-async def test_a_clock_that_was_set_back_makes_no_session_older(store: Store, clock: Clock) -> None:
+async def test_backward_clock_step_does_not_age_sessions(store: Store, clock: Clock) -> None:
     store.clock = clock
     await store.create_session("s")
     newest = clock.now
     clock.move(days=-3650)
     await store.append("s", text_message("one"))
-    await store.append("s", text_message("two"))  # which may be put at the end in one statement
+    await store.append("s", text_message("two"))  # fast path
     await store.append("s", [text_message("three"), text_message("four")])
     await store.rename_session("s", "a title")
     assert (await store.get_session("s")).updated_at == newest
@@ -483,21 +485,21 @@ async def test_a_clock_that_was_set_back_makes_no_session_older(store: Store, cl
     assert await store.retain(timedelta(days=90)) == []
 
 
-async def test_large_content_that_is_gone_or_changed_is_listed_where_it_is_named(store: Store) -> None:
-    session = await everything(store)
+async def test_verify_reports_missing_blobs_by_message(store: Store) -> None:
+    session = await create_full_session(store)
     fork = await store.fork(session.id)
     await store.append(fork.id, [text_message(LARGE), text_message(LARGE + "!")])
     first, second = sorted([blob async for blob in store.blobs.list()], key=lambda blob: blob.size)
     await store.blobs.delete(first.sha256)
-    seen = await store.verify()
-    assert [(found.session_id, found.seq) for found in seen.damage] == [(session.id, 5), (fork.id, 6)]
+    report = await store.verify()
+    assert [(found.session_id, found.seq) for found in report.damage] == [(session.id, 5), (fork.id, 6)]
     await store.blobs.delete(second.sha256)
     assert len((await store.verify()).damage) == 3
     with pytest.raises(CorruptDataError):
         await store.read(session.id)
 
 
-async def test_a_flipped_bit_in_the_file_is_listed_and_never_served(tmp_path: Path) -> None:
+async def test_flipped_bit_is_reported_and_never_returned(tmp_path: Path) -> None:
     location = StoreLocation(f"sqlite:///{tmp_path / 'store.db'}")
     path = tmp_path / "store.db"
     async with location.open() as store:
@@ -507,7 +509,7 @@ async def test_a_flipped_bit_in_the_file_is_listed_and_never_served(tmp_path: Pa
     whole = path.read_bytes()
     for number in (7, 150, 299):
         at = whole.index(f"message {number} ".encode()) + 3
-        for bit in (1, 0x80):  # one that changes a letter, and one after which it is no text
+        for bit in (1, 0x80):  # changes a letter, and makes invalid UTF-8
             changed = bytearray(whole)
             changed[at] ^= bit
             path.write_bytes(changed)
@@ -523,15 +525,15 @@ async def test_retain_keeps_sessions_that_were_imported_today(store: Store, cloc
     undated = b'{"id": "", "session_id": "", "role": "user", "content": [{"type": "text", "text": "When?"}],'
     undated += b' "metadata": {}, "created_at": "1970-01-01T00:00:00Z", "schema_version": 1}\n'
     session = await store.import_session([undated])
-    assert session.updated_at == session.created_at == clock.now  # nobody finds it at the end of every list
+    assert session.updated_at == session.created_at == clock.now  # not at the end of every list
     old = await store.create_session("old")
     await store.append("old", text_message("Long ago"))
     exported = [line async for line in store.export("old")]
     await store.delete_session("old")
     clock.move(days=400)
-    assert [one.id for one in await store.retain(timedelta(days=90), dry_run=True)] == [session.id]
-    again = await store.import_session(exported)
-    assert again.updated_at == old.updated_at  # which it says of itself
-    assert [one.id for one in await store.retain(timedelta(days=90))] == [session.id]
+    assert [session.id for session in await store.retain(timedelta(days=90), dry_run=True)] == [session.id]
+    imported = await store.import_session(exported)
+    assert imported.updated_at == old.updated_at  # the time in the export
+    assert [session.id for session in await store.retain(timedelta(days=90))] == [session.id]
     clock.move(days=91)
-    assert [one.id for one in await store.retain(timedelta(days=90))] == ["old"]
+    assert [session.id for session in await store.retain(timedelta(days=90))] == ["old"]

@@ -1,4 +1,4 @@
-"""Hashes of rows."""
+"""Tests of row hashes."""
 
 from __future__ import annotations
 
@@ -21,6 +21,6 @@ ROWS = [
 
 
 @pytest.mark.parametrize("row", ROWS, ids=range(len(ROWS)))
-def test_a_row_is_hashed_as_its_json(row: Any) -> None:
+def test_row_hash_is_hash_of_json(row: Any) -> None:
     text = json.dumps(row, default=str)
     assert json_hash(row) == hashlib.sha256(text.encode()).digest()

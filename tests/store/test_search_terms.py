@@ -1,5 +1,5 @@
-# ruff: noqa: RUF001  letters of other scripts that look like ours are what this is about
-"""The terms by which a text is found, in every script."""
+# ruff: noqa: RUF001  these tests need letters of other scripts that resemble Latin ones
+"""Tests of search terms and excerpts in every script."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from dragoman.store.search.tokenizer import (
     terms_from,
 )
 
-# Texts with the letters, marks and signs that are easy to get wrong, beside whatever else there is.
+# Texts with letters, marks and signs that are error-prone, among arbitrary others.
 TEXTS = st.text(
     st.one_of(
         st.characters(codec="utf-8"),
@@ -33,8 +33,8 @@ TEXTS = st.text(
 )
 
 
-def fits(term: Term, analysis: Analysis) -> bool:
-    """Whether a text matches a term, by definition."""
+def matches_term(term: Term, analysis: Analysis) -> bool:
+    """Return whether a text matches a term by definition."""
     *first, last = term.words
     tokenizer = analysis.words
 
@@ -48,9 +48,9 @@ def fits(term: Term, analysis: Analysis) -> bool:
     return in_a_row and set(term.pairs) <= set(analysis.parts)
 
 
-def is_found(text: str, query: str) -> bool:
+def matches_query(text: str, query: str) -> bool:
     terms = terms_from(query)
-    return bool(terms) and all(fits(term, analyze(text)) for term in terms)
+    return bool(terms) and all(matches_term(term, analyze(text)) for term in terms)
 
 
 FOUND = [
@@ -116,36 +116,36 @@ NOT_FOUND = [
 
 
 @pytest.mark.parametrize(("text", "query"), FOUND)
-def test_a_text_is_found_by(text: str, query: str) -> None:
-    assert is_found(text, query), (analyze(text), terms_from(query))
+def test_text_matches_query(text: str, query: str) -> None:
+    assert matches_query(text, query), (analyze(text), terms_from(query))
 
 
 @pytest.mark.parametrize(("text", "query"), NOT_FOUND)
-def test_a_text_is_not_found_by(text: str, query: str) -> None:
-    assert not is_found(text, query), (analyze(text), terms_from(query))
+def test_text_does_not_match_query(text: str, query: str) -> None:
+    assert not matches_query(text, query), (analyze(text), terms_from(query))
 
 
 @given(TEXTS)
-def test_every_word_of_a_text_finds_it(text: str) -> None:
+def test_every_word_of_text_matches_it(text: str) -> None:
     analysis = analyze(text)
     for chunk in text.split():
         for term in terms_from(chunk):
-            assert fits(term, analysis), (chunk, term)
+            assert matches_term(term, analysis), (chunk, term)
 
 
 @given(TEXTS)
-def test_a_text_in_quotes_finds_itself(text: str) -> None:
+def test_quoted_text_matches_itself(text: str) -> None:
     text = text.translate(str.maketrans('"“”„«»', "      "))
-    assert all(fits(term, analyze(text)) for term in terms_from(f'"{text}"'))
+    assert all(matches_term(term, analyze(text)) for term in terms_from(f'"{text}"'))
 
 
 @given(TEXTS)
-def test_how_a_text_is_composed_makes_no_difference(text: str) -> None:
+def test_match_ignores_unicode_composition(text: str) -> None:
     assert analyze(unicodedata.normalize("NFD", text)) == analyze(unicodedata.normalize("NFC", text))
 
 
 @given(TEXTS)
-def test_words_have_nothing_in_them_that_an_engine_would_cut_at(text: str) -> None:
+def test_words_contain_no_separators_of_engines(text: str) -> None:
     analysis = analyze(text)
     for word in (*analysis.words, *analysis.parts):
         assert word
@@ -155,12 +155,12 @@ def test_words_have_nothing_in_them_that_an_engine_would_cut_at(text: str) -> No
 
 
 @given(TEXTS)
-def test_what_is_folded_stays_as_it_is(text: str) -> None:
+def test_folding_is_idempotent(text: str) -> None:
     for word in analyze(text).words:
         assert fold(fold(word)) == fold(word)
 
 
-def test_of_an_enormous_text_the_beginning_is_looked_at() -> None:
+def test_only_beginning_of_huge_text_is_analyzed() -> None:
     analysis = analyze(" ".join(f"word{number}" for number in range(200_000)))
     assert analysis.words[0] == "word0"
     distinct = {*analysis.words, *analysis.parts}
@@ -170,23 +170,26 @@ def test_of_an_enormous_text_the_beginning_is_looked_at() -> None:
 # --- excerpts --------------------------------------------------------------------------------------------------------
 
 
-def shown(text: str, query: str) -> tuple[str, list[str]]:
+def mark_excerpt(text: str, query: str) -> tuple[str, list[str]]:
     made = excerpt(text, terms_from(query))
     return made.text, [made.text[begin:end] for begin, end in made.highlights]
 
 
-def test_an_excerpt_says_where_the_words_are() -> None:
-    assert shown("Call read_file, then write_file.", "file") == ("Call read_file, then write_file.", ["file", "file"])
-    assert shown("Call read_file.", "read_file") == ("Call read_file.", ["read_file"])
-    assert shown("Ein Straßenfest", "strasse") == ("Ein Straßenfest", ["Straßenfest"])
-    assert shown("let parseJson = 1", "json") == ("let parseJson = 1", ["Json"])
-    assert shown("机器学习是分支", "学习") == ("机器学习是分支", ["学习"])
-    assert shown("one\ntwo\tthree", "two") == ("one two three", ["two"])
+def test_excerpt_marks_positions_of_words() -> None:
+    assert mark_excerpt("Call read_file, then write_file.", "file") == (
+        "Call read_file, then write_file.",
+        ["file", "file"],
+    )
+    assert mark_excerpt("Call read_file.", "read_file") == ("Call read_file.", ["read_file"])
+    assert mark_excerpt("Ein Straßenfest", "strasse") == ("Ein Straßenfest", ["Straßenfest"])
+    assert mark_excerpt("let parseJson = 1", "json") == ("let parseJson = 1", ["Json"])
+    assert mark_excerpt("机器学习是分支", "学习") == ("机器学习是分支", ["学习"])
+    assert mark_excerpt("one\ntwo\tthree", "two") == ("one two three", ["two"])
 
 
-def test_an_excerpt_shows_where_the_most_words_are_together() -> None:
+def test_excerpt_shows_densest_match() -> None:
     text = f"apples are red. {'Nothing to see here. ' * 40}Here apples and pears are together. {'More of it. ' * 40}"
-    piece, marked = shown(text, "apples pears")
+    piece, marked = mark_excerpt(text, "apples pears")
     assert "Here apples and pears are together." in piece
     assert marked == ["apples", "pears"]
     assert piece.startswith("…")
@@ -195,9 +198,9 @@ def test_an_excerpt_shows_where_the_most_words_are_together() -> None:
 
 
 @given(TEXTS, TEXTS, TEXTS)
-def test_an_excerpt_marks_what_was_asked_for(before: str, asked: str, behind: str) -> None:
-    text = f"{before} {asked} {behind}"
-    terms = [term for chunk in asked.split() for term in terms_from(chunk)]
+def test_excerpt_marks_query(before: str, query: str, behind: str) -> None:
+    text = f"{before} {query} {behind}"
+    terms = [term for chunk in query.split() for term in terms_from(chunk)]
     made = excerpt(text, terms)
     assert bool(made.highlights) == bool(terms)
     end = 0
@@ -206,7 +209,7 @@ def test_an_excerpt_marks_what_was_asked_for(before: str, asked: str, behind: st
         end = until
 
 
-def test_a_text_that_repeats_a_word_very_often_is_compared_at_its_first_places_only() -> None:
+def test_repeated_word_is_compared_at_first_positions_only() -> None:
     terms = terms_from("word text")
     text = "word " * 5_000 + "text"
     assert len(tokenizer._find_places(text, terms)) <= 2 * tokenizer._MAX_PLACES
@@ -215,14 +218,14 @@ def test_a_text_that_repeats_a_word_very_often_is_compared_at_its_first_places_o
 
 @given(st.text(st.characters(codec="ascii")))
 @example("readFile HTTPServer x" + "y" * 200 + "Z9 ABC a1B2")
-def test_a_text_in_ascii_has_the_words_that_it_has_among_others(text: str) -> None:
-    alone, among_others = analyze(text), analyze(f"é {text}")  # the second one takes the general path
+def test_ascii_fast_path_equals_general_path(text: str) -> None:
+    alone, among_others = analyze(text), analyze(f"é {text}")  # the second text uses the general path
     assert ["e", *alone.words] == among_others.words
     assert alone.parts == among_others.parts
 
 
 @pytest.mark.parametrize("letter", ["x", "界", "é"])
-def test_a_very_long_run_is_analyzed_in_pieces(letter: str) -> None:
+def test_very_long_run_is_analyzed_in_pieces(letter: str) -> None:
     text = f"first {letter * 300_000} last"
     words = analyze(text).words
     assert words[0] == "first"

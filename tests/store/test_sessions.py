@@ -1,4 +1,4 @@
-"""Sessions are made, found, changed and listed, on every engine."""
+"""Tests of sessions on every engine: creation, lookup, changes and lists."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from dragoman.store.sessions import list_sessions
 from tests.store.conftest import Clock, StoreLocation
 from tests.store.faults.conftest import rng
 from tests.store.messages import text_message
-from tests.store.test_attachment_refs import looks
+from tests.store.test_attachment_refs import measure_costs
 
 __all__ = ["rng"]
 
 
-async def test_a_session_keeps_what_is_said_about_it(store: Store, clock: Clock) -> None:
+async def test_session_fields_are_stored(store: Store, clock: Clock) -> None:
     store.clock = clock
     made = await store.create_session(
         title="Ärger 🎉",
@@ -42,7 +42,7 @@ async def test_a_session_keeps_what_is_said_about_it(store: Store, clock: Clock)
     assert await store.get_session(made.id) == made
 
 
-async def test_a_session_of_an_unknown_id_is_an_error_of_its_own(store: Store) -> None:
+async def test_unknown_session_raises(store: Store) -> None:
     for asked in (
         store.get_session("none"),
         store.read("none"),
@@ -59,7 +59,7 @@ async def test_a_session_of_an_unknown_id_is_an_error_of_its_own(store: Store) -
             await asked
 
 
-async def test_an_id_of_ones_own_can_be_used_once(store: Store) -> None:
+async def test_custom_session_id_is_unique(store: Store) -> None:
     assert (await store.create_session("mine")).id == "mine"
     with pytest.raises(ConflictError) as caught:
         await store.create_session("mine", title="again")
@@ -67,14 +67,16 @@ async def test_an_id_of_ones_own_can_be_used_once(store: Store) -> None:
     assert (await store.get_session("mine")).title is None
 
 
-async def test_of_many_who_create_one_session_exactly_one_does(database_location: StoreLocation) -> None:
-    async with database_location.open() as one, database_location.open() as two:
-        made = await asyncio.gather(*(store.create_session("mine") for store in (one, two) * 4), return_exceptions=True)
+async def test_one_of_concurrent_creates_succeeds(database_location: StoreLocation) -> None:
+    async with database_location.open() as first_store, database_location.open() as second_store:
+        made = await asyncio.gather(
+            *(store.create_session("mine") for store in (first_store, second_store) * 4), return_exceptions=True
+        )
     assert sum(isinstance(outcome, Session) for outcome in made) == 1
     assert {type(outcome) for outcome in made} == {Session, ConflictError}
 
 
-async def test_only_what_is_named_changes(store: Store, clock: Clock) -> None:
+async def test_change_session_updates_passed_fields_only(store: Store, clock: Clock) -> None:
     store.clock = clock
     made = await store.create_session(title="old", active_model="a:b", metadata={"k": 1}, user_id="u")
     clock.move(seconds=1)
@@ -87,12 +89,12 @@ async def test_only_what_is_named_changes(store: Store, clock: Clock) -> None:
     assert await store.get_session(made.id) == changed
 
 
-async def test_sessions_are_listed_by_page_the_one_that_changed_last_first(store: Store, clock: Clock) -> None:
+async def test_sessions_are_listed_by_last_change(store: Store, clock: Clock) -> None:
     store.clock = clock
     made = []
     for number in range(7):
         made.append(await store.create_session(user_id="ab"[number % 2], team_id="t" if number > 4 else None))
-        clock.move(seconds=number % 3)  # some of them at the same time
+        clock.move(seconds=number % 3)  # some with equal times
     clock.move(seconds=1)
     await store.append(made[2].id, text_message("x"))
     everything = await store.list_sessions()
@@ -109,9 +111,7 @@ async def test_sessions_are_listed_by_page_the_one_that_changed_last_first(store
     assert await store.list_sessions(user_id="c") == []
 
 
-async def test_pages_are_in_order_however_close_in_time_sessions_change(
-    store: Store, clock: Clock, rng: random.Random
-) -> None:
+async def test_pages_are_ordered_with_equal_times(store: Store, clock: Clock, rng: random.Random) -> None:
     store.clock = clock
     made = [await store.create_session(user_id=rng.choice("ab")) for _ in range(12)]
     for _ in range(40):
@@ -121,19 +121,19 @@ async def test_pages_are_in_order_however_close_in_time_sessions_change(
             await store.append(session.id, text_message("more"))
         else:
             await store.rename_session(session.id, "another title")
-    wanted = sorted([await store.get_session(one.id) for one in made], key=_when, reverse=True)
+    wanted = sorted([await store.get_session(item.id) for item in made], key=_sort_key, reverse=True)
     for size in (1, 2, 5, 12, 50):
         for user_id in (None, "a"):
-            pages = [one async for one in _pages(store, size, user_id)]
-            assert pages == [one for one in wanted if user_id in (None, one.user_id)]
+            pages = [item async for item in _list_pages(store, size, user_id)]
+            assert pages == [item for item in wanted if user_id in (None, item.user_id)]
     assert (await store.verify()).is_sound
 
 
-def _when(session: Session) -> tuple[datetime, str]:
+def _sort_key(session: Session) -> tuple[datetime, str]:
     return session.updated_at, session.id
 
 
-async def _pages(store: Store, size: int, user_id: str | None) -> AsyncIterator[Session]:
+async def _list_pages(store: Store, size: int, user_id: str | None) -> AsyncIterator[Session]:
     last = None
     while page := await store.list_sessions(limit=size, user_id=user_id, before=last):
         assert len(page) <= size
@@ -141,7 +141,7 @@ async def _pages(store: Store, size: int, user_id: str | None) -> AsyncIterator[
             yield last
 
 
-async def test_a_page_of_sessions_costs_the_same_however_many_there_are(database_location: StoreLocation) -> None:
+async def test_page_cost_is_independent_of_session_count(database_location: StoreLocation) -> None:
     costs = []
     async with database_location.open() as store:
         clock = store.clock = Clock()
@@ -152,31 +152,31 @@ async def test_a_page_of_sessions_costs_the_same_however_many_there_are(database
                 made.append(await store.create_session(user_id="ann"))
             before = (made[-5].updated_at, made[-5].id)
             asked = (list_sessions(None, None, None, 10), list_sessions("ann", None, before, 10))
-            costs.append([sum(await looks(database_location, store, one)) for one in asked])
+            costs.append([sum(await measure_costs(database_location, store, item)) for item in asked])
     assert [round(many / few) for few, many in zip(*costs, strict=True)] == [1, 1]
 
 
-@pytest.mark.parametrize("odd", [{"a": float("nan")}, {1: "a"}, {"a": "\ud800"}, {"a": {1, 2}}], ids=repr)
-async def test_what_json_cannot_say_is_not_kept_with_a_session(store: Store, odd: Any) -> None:
+@pytest.mark.parametrize("invalid", [{"a": float("nan")}, {1: "a"}, {"a": "\ud800"}, {"a": {1, 2}}], ids=repr)
+async def test_metadata_that_is_not_json_is_rejected(store: Store, invalid: Any) -> None:
     with pytest.raises(FormatError):
-        await store.create_session("s", metadata=odd)
+        await store.create_session("s", metadata=invalid)
     await store.create_session("s")
     with pytest.raises(FormatError):
-        await store.change_session("s", routing_policy=odd)
+        await store.change_session("s", routing_policy=invalid)
 
 
-@pytest.mark.parametrize("odd", ["a\0b", "a\ud800b"], ids=ascii)
-async def test_names_that_not_every_engine_can_hold_are_refused_by_all(store: Store, odd: str) -> None:
+@pytest.mark.parametrize("invalid", ["a\0b", "a\ud800b"], ids=ascii)
+async def test_unsupported_names_are_rejected_by_every_engine(store: Store, invalid: str) -> None:
     session = await store.create_session()
     for asked in (
-        store.create_session(odd),
-        store.create_session(title=odd),
-        store.rename_session(session.id, odd),
-        store.get_session(odd),
-        store.append(session.id, text_message("x"), idempotency_key=odd),
-        store.turns.acquire(session.id, odd),
-        store.save_tool_ids(session.id, [("a", "b", odd)]),
-        store.list_sessions(user_id=odd),
+        store.create_session(invalid),
+        store.create_session(title=invalid),
+        store.rename_session(session.id, invalid),
+        store.get_session(invalid),
+        store.append(session.id, text_message("x"), idempotency_key=invalid),
+        store.turns.acquire(session.id, invalid),
+        store.save_tool_ids(session.id, [("a", "b", invalid)]),
+        store.list_sessions(user_id=invalid),
     ):
         with pytest.raises(FormatError):
             await asked
@@ -184,7 +184,7 @@ async def test_names_that_not_every_engine_can_hold_are_refused_by_all(store: St
     assert (await store.list_sessions()) == [session]
 
 
-async def test_a_session_is_found_by_a_beginning_or_an_end_of_its_id(store: Store) -> None:
+async def test_session_is_found_by_id_prefix_or_suffix(store: Store) -> None:
     made = await store.create_session()
     other = await store.create_session("of-my-own")
     for part in (made.id, made.id[:20], made.id[5:20], made.id[-6:], made.id[-6:].lower()):
@@ -193,13 +193,13 @@ async def test_a_session_is_found_by_a_beginning_or_an_end_of_its_id(store: Stor
     assert [session.id for session in await store.find_sessions("own")] == [other.id]
 
 
-async def test_the_middle_of_an_id_finds_nothing_and_no_sign_in_it_is_special(store: Store) -> None:
+async def test_id_substring_and_wildcards_find_no_session(store: Store) -> None:
     await store.create_session("of-my-own")
     for part in ("my", "%", "_", "of%", "o'r", "of-my-own-and-more"):
         assert await store.find_sessions(part) == []
 
 
-async def test_sessions_that_fit_alike_come_newest_first_and_not_more_than_asked_for(store: Store) -> None:
+async def test_matching_sessions_are_newest_first_and_limited(store: Store) -> None:
     made = [(await store.create_session(f"like-{number}")).id for number in range(5)]
     await store.rename_session(made[2], "changed last")
     found = [session.id for session in await store.find_sessions("like-", limit=3)]
@@ -207,16 +207,16 @@ async def test_sessions_that_fit_alike_come_newest_first_and_not_more_than_asked
     assert len(found) == 3
 
 
-async def test_an_id_with_a_control_character_is_refused(store: Store) -> None:
-    for odd in ("a/b\n", "a\x1b[2J", "\x7f", "a\u2028b"):
+async def test_id_with_control_character_is_rejected(store: Store) -> None:
+    for invalid in ("a/b\n", "a\x1b[2J", "\x7f", "a\u2028b"):
         with pytest.raises(FormatError, match="control character"):
-            await store.create_session(odd)
+            await store.create_session(invalid)
         with pytest.raises(FormatError, match="control character"):
-            await store.entries.append(odd, {"type": "final", "content": "x"}, create=True)
+            await store.entries.append(invalid, {"type": "final", "content": "x"}, create=True)
     assert await store.list_sessions() == []
 
 
-async def test_a_negative_limit_is_refused(store: Store) -> None:
+async def test_negative_limit_is_rejected(store: Store) -> None:
     await store.create_session("sess_1")
     assert await store.list_sessions(limit=0) == []
     for asked in (store.list_sessions(limit=-1), store.find_sessions("sess", limit=-1)):
@@ -224,7 +224,7 @@ async def test_a_negative_limit_is_refused(store: Store) -> None:
             await asked
 
 
-async def test_what_is_no_message_or_no_group_is_refused_with_what_to_do(store: Store) -> None:
+async def test_invalid_arguments_are_rejected_with_hint(store: Store) -> None:
     await store.create_session("sess_1")
     wrong: list[Any] = ["hello", 5, None, {"role": "user"}, [text_message("x"), "hello"]]
     for given in wrong:

@@ -1,4 +1,4 @@
-"""A shielded coroutine runs to completion, whatever happens to its caller."""
+"""Tests that a shielded coroutine runs to completion when its caller is cancelled."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from dragoman.shield import run_to_completion
 
 
 class Work:
-    """Waits at each of its gates, and counts those that it has passed."""
+    """Waits at each of its gates and counts the passed ones."""
 
     def __init__(self, waits: int, error: Exception | None = None) -> None:
         self.gates = [asyncio.Event() for _ in range(waits)]
@@ -31,7 +31,7 @@ class Work:
 
 
 @pytest.mark.parametrize("waits", [0, 1, 3])
-async def test_the_result_of_the_coroutine_is_returned(waits: int) -> None:
+async def test_result_of_coroutine_is_returned(waits: int) -> None:
     work = Work(waits)
     asyncio.get_running_loop().call_soon(work.open)
     assert await run_to_completion(work()) == "done"
@@ -39,7 +39,7 @@ async def test_the_result_of_the_coroutine_is_returned(waits: int) -> None:
 
 
 @pytest.mark.parametrize("waits", [0, 1, 3])
-async def test_the_error_of_the_coroutine_is_raised(waits: int) -> None:
+async def test_error_of_coroutine_is_raised(waits: int) -> None:
     work = Work(waits, ValueError("no"))
     asyncio.get_running_loop().call_soon(work.open)
     with pytest.raises(ValueError, match="no"):
@@ -49,7 +49,7 @@ async def test_the_error_of_the_coroutine_is_raised(waits: int) -> None:
 
 @pytest.mark.parametrize("cancels", [1, 3])
 @pytest.mark.parametrize("error", [None, ValueError("no")])
-async def test_a_cancellation_waits_for_the_coroutine_and_is_not_lost(cancels: int, error: Exception | None) -> None:
+async def test_cancellation_waits_for_coroutine(cancels: int, error: Exception | None) -> None:
     work = Work(2, error)
     waiting = asyncio.create_task(run_to_completion(work()))
     for _ in range(cancels):
@@ -64,7 +64,7 @@ async def test_a_cancellation_waits_for_the_coroutine_and_is_not_lost(cancels: i
     assert work.steps == 2
 
 
-async def test_a_timeout_of_the_coroutine_is_its_own() -> None:
+async def test_timeout_within_coroutine_is_its_own() -> None:
     async def work() -> str:
         await asyncio.sleep(0)
         try:
@@ -77,7 +77,7 @@ async def test_a_timeout_of_the_coroutine_is_its_own() -> None:
     assert await run_to_completion(work()) == "too late"
 
 
-async def test_an_error_of_an_awaited_future_is_raised_within_the_coroutine() -> None:
+async def test_error_of_awaited_future_is_raised_in_coroutine() -> None:
     promised: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     async def work() -> str:

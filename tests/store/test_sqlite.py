@@ -1,4 +1,4 @@
-"""Writes to SQLite: the thread of a commit, the size of the log beside the file, and closing."""
+"""Tests of writes to SQLite: threads, group commits, the write-ahead log, locks and closing."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def path(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def short_log(monkeypatch: pytest.MonkeyPatch) -> int:
-    """A log that is copied into the database early; its length in bytes."""
+    """A log that is checkpointed early. The value is its length in bytes."""
     monkeypatch.setattr(write_scheduler, "_CHECKPOINT_PAGES", 50)
     monkeypatch.setattr(sqlite, "_WAL_SIZE_LIMIT", 50 * 2048)
     return 50 * 2048
@@ -50,8 +50,8 @@ def log_size(path: Path) -> int:
 
 
 @contextlib.contextmanager
-def locked(path: Path) -> Iterator[None]:
-    """Another program is writing."""
+def hold_lock(path: Path) -> Iterator[None]:
+    """Hold the write lock of another program."""
     lock = os.open(f"{path}-lock", os.O_RDWR)
     fcntl.flock(lock, fcntl.LOCK_EX)
     try:
@@ -60,8 +60,8 @@ def locked(path: Path) -> Iterator[None]:
         os.close(lock)
 
 
-@pytest.mark.parametrize("refused", [2**63, "\ud800", object()], ids=["a large number", "half a character", "no value"])
-async def test_what_one_of_many_may_not_write_fails_none_of_the_others(path: Path, refused: Any) -> None:
+@pytest.mark.parametrize("invalid", [2**63, "\ud800", object()], ids=["a large number", "half a character", "no value"])
+async def test_failed_operation_does_not_affect_its_group(path: Path, invalid: Any) -> None:
     def ask(value: Any) -> Operation[None]:
         def steps() -> Iterator[Any]:
             yield "UPDATE sessions SET title = ?", (value,)
@@ -70,12 +70,12 @@ async def test_what_one_of_many_may_not_write_fails_none_of_the_others(path: Pat
 
     async with open_store(f"sqlite:///{path}") as store:
         await store.create_session()
-        asked = [store._write(ask("good")), store._write(ask(refused)), *(store._write(ask("good")) for _ in range(20))]
+        asked = [store._write(ask("good")), store._write(ask(invalid)), *(store._write(ask("good")) for _ in range(20))]
         outcomes = await asyncio.gather(*asked, return_exceptions=True)
     assert [number for number, outcome in enumerate(outcomes) if outcome is not None] == [1]
 
 
-async def test_no_write_and_no_read_runs_on_the_event_loop(path: Path) -> None:
+async def test_reads_and_writes_run_outside_event_loop(path: Path) -> None:
     def steps() -> Any:
         yield "SELECT 1", ()
         return threading.current_thread()
@@ -88,7 +88,7 @@ async def test_no_write_and_no_read_runs_on_the_event_loop(path: Path) -> None:
         assert threading.current_thread() not in writers
 
 
-async def test_operations_that_wait_together_share_a_commit(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_queued_operations_share_commit(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     groups: list[int] = []
     commit = write_scheduler.WriteScheduler._commit
 
@@ -100,16 +100,16 @@ async def test_operations_that_wait_together_share_a_commit(path: Path, monkeypa
     async with open_store(f"sqlite:///{path}") as store:
         assert isinstance(store, sqlite.SqliteStore)
         session = await store.create_session()
-        with locked(path):  # so that the first one waits, and the others gather behind it
+        with hold_lock(path):  # the first operation waits and the others queue behind it
             appends = [asyncio.create_task(store.append(session.id, text_message(str(number)))) for number in range(20)]
             while store._write_queue.qsize() + sum(groups) < 21:
                 await asyncio.sleep(0)
         rows = await asyncio.gather(*appends)
         assert sorted(row.seq for (row,) in rows) == list(range(1, 21))
-        assert len(groups) <= 3  # the session, what waited first, and the rest
+        assert len(groups) <= 3  # the session, the first operation, and the queue
 
 
-async def test_a_statement_is_planned_once_whatever_its_arguments(path: Path) -> None:
+async def test_statement_is_planned_once(path: Path) -> None:
     store = open_store(f"sqlite:///{path}")
     assert isinstance(store, sqlite.SqliteStore)
     async with store:
@@ -118,35 +118,33 @@ async def test_a_statement_is_planned_once_whatever_its_arguments(path: Path) ->
         connection.close()
 
 
-async def test_only_leases_are_committed_without_a_sync(path: Path, short_log: int) -> None:
+async def test_only_leases_are_committed_without_sync(path: Path, short_log: int) -> None:
     def level() -> Any:
         return (yield "PRAGMA synchronous", ())[0][0]
 
     async with open_store(f"sqlite:///{path}") as store:
         kinds = (Operation, VolatileOperation, VolatileOperation, Operation, VolatileOperation, Operation)
         assert [await store._write(kind(level)) for kind in kinds] == [2, 1, 1, 2, 1, 2]
-        with locked(path):  # so that both are in one group behind the first
+        with hold_lock(path):  # both are in one group behind the first
             waiting = [store._write(kind(level)) for kind in (Operation, VolatileOperation, Operation)]
             tasks = [asyncio.create_task(operation) for operation in waiting]
             await asyncio.sleep(0)
         assert await asyncio.gather(*tasks) == [2, 2, 2]
 
 
-async def test_the_log_stays_short_while_messages_are_appended(path: Path, short_log: int) -> None:
+async def test_log_stays_short_during_appends(path: Path, short_log: int) -> None:
     async with open_store(f"sqlite:///{path}") as store:
         session = await store.create_session()
         longest = 0
         for number in range(400):
             await store.append(session.id, text_message(f"{number} {_WORDS}"))
             longest = max(longest, log_size(path))
-        assert path.stat().st_size > 10 * short_log  # so much went through the log
+        assert path.stat().st_size > 10 * short_log  # written through the log
         assert longest < 5 * short_log
         assert len(await store.read(session.id, limit=1_000)) == 400
 
 
-async def test_a_log_that_somebody_keeps_reading_grows_and_is_short_again_afterwards(
-    path: Path, short_log: int
-) -> None:
+async def test_log_shrinks_after_long_reader_ends(path: Path, short_log: int) -> None:
     async with open_store(f"sqlite:///{path}") as store:
         session = await store.create_session()
         await store.append(session.id, text_message("before"))
@@ -157,7 +155,7 @@ async def test_a_log_that_somebody_keeps_reading_grows_and_is_short_again_afterw
             for number in range(200):
                 await store.append(session.id, text_message(f"{number} {_WORDS}"))
             assert log_size(path) > 5 * short_log
-            assert reader.execute("SELECT count(*) FROM messages").fetchall() == [(1,)]  # its view stays
+            assert reader.execute("SELECT count(*) FROM messages").fetchall() == [(1,)]  # its snapshot is unchanged
         finally:
             reader.close()
         for number in range(100):
@@ -166,19 +164,19 @@ async def test_a_log_that_somebody_keeps_reading_grows_and_is_short_again_afterw
         assert len(await store.read(session.id, limit=1_000)) == 301
 
 
-async def until_idle() -> None:
-    """Wait for what goes on behind a store: to close one that is idle is to wait for nothing."""
+async def wait_until_idle() -> None:
+    """Wait until the background work of a store ends, so that closing it does not wait."""
     await asyncio.gather(*(asyncio.all_tasks() - {asyncio.current_task()}))
 
 
-async def test_what_waits_when_a_store_is_closed_is_written_first(path: Path) -> None:
+async def test_close_writes_queued_operations(path: Path) -> None:
     for number, is_idle in ((1, False), (30, False), (1, True), (30, True)):
         store = open_store(f"sqlite:///{path}")
         await store.open()
         session = await store.create_session()
         if is_idle:
-            await until_idle()
-        writing = [asyncio.create_task(store.append(session.id, text_message(str(one)))) for one in range(number)]
+            await wait_until_idle()
+        writing = [asyncio.create_task(store.append(session.id, text_message(str(item)))) for item in range(number)]
         reading = asyncio.create_task(store.get_session(session.id))
         await asyncio.sleep(0)
         await store.close()
@@ -186,18 +184,18 @@ async def test_what_waits_when_a_store_is_closed_is_written_first(path: Path) ->
         assert (await reading).id == session.id
         with pytest.raises(StoreUnusableError, match="not open"):
             await store.append(session.id, text_message("too late"))
-        assert asyncio.all_tasks() == {asyncio.current_task()}  # nothing goes on behind it
+        assert asyncio.all_tasks() == {asyncio.current_task()}  # no background task remains
         async with open_store(f"sqlite:///{path}") as again:
             assert await again.read(session.id) == rows
-            assert list_texts(rows) == [str(one) for one in range(number)]
+            assert list_texts(rows) == [str(item) for item in range(number)]
 
 
 @pytest.mark.usefixtures("short_log")
-async def test_a_store_is_closed_when_what_waits_for_another_program_is_written(path: Path) -> None:
+async def test_close_waits_for_lock_of_other_program(path: Path) -> None:
     store = open_store(f"sqlite:///{path}")
     await store.open()
     session = await store.create_session()
-    with locked(path):
+    with hold_lock(path):
         writing = asyncio.create_task(store.append(session.id, text_message("waits")))
         await asyncio.sleep(0.05)
         closing = asyncio.create_task(store.close())
@@ -210,10 +208,10 @@ async def test_a_store_is_closed_when_what_waits_for_another_program_is_written(
         assert await again.read(session.id) == [row]
 
 
-async def test_a_write_waits_for_other_programs_without_stopping_the_event_loop(path: Path) -> None:
+async def test_write_waits_for_lock_without_blocking_loop(path: Path) -> None:
     async with open_store(f"sqlite:///{path}") as store:
         session = await store.create_session()
-        with locked(path):
+        with hold_lock(path):
             waiting = asyncio.create_task(
                 store.append(session.id, [text_message("behind our lock"), text_message("together")])
             )
@@ -231,7 +229,7 @@ async def test_a_write_waits_for_other_programs_without_stopping_the_event_loop(
 
 
 @pytest.mark.parametrize("amount", ["x'00'", "'0.1.2'"])
-async def test_an_amount_that_is_no_number_is_damage(path: Path, amount: str) -> None:
+async def test_invalid_amount_is_damage(path: Path, amount: str) -> None:
     async with open_store(f"sqlite:///{path}") as store:
         session = await store.create_session()
         await store.append(
@@ -244,30 +242,30 @@ async def test_an_amount_that_is_no_number_is_damage(path: Path, amount: str) ->
             await store.costs.totals("session")
 
 
-async def test_an_end_that_others_have_moved_or_deleted_is_not_believed(path: Path) -> None:
-    async with open_store(f"sqlite:///{path}") as one, open_store(f"sqlite:///{path}") as other:
-        session = await one.create_session()
-        await one.append(session.id, text_message("1"))
+async def test_cached_end_is_validated_against_database(path: Path) -> None:
+    async with open_store(f"sqlite:///{path}") as first_store, open_store(f"sqlite:///{path}") as other:
+        session = await first_store.create_session()
+        await first_store.append(session.id, text_message("1"))
         await other.append(session.id, text_message("2"))
-        await one.append(session.id, text_message("3"))
+        await first_store.append(session.id, text_message("3"))
         await other.append(session.id, text_message("4"))
         with pytest.raises(ConflictError):
-            await one.append(session.id, text_message("x"), expected_seq=3)
-        assert list_texts(await one.read(session.id)) == ["1", "2", "3", "4"]
+            await first_store.append(session.id, text_message("x"), expected_seq=3)
+        assert list_texts(await first_store.read(session.id)) == ["1", "2", "3", "4"]
         await other.delete_session(session.id)
         with pytest.raises(UnknownSessionError):
-            await one.append(session.id, text_message("5"))
+            await first_store.append(session.id, text_message("5"))
 
 
 @pytest.mark.parametrize(
     ("error", "code"), [(apsw.FullError("full"), "disk_full"), (apsw.IOError("gone"), "storage_failed")]
 )
-async def test_a_disk_failure_is_reported_and_the_next_write_uses_a_new_connection(
+async def test_disk_failure_raises_and_replaces_connection(
     path: Path, error: apsw.Error, code: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run, errors, connections = write_scheduler.run_operation, [error], list[apsw.Connection]()
 
-    def failing(connection: apsw.Connection, operation: Any) -> Any:
+    def fail_once(connection: apsw.Connection, operation: Any) -> Any:
         connections.append(connection)
         if errors:
             raise errors.pop()
@@ -277,7 +275,7 @@ async def test_a_disk_failure_is_reported_and_the_next_write_uses_a_new_connecti
         assert isinstance(store, sqlite.SqliteStore)
         session = await store.create_session()
         await store.append(session.id, text_message("1"))
-        monkeypatch.setattr(write_scheduler, "run_operation", failing)
+        monkeypatch.setattr(write_scheduler, "run_operation", fail_once)
         with pytest.raises(StorageError) as caught:
             await store.append(session.id, text_message("2"))
         assert caught.value.code == code
@@ -288,7 +286,7 @@ async def test_a_disk_failure_is_reported_and_the_next_write_uses_a_new_connecti
         assert (await store.verify()).is_sound
 
 
-async def test_a_role_that_not_every_engine_can_hold_is_refused_also_alone(path: Path) -> None:
+async def test_role_with_nul_is_rejected(path: Path) -> None:
     async with open_store(f"sqlite:///{path}") as store:
         session = await store.create_session()
         (row,) = await store.append(session.id, text_message("1"))
@@ -298,7 +296,7 @@ async def test_a_role_that_not_every_engine_can_hold_is_refused_also_alone(path:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the locks of a process are read from /proc")
-async def test_a_second_store_of_the_same_file_leaves_the_locks_of_the_first(tmp_path: Path) -> None:
+async def test_second_store_keeps_locks_of_first(tmp_path: Path) -> None:
     path = tmp_path / "chats.db"
 
     def locks() -> list[str]:
@@ -315,9 +313,7 @@ async def test_a_second_store_of_the_same_file_leaves_the_locks_of_the_first(tmp
 
 
 @pytest.mark.parametrize("version", [-1, -16777202])
-async def test_a_schema_number_below_zero_is_a_damaged_header_and_nothing_is_changed(
-    tmp_path: Path, version: int
-) -> None:
+async def test_negative_schema_number_is_damaged_header(tmp_path: Path, version: int) -> None:
     path = tmp_path / "store.db"
     async with open_store(f"sqlite:///{path}"):
         pass

@@ -1,4 +1,4 @@
-"""PostgreSQL behind PgBouncer in transaction mode: the tests of some modules run again, a sample of them by default."""
+"""Tests of other modules with PostgreSQL behind PgBouncer in transaction mode. The default run is a sample."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ SETTINGS = ("application_id", "auto_vacuum", "encoding", "journal_mode", "page_s
 
 
 def _read_all(path: Path) -> dict[str, object]:
-    """Return everything that a file contains, except what differs between boots of a machine."""
+    """Return the content of a file without the values that differ between boots."""
     connection = apsw.Connection(str(path))
     tables = [name for (name,) in connection.execute("SELECT name FROM sqlite_schema WHERE type = 'table'")]
     content = {name: connection.execute(f'SELECT * FROM "{name}"').fetchall() for name in tables}
@@ -24,7 +24,7 @@ def _read_all(path: Path) -> dict[str, object]:
     return {"schema": schema, "content": content, "settings": settings}
 
 
-async def test_a_copied_store_is_a_migrated_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_copied_store_equals_migrated_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     found = {}
     for name, migrate in (("migrated", store_template.migrate), ("copied", store_template._migrate_or_copy)):
         monkeypatch.setattr(SqliteStore, "_migrate", migrate)

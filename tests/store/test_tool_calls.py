@@ -1,4 +1,4 @@
-"""The status of tool calls, and the ids that providers give them, on every engine."""
+"""Tests of the status of tool calls and of provider ids on every engine."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.store.conftest import Clock, StoreLocation
 from tests.store.messages import call_message, message, read_call_states, result_message
 
 
-async def test_a_call_is_pending_until_it_is_answered(store: Store, clock: Clock) -> None:
+async def test_call_is_pending_until_answered(store: Store, clock: Clock) -> None:
     store.clock = clock
     session = await store.create_session()
     (asked,) = await store.append(session.id, call_message("tu_9", "tu_1", "tu_5", "tu_3", provider="acme"))
@@ -23,7 +23,7 @@ async def test_a_call_is_pending_until_it_is_answered(store: Store, clock: Clock
         "tu_1",
         "tu_5",
         "tu_3",
-    ]  # in the order of the message
+    ]  # in message order
     clock.move(seconds=2)
     good, bad = await store.append(session.id, [result_message("tu_1"), result_message("tu_5", is_error=True)])
     assert await store.cancel_tool_call(session.id, "tu_3")
@@ -46,7 +46,7 @@ async def test_a_call_is_pending_until_it_is_answered(store: Store, clock: Clock
     assert call.result_message_id == bad.message.id
 
 
-async def test_the_first_answer_of_a_call_counts(store: Store) -> None:
+async def test_first_result_of_call_counts(store: Store) -> None:
     session = await store.create_session()
     await store.append(
         session.id,
@@ -56,20 +56,20 @@ async def test_the_first_answer_of_a_call_counts(store: Store) -> None:
     assert (call.status, call.result_seq) == ("succeeded", 2)
 
 
-async def test_a_call_that_cannot_be_made_has_failed(store: Store) -> None:
+async def test_invalid_call_has_failed(store: Store) -> None:
     session = await store.create_session()
     await store.append(session.id, message(Role.ASSISTANT, [InvalidToolUseBlock("tu_1", "look", "{", "cut")]))
     assert await read_call_states(store, session.id) == {"tu_1": "failed"}
 
 
-async def test_what_the_provider_calls_a_call_is_kept(store: Store) -> None:
+async def test_provider_id_of_call_is_stored(store: Store) -> None:
     session = await store.create_session()
     blocks = [ToolUseBlock("tu_1", "look", {}, {"id": "call_7"}), ToolUseBlock("tu_2", "look", {}, {"id": 7})]
     await store.append(session.id, message(Role.ASSISTANT, blocks))
     assert [call.provider_id for call in await store.tool_calls(session.id)] == ["call_7", None]
 
 
-async def test_tool_ids_are_remembered_in_the_order_in_which_they_were_learned(
+async def test_tool_ids_keep_insertion_order(
     database_location: StoreLocation,
 ) -> None:
     learned = [("acme", "tu_2", "x2"), ("acme", "tu_1", "x1"), ("zeta", "tu_1", "call_1")]
@@ -83,14 +83,17 @@ async def test_tool_ids_are_remembered_in_the_order_in_which_they_were_learned(
         assert await store.tool_ids(session.id) == tuple(learned)
 
 
-async def test_many_who_learn_tool_ids_at_once_lose_none(database_location: StoreLocation) -> None:
-    async with database_location.open() as one, database_location.open() as two:
-        session = await one.create_session()
+async def test_concurrent_tool_ids_are_all_stored(database_location: StoreLocation) -> None:
+    async with database_location.open() as first_store, database_location.open() as second_store:
+        session = await first_store.create_session()
         entries = [("acme", f"tu_{number}", f"x{number}") for number in range(20)]
         await asyncio.gather(
-            *((one, two)[number % 2].save_tool_ids(session.id, [entry]) for number, entry in enumerate(entries))
+            *(
+                (first_store, second_store)[number % 2].save_tool_ids(session.id, [entry])
+                for number, entry in enumerate(entries)
+            )
         )
-        assert sorted(await one.tool_ids(session.id)) == sorted(entries)
+        assert sorted(await first_store.tool_ids(session.id)) == sorted(entries)
 
 
 @pytest.mark.parametrize(
@@ -110,31 +113,33 @@ async def test_many_who_learn_tool_ids_at_once_lose_none(database_location: Stor
         "UPDATE tool_calls SET message_id = 'another' WHERE id = 'tu_1'",
     ],
 )
-async def test_a_changed_call_is_found_and_not_served(store: Store, change: str) -> None:
+async def test_changed_call_is_detected_and_not_returned(store: Store, change: str) -> None:
     session = (await store.create_session()).id
     await store.append(session, [call_message("tu_1", "tu_2", "tu_3"), result_message("tu_1")])
     await store.cancel_tool_call(session, "tu_3")
     assert (await store.verify()).is_sound
-    await store._write(_asked(change))
+    await store._write(_run_statement(change))
     assert not (await store.verify()).is_sound
     with pytest.raises(CorruptDataError):
         await store.tool_calls(session)
     call_id = "tu_2" if "tu_2" in change else "tu_1"
     await store.append(session, result_message("tu_2"))
     await store.cancel_tool_call(session, call_id)
-    assert not (await store.verify()).is_sound  # what is damaged is not given a hash that fits
+    assert not (await store.verify()).is_sound  # a damaged row gets no valid hash
 
 
-async def test_a_call_that_an_earlier_version_noted_gets_a_hash_when_it_changes(store: Store) -> None:
+async def test_call_of_earlier_version_gets_hash_on_change(store: Store) -> None:
     session = (await store.create_session()).id
     await store.append(session, call_message("tu_1", "tu_2"))
-    await store._write(_asked("UPDATE tool_calls SET hash = NULL"))
+    await store._write(_run_statement("UPDATE tool_calls SET hash = NULL"))
     await store.append(session, result_message("tu_1"))
     fork = await store.fork(session)
     await store.cancel_tool_call(fork.id, "tu_2")
     assert (await store.verify()).is_sound
     assert [call.status for call in await store.tool_calls(fork.id)] == ["succeeded", "cancelled"]
-    hashed = await store._read(_asked("SELECT session_id, id FROM tool_calls WHERE hash IS NOT NULL ORDER BY id"))
+    hashed = await store._read(
+        _run_statement("SELECT session_id, id FROM tool_calls WHERE hash IS NOT NULL ORDER BY id")
+    )
     assert hashed == [(session, "tu_1"), (fork.id, "tu_2")]
 
 
@@ -142,34 +147,34 @@ async def test_a_call_that_an_earlier_version_noted_gets_a_hash_when_it_changes(
     ("call_id", "status"),
     [("tu_1", "failed"), ("tu_1", "pending"), ("tu_2", "succeeded"), ("tu_2", "failed"), ("bad", "pending")],
 )
-async def test_a_status_without_a_hash_is_compared_with_the_messages(store: Store, call_id: str, status: str) -> None:
+async def test_status_without_hash_is_compared_with_messages(store: Store, call_id: str, status: str) -> None:
     session = (await store.create_session()).id
     bad = message(Role.ASSISTANT, [InvalidToolUseBlock("bad", "look", "{", "cut")])
     await store.append(session, [call_message("tu_1", "tu_2"), result_message("tu_1"), bad])
-    await store._write(_asked("UPDATE tool_calls SET hash = NULL"))
+    await store._write(_run_statement("UPDATE tool_calls SET hash = NULL"))
     assert (await store.verify()).is_sound
-    await store._write(_asked(f"UPDATE tool_calls SET status = '{status}' WHERE id = '{call_id}'"))
-    assert [one.what for one in (await store.verify()).damage] == [
+    await store._write(_run_statement(f"UPDATE tool_calls SET status = '{status}' WHERE id = '{call_id}'"))
+    assert [found_damage.what for found_damage in (await store.verify()).damage] == [
         f"the call {call_id} has the status {status!r}, which does not fit its messages"
     ]
 
 
-async def test_an_unknown_status_without_a_hash_is_not_served(store: Store) -> None:
+async def test_unknown_status_without_hash_is_not_returned(store: Store) -> None:
     session = (await store.create_session()).id
     await store.append(session, call_message("tu_1"))
-    await store._write(_asked("UPDATE tool_calls SET hash = NULL, status = 'zzz'"))
+    await store._write(_run_statement("UPDATE tool_calls SET hash = NULL, status = 'zzz'"))
     assert not (await store.verify()).is_sound
     with pytest.raises(CorruptDataError, match="status is unknown"):
         await store.tool_calls(session)
 
 
-async def test_what_providers_call_calls_and_idempotency_keys_are_guarded(store: Store) -> None:
+async def test_tool_ids_and_idempotency_keys_have_hashes(store: Store) -> None:
     session = (await store.create_session()).id
     await store.append(session, call_message("tu_1"), idempotency_key="k")
     await store.save_tool_ids(session, [("anthropic", "tu_1", "toolu_1")])
-    await store._write(_asked("UPDATE tool_ids SET provider_id = 'toolu_2'"))
-    await store._write(_asked("UPDATE idempotency SET first_seq = 0"))
-    assert [one.what.partition(":")[0] for one in (await store.verify()).damage] == [
+    await store._write(_run_statement("UPDATE tool_ids SET provider_id = 'toolu_2'"))
+    await store._write(_run_statement("UPDATE idempotency SET first_seq = 0"))
+    assert [found_damage.what.partition(":")[0] for found_damage in (await store.verify()).damage] == [
         "the provider's id of a call",
         "an idempotency key",
     ]
@@ -179,5 +184,5 @@ async def test_what_providers_call_calls_and_idempotency_keys_are_guarded(store:
         await store.append(session, call_message("tu_1"), idempotency_key="k")
 
 
-def _asked(sql: str) -> Any:
+def _run_statement(sql: str) -> Any:
     return (yield sql, ())

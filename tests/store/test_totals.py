@@ -1,4 +1,4 @@
-"""Totals of usage and cost are exact on every engine."""
+"""Tests that totals of usage and cost are exact on every engine."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from dragoman.store.operation import UNKNOWN_TIME
 from tests.store.messages import answer_message, create_usage, text_message
 
 
-async def test_totals_add_up_by_every_group_to_the_last_digit(store: Store) -> None:
+async def test_totals_are_exact_in_every_group(store: Store) -> None:
     one, two = await store.create_session("s1"), await store.create_session("s2")
     spent = [
         (one, "2026-05-08T23:59:59", "a:x", "a", "u1", "t1", "0.1"),
@@ -27,10 +27,10 @@ async def test_totals_add_up_by_every_group_to_the_last_digit(store: Store) -> N
         await store.append(session.id, new.replace(created_at=datetime.fromisoformat(f"{when}+00:00")))
     await store.append(one.id, [text_message("asks"), answer_message("no usage")])
 
-    async def costs(by: Any, **wanted: Any) -> dict[str | None, Decimal]:
-        return {total.group: total.cost_usd for total in await store.costs.totals(by, **wanted)}
+    async def costs(by: Any, **filters: Any) -> dict[str | None, Decimal]:
+        return {total.group: total.cost_usd for total in await store.costs.totals(by, **filters)}
 
-    high = Decimal("100000.0000000000000000000000011")  # more digits than a Decimal keeps by default
+    high = Decimal("100000.0000000000000000000000011")  # more digits than the default Decimal precision
     last = Decimal("100000.000000000000000000000001")
     tiny = Decimal("1E-25")
     assert await costs("session") == {"s1": Decimal("0.3"), "s2": high}
@@ -50,14 +50,14 @@ async def test_totals_add_up_by_every_group_to_the_last_digit(store: Store) -> N
     assert (total.cached_input_tokens, total.cache_creation_input_tokens, total.reasoning_tokens) == (40, 60, 4)
 
 
-async def test_groups_come_in_the_same_order_on_every_engine(store: Store) -> None:
+async def test_group_order_is_same_on_every_engine(store: Store) -> None:
     session = await store.create_session()
     names = ["b", "B", "a", "ä", "Z", "_", "🎉", "\uffff", "é", ""]
     await store.append(session.id, [answer_message("x", model=name, usage=create_usage()) for name in names])
     assert [total.group for total in await store.costs.totals("model")] == sorted(names)
 
 
-async def test_usage_of_messages_without_a_time_has_no_day(store: Store) -> None:
+async def test_usage_without_time_has_no_day(store: Store) -> None:
     session = (await store.create_session()).id
     usage = Usage(input_tokens=10, output_tokens=5, cost_usd=Decimal(1), pricing_version="1", latency_ms=7)
     undated = Message(
@@ -67,7 +67,7 @@ async def test_usage_of_messages_without_a_time_has_no_day(store: Store) -> None
     assert [(total.group, total.cost_usd) for total in await store.costs.totals("day")] == [(None, Decimal(1))]
 
 
-async def test_a_call_of_no_message_counts_for_its_day_model_and_user(store: Store) -> None:
+async def test_call_without_message_counts_for_day_model_and_user(store: Store) -> None:
     await store.costs.add_call(create_usage(10, 4, "0.25"), model="a:x", provider="a", user_id="u1", team_id="t1")
     unpriced = Usage(input_tokens=3, output_tokens=1, cost_usd=None, pricing_version="unpriced", latency_ms=1)
     await store.costs.add_call(unpriced, model="a:x", provider="a")
@@ -80,7 +80,7 @@ async def test_a_call_of_no_message_counts_for_its_day_model_and_user(store: Sto
     assert [(total.group, total.messages) for total in await store.costs.totals("user")] == [(None, 2)]
 
 
-async def test_a_recent_session_in_which_a_model_answered_is_found(store: Store) -> None:
+async def test_recent_session_with_answer_is_found(store: Store) -> None:
     for name in ("s1", "s2", "s3"):
         await store.create_session(name)
     await store.append("s1", answer_message("x", model="a:x", usage=create_usage()))

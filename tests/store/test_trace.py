@@ -1,4 +1,4 @@
-"""Traces and evaluations of sessions: written once, read in order, deleted with the session."""
+"""Tests of traces and evaluations: idempotency, order, redaction, retention and the writer."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class BusEvent(msgspec.Struct, frozen=True, kw_only=True):
     payload_json: bytes
 
 
-def event(
+def create_event(
     number: int, session_id: str, kind: str = "skill.loaded", at_us: int = 1_800_000_000_000_000, **payload: Any
 ) -> BusEvent:
     return BusEvent(
@@ -58,13 +58,13 @@ def event(
 # --- events ----------------------------------------------------------------------------------------------------------
 
 
-async def test_what_is_written_is_read_in_order_a_page_at_a_time(store: Store) -> None:
+async def test_events_are_read_in_order_by_page(store: Store) -> None:
     session = await store.create_session()
-    assert await store.trace.append([event(number, session.id) for number in range(120)]) == 120
+    assert await store.trace.append([create_event(number, session.id) for number in range(120)]) == 120
     found: list[TraceEvent] = []
     while page := await store.trace.events(session.id, found[-1].id if found else "", 50):
         found += page
-    assert [one.payload for one in found] == [{"n": number} for number in range(120)]
+    assert [item.payload for item in found] == [{"n": number} for number in range(120)]
     first = found[1]
     assert (first.turn_id, first.type, first.actor, first.sensitivity) == (
         "turn_0",
@@ -76,38 +76,41 @@ async def test_what_is_written_is_read_in_order_a_page_at_a_time(store: Store) -
     assert first.timestamp.isoformat() == "2027-01-15T08:00:00.000001+00:00"
 
 
-async def test_events_are_chosen_by_type_and_by_turn(store: Store) -> None:
+async def test_events_are_filtered_by_type_and_turn(store: Store) -> None:
     session = await store.create_session()
     kinds = ["turn.started", "llm.call_started", "turn.completed"]
-    await store.trace.append([event(number, session.id, kinds[number % 3]) for number in range(30)])
+    await store.trace.append([create_event(number, session.id, kinds[number % 3]) for number in range(30)])
     chosen = await store.trace.events(session.id, types=["turn.started", "turn.completed"], turn_id="turn_1")
-    assert [one.payload["n"] for one in chosen] == [11, 12, 14, 15, 17, 18]
+    assert [item.payload["n"] for item in chosen] == [11, 12, 14, 15, 17, 18]
     assert await store.trace.events(session.id, types=[]) == []
 
 
-async def test_the_same_again_changes_nothing(store: Store) -> None:
+async def test_repeated_events_are_stored_once(store: Store) -> None:
     session = await store.create_session()
-    events = [event(number, session.id) for number in range(3)]
+    events = [create_event(number, session.id) for number in range(3)]
     assert await store.trace.append(events) == 3
-    assert await store.trace.append([*events, event(3, session.id)]) == 1
+    assert await store.trace.append([*events, create_event(3, session.id)]) == 1
     assert len(await store.trace.events(session.id)) == 4
 
 
-async def test_events_of_no_session_are_kept_and_those_of_one_that_is_gone_are_not(store: Store) -> None:
+async def test_events_of_deleted_session_are_not_stored(store: Store) -> None:
     session = await store.create_session()
     await store.delete_session(session.id)
-    assert await store.trace.append([event(0, SYSTEM), event(1, session.id), event(2, "sess_never")]) == 1
-    assert [one.payload for one in await store.trace.events(SYSTEM)] == [{"n": 0}]
+    assert (
+        await store.trace.append([create_event(0, SYSTEM), create_event(1, session.id), create_event(2, "sess_never")])
+        == 1
+    )
+    assert [item.payload for item in await store.trace.events(SYSTEM)] == [{"n": 0}]
     assert await store.trace.events(session.id) == []
 
 
-async def test_secrets_are_taken_out_before_anything_is_written(store: Store) -> None:
+async def test_secrets_are_redacted_before_write(store: Store) -> None:
     session = await store.create_session()
     key = "gsk_" + "a1B2c3D4e5" * 5
     await store.trace.append(
         [
-            event(0, session.id, error_message=f"the key {key} is wrong", password="hunter2"),
-            event(1, session.id, x="badge 7"),
+            create_event(0, session.id, error_message=f"the key {key} is wrong", password="hunter2"),
+            create_event(1, session.id, x="badge 7"),
         ],
         Redactor(rules=[Rule("badge", r"badge (\d)")]),
     )
@@ -116,55 +119,55 @@ async def test_secrets_are_taken_out_before_anything_is_written(store: Store) ->
     assert second.payload == {"x": "badge [redacted:badge]"}
 
 
-async def test_anything_json_can_say_comes_back(store: Store) -> None:
+async def test_json_payload_round_trips(store: Store) -> None:
     session = await store.create_session()
     payload = {"nul": "a\0b", "emoji": "🎉", "big": 2**63, "list": [None, 1.5, True, {}], "quote": "'\";--"}
-    await store.trace.append([event(0, session.id, **payload)])
+    await store.trace.append([create_event(0, session.id, **payload)])
     (found,) = await store.trace.events(session.id)
-    assert found.payload == text_message
+    assert found.payload == payload
 
 
-async def test_deleting_a_session_takes_its_trace_along(store: Store) -> None:
-    gone, stays = await store.create_session(), await store.create_session()
-    for session in (gone, stays):
-        await store.trace.append([event(0, session.id)])
+async def test_trace_is_deleted_with_session(store: Store) -> None:
+    deleted, kept = await store.create_session(), await store.create_session()
+    for session in (deleted, kept):
+        await store.trace.append([create_event(0, session.id)])
         await store.evaluations.record(session.id, score=1)
-    await store.delete_session(gone.id)
-    assert await store.trace.events(gone.id) == []
-    assert await store.evaluations.find(gone.id) == []
-    assert len(await store.trace.events(stays.id)) == 1
+    await store.delete_session(deleted.id)
+    assert await store.trace.events(deleted.id) == []
+    assert await store.evaluations.find(deleted.id) == []
+    assert len(await store.trace.events(kept.id)) == 1
     assert len(await store.evaluations.find()) == 1
 
 
-async def test_a_fork_begins_without_a_trace(store: Store) -> None:
+async def test_fork_starts_without_trace(store: Store) -> None:
     session = await store.create_session()
     await store.append(session.id, text_message("Hello"))
-    await store.trace.append([event(0, session.id)])
+    await store.trace.append([create_event(0, session.id)])
     fork = await store.fork(session.id)
     assert await store.trace.events(fork.id) == []
 
 
-async def test_sweeping_leaves_what_is_young_and_what_an_audit_needs(store: Store, clock: Clock) -> None:
+async def test_sweep_keeps_recent_and_audit_events(store: Store, clock: Clock) -> None:
     session = await store.create_session()
     store.clock = clock
     now_us = int(clock.now.timestamp() * 1_000_000)
     day_us = 86_400_000_000
     await store.trace.append(
         [
-            *(event(number, session.id, at_us=now_us - 91 * day_us) for number in range(1_200)),
-            event(2_000, session.id, at_us=now_us - 89 * day_us),
-            event(2_001, SYSTEM, "gateway.key_issued", at_us=now_us - 500 * day_us),
-            event(2_002, SYSTEM, "bus.subscriber_registered", at_us=now_us - 500 * day_us),
+            *(create_event(number, session.id, at_us=now_us - 91 * day_us) for number in range(1_200)),
+            create_event(2_000, session.id, at_us=now_us - 89 * day_us),
+            create_event(2_001, SYSTEM, "gateway.key_issued", at_us=now_us - 500 * day_us),
+            create_event(2_002, SYSTEM, "bus.subscriber_registered", at_us=now_us - 500 * day_us),
         ]
     )
     assert await store.trace.delete_old_events(dry_run=True) == 1_201
     assert await store.trace.delete_old_events() == 1_201
-    assert [one.payload["n"] for one in await store.trace.events(session.id, limit=5_000)] == [2_000]
-    assert [one.type for one in await store.trace.events(SYSTEM)] == ["gateway.key_issued"]
+    assert [item.payload["n"] for item in await store.trace.events(session.id, limit=5_000)] == [2_000]
+    assert [item.type for item in await store.trace.events(SYSTEM)] == ["gateway.key_issued"]
     assert await store.trace.delete_old_events(timedelta(days=1)) == 1
 
 
-async def test_old_events_are_found_by_their_time(tmp_path: Any) -> None:
+async def test_old_events_are_found_by_index(tmp_path: Any) -> None:
     path = tmp_path / "chats.db"
     async with open_store(f"sqlite:///{path}"):
         pass
@@ -176,7 +179,7 @@ async def test_old_events_are_found_by_their_time(tmp_path: Any) -> None:
     assert steps == ["SEARCH events USING INDEX events_by_time (timestamp_us<?)"]
 
 
-def test_what_an_audit_needs_is_what_the_catalogue_says() -> None:
+def test_audit_events_equal_those_of_catalogue() -> None:
     assert frozenset(AUDIT_TYPES) == AUDIT
 
 
@@ -185,7 +188,7 @@ def test_what_an_audit_needs_is_what_the_catalogue_says() -> None:
 FINGERPRINT = Fingerprint(intent_tags=("fix",), file_extensions=(".py",), token_bucket="<1k")
 
 
-async def test_an_evaluation_comes_back_as_it_was(store: Store) -> None:
+async def test_evaluation_round_trips(store: Store) -> None:
     session = await store.create_session()
     made = await store.evaluations.record(
         session.id,
@@ -210,7 +213,7 @@ async def test_an_evaluation_comes_back_as_it_was(store: Store) -> None:
     assert await store.evaluations.find(agent_id="nobody") == []
 
 
-async def test_a_task_of_no_session_can_be_judged(store: Store) -> None:
+async def test_task_without_session_is_evaluated(store: Store) -> None:
     made = await store.evaluations.record(task_id="TASK-1", success=False, evaluator="judge")
     assert made.session_id == SYSTEM
     assert await store.evaluations.find(task_id="TASK-1") == [made]
@@ -229,19 +232,19 @@ async def test_a_task_of_no_session_can_be_judged(store: Store) -> None:
         {"score": 1, "evaluator": ""},
     ],
 )
-async def test_an_evaluation_that_says_nothing_sensible_is_refused(store: Store, wrong: dict[str, Any]) -> None:
+async def test_invalid_evaluation_is_rejected(store: Store, wrong: dict[str, Any]) -> None:
     session = await store.create_session()
     with pytest.raises(FormatError):
         await store.evaluations.record(session.id, **wrong)
     assert await store.evaluations.find() == []
 
 
-async def test_a_session_that_is_not_there_cannot_be_judged(store: Store) -> None:
+async def test_evaluation_of_unknown_session_raises(store: Store) -> None:
     with pytest.raises(UnknownSessionError):
         await store.evaluations.record("sess_never", score=1)
 
 
-async def test_routing_learns_from_turns_as_they_were_judged_last(store: Store, clock: Clock) -> None:
+async def test_latest_evaluation_of_turn_is_used(store: Store, clock: Clock) -> None:
     store.clock = clock
     mine, other = await store.create_session(user_id="ada"), await store.create_session(user_id="grace")
     await store.evaluations.record(mine.id, score=0.1, turn_id="t1", model="a:m", fingerprint=FINGERPRINT)
@@ -259,14 +262,16 @@ async def test_routing_learns_from_turns_as_they_were_judged_last(store: Store, 
     assert await store.evaluations.samples(limit=1) == [first]
 
 
-# --- care ------------------------------------------------------------------------------------------------------------
+# --- retention--------------------------------------------------------------------------------------------------------
 
 
-async def test_erasing_a_person_takes_them_out_of_the_trace_of_others(store: Store) -> None:
+async def test_erasure_removes_user_from_other_traces(store: Store) -> None:
     own, others = await store.create_session(user_id="usr_1"), await store.create_session(user_id="usr_2")
     for session in (own, others):
-        await store.trace.append([event(0, session.id, user_id="usr_1", team_id="team_1", deep=[{"who": "usr_1"}])])
-        await store.trace.append([event(1, session.id, user_id="usr_11")])
+        await store.trace.append(
+            [create_event(0, session.id, user_id="usr_1", team_id="team_1", deep=[{"who": "usr_1"}])]
+        )
+        await store.trace.append([create_event(1, session.id, user_id="usr_11")])
         await store.evaluations.record(session.id, score=1, evaluator="usr_1", notes="from me")
     await store.erase_user("usr_1")
     assert await store.trace.events(own.id) == []
@@ -278,11 +283,11 @@ async def test_erasing_a_person_takes_them_out_of_the_trace_of_others(store: Sto
     assert (await store.verify()).is_sound
 
 
-async def test_a_session_is_exported_with_its_trace(store: Store, store_location: StoreLocation) -> None:
+async def test_export_contains_trace(store: Store, store_location: StoreLocation) -> None:
     session = await store.create_session()
     await store.append(session.id, text_message("Hello"))
-    await store.trace.append([event(number, session.id) for number in range(3)])
-    await store.trace.append([event(9, SYSTEM)])
+    await store.trace.append([create_event(number, session.id) for number in range(3)])
+    await store.trace.append([create_event(9, SYSTEM)])
     made = await store.evaluations.record(session.id, score=0.5, fingerprint=FINGERPRINT, cost_usd=Decimal("1E-7"))
     lines = [line async for line in store.export(session.id)]
     async with open_store("memory:") as target:
@@ -291,15 +296,15 @@ async def test_a_session_is_exported_with_its_trace(store: Store, store_location
         assert await target.trace.events(session.id) == await store.trace.events(session.id)
         assert await target.evaluations.find(session.id) == [made]
         copy = await target.import_session(lines, "sess_copy")
-        assert [one.payload for one in await target.trace.events(copy.id)] == [{"n": 0}, {"n": 1}, {"n": 2}]
-        assert [one.session_id for one in await target.evaluations.find(copy.id)] == ["sess_copy"]
+        assert [item.payload for item in await target.trace.events(copy.id)] == [{"n": 0}, {"n": 1}, {"n": 2}]
+        assert [evaluation.session_id for evaluation in await target.evaluations.find(copy.id)] == ["sess_copy"]
         assert (await target.verify()).is_sound
         assert await target.trace.events(SYSTEM) == []
 
 
-async def test_a_backup_has_the_trace(store: Store, tmp_path: Any) -> None:
+async def test_backup_contains_trace(store: Store, tmp_path: Any) -> None:
     session = await store.create_session()
-    await store.trace.append([event(0, session.id), event(1, SYSTEM)])
+    await store.trace.append([create_event(0, session.id), create_event(1, SYSTEM)])
     made = await store.evaluations.record(session.id, score=0.5)
     await store.backup(tmp_path / "copy.db")
     async with open_store(f"sqlite:///{tmp_path / 'copy.db'}") as copy:
@@ -310,11 +315,11 @@ async def test_a_backup_has_the_trace(store: Store, tmp_path: Any) -> None:
 
 @pytest.mark.parametrize("table", ["events", "evaluations"])
 @pytest.mark.parametrize("of", ["session", SYSTEM])
-async def test_a_row_that_was_changed_is_found_and_never_served(tmp_path: Any, table: str, of: str) -> None:
+async def test_changed_row_is_detected_and_never_returned(tmp_path: Any, table: str, of: str) -> None:
     path = tmp_path / "store.db"
     async with open_store(f"sqlite:///{path}") as store:
         name = (await store.create_session()).id if of == "session" else SYSTEM
-        await store.trace.append([event(0, name)])
+        await store.trace.append([create_event(0, name)])
         await store.evaluations.record(name, score=0.5)
     connection = apsw.Connection(str(path))
     connection.execute("UPDATE events SET actor = 'user'" if table == "events" else "UPDATE evaluations SET score = 1")
@@ -326,17 +331,17 @@ async def test_a_row_that_was_changed_is_found_and_never_served(tmp_path: Any, t
         assert ["its hash does not match its content" in damage.what for damage in found.damage] == [True]
 
 
-async def test_the_size_report_counts_the_trace(database_location: StoreLocation) -> None:
+async def test_size_report_includes_trace(database_location: StoreLocation) -> None:
     async with database_location.open() as store:
         report = await store.sizes()
     assert {"events", "evaluations"} <= set(report.tables)
 
 
-async def test_what_is_left_of_a_session_that_is_gone_is_found(tmp_path: Any) -> None:
+async def test_orphaned_trace_rows_are_reported(tmp_path: Any) -> None:
     path = tmp_path / "store.db"
     async with open_store(f"sqlite:///{path}") as store:
         session = await store.create_session()
-        await store.trace.append([event(0, session.id)])
+        await store.trace.append([create_event(0, session.id)])
     connection = apsw.Connection(str(path))
     connection.execute("DELETE FROM sessions")
     connection.close()
@@ -345,21 +350,21 @@ async def test_what_is_left_of_a_session_that_is_gone_is_found(tmp_path: Any) ->
         assert f"there are events of session {session.id}, which does not exist" in found
 
 
-async def test_nothing_is_written_of_a_session_that_is_being_deleted(database_location: StoreLocation) -> None:
-    async with database_location.open() as one, database_location.open() as other:
+async def test_trace_is_not_written_during_deletion(database_location: StoreLocation) -> None:
+    async with database_location.open() as first_store, database_location.open() as other:
         for number in range(20):
-            session = await one.create_session()
+            session = await first_store.create_session()
             await asyncio.gather(
-                one.trace.append([event(place, session.id) for place in range(60)]),
+                first_store.trace.append([create_event(place, session.id) for place in range(60)]),
                 other.delete_session(session.id),
-                other.trace.append([event(100 + number, session.id)]),
-                one.trace.delete_old_events(dry_run=True),
+                other.trace.append([create_event(100 + number, session.id)]),
+                first_store.trace.delete_old_events(dry_run=True),
             )
-        assert (await one.verify()).damage == ()
-        assert (await one.verify()).sessions == 0
+        assert (await first_store.verify()).damage == ()
+        assert (await first_store.verify()).sessions == 0
 
 
-async def test_no_key_reaches_the_disk(tmp_path: Any) -> None:
+async def test_api_keys_are_not_written_to_disk(tmp_path: Any) -> None:
     async with open_store(f"sqlite:///{tmp_path / 'store.db'}") as store:
         session = await store.create_session()
         async with Bus(strict=True) as bus:
@@ -376,19 +381,19 @@ async def test_no_key_reaches_the_disk(tmp_path: Any) -> None:
 # --- the writer ------------------------------------------------------------------------------------------------------
 
 
-def started() -> TurnStarted:
+def create_turn_start() -> TurnStarted:
     return TurnStarted(
         user_message_hash="0" * 64, estimated_input_tokens=3, has_images=False, has_tool_calls_in_history=False
     )
 
 
-async def test_what_the_bus_says_is_in_the_store_when_it_is_closed(store: Store) -> None:
+async def test_bus_events_are_stored_before_close(store: Store) -> None:
     session = await store.create_session()
     writer = TraceWriter(store)
     async with Bus(strict=True) as bus:
         writer.listen(bus)
         turn = bus.scope(session.id, "turn_1")
-        turn.emit(started())
+        turn.emit(create_turn_start())
         turn.emit(SkillLoaded(skill_name="token=" + "a1B2c3D4" * 4))
         turn.emit(
             TurnCompleted(
@@ -405,63 +410,63 @@ async def test_what_the_bus_says_is_in_the_store_when_it_is_closed(store: Store)
     assert second.payload == {"skill_name": "token=[redacted:secret]"}
     assert third.payload["total_cost_usd"] == "0.000654"
     assert (second.parent_event_id, third.parent_event_id) == (first.id, first.id)
-    assert [one.type for one in await store.trace.events(SYSTEM)] == ["bus.subscriber_registered"]
+    assert [item.type for item in await store.trace.events(SYSTEM)] == ["bus.subscriber_registered"]
 
 
-async def test_the_writer_can_be_waited_for_and_closed_before_the_bus(store: Store) -> None:
+async def test_writer_can_be_drained_and_closed_before_bus(store: Store) -> None:
     session = await store.create_session()
     writer = TraceWriter(store, max_delay_s=60)
     async with Bus(strict=True) as bus:
         writer.listen(bus)
-        bus.emit(started(), session_id=session.id)
+        bus.emit(create_turn_start(), session_id=session.id)
         await writer.flush()
         assert len(await store.trace.events(session.id)) == 1
-        bus.emit(started(), session_id=session.id)
+        bus.emit(create_turn_start(), session_id=session.id)
         await writer.close()
         assert len(await store.trace.events(session.id)) == 2
-        bus.emit(started(), session_id=session.id)
+        bus.emit(create_turn_start(), session_id=session.id)
     assert len(await store.trace.events(session.id)) == 2
 
 
-async def test_the_writer_sweeps_once_a_day_and_says_so(store: Store, clock: Clock) -> None:
+async def test_writer_sweeps_daily_and_emits_event(store: Store, clock: Clock) -> None:
     store.clock = clock
     old_us = int(clock.now.timestamp() * 1_000_000) - 100 * 86_400_000_000
-    await store.trace.append([event(number, SYSTEM, at_us=old_us) for number in range(5)])
+    await store.trace.append([create_event(number, SYSTEM, at_us=old_us) for number in range(5)])
     seconds = iter([0.0, 10.0, 90_000.0])
     writer = TraceWriter(store, max_delay_s=0, clock_s=lambda: next(seconds, 90_000.0))
     async with Bus(strict=True) as bus:
         writer.listen(bus)
         await writer.flush()
-        await store.trace.append([event(number, SYSTEM, at_us=old_us) for number in range(5)])
+        await store.trace.append([create_event(number, SYSTEM, at_us=old_us) for number in range(5)])
         bus.emit(GatewayKeyIssued(gateway_key_id="key"))
         await writer.flush()
         bus.emit(GatewayKeyIssued(gateway_key_id="key"))
         await writer.flush()
     swept = await store.trace.events(SYSTEM, types=["trace.swept"])
-    assert [one.payload for one in swept] == [{"deleted": 5, "older_than_days": 90.0}] * 2
+    assert [item.payload for item in swept] == [{"deleted": 5, "older_than_days": 90.0}] * 2
 
 
-async def test_a_store_that_fails_for_a_moment_loses_nothing(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_writer_retries_after_storage_error(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("dragoman.bus.trace_writer._RETRY_DELAYS_S", (0.0, 0.0))
     session = await store.create_session()
     append, failures = store.trace.append, iter([True, True])
 
-    async def failing(*arguments: Any) -> int:
+    async def fail_once(*arguments: Any) -> int:
         if next(failures, False):
             raise StorageError("the disk is tired")
         return await append(*arguments)
 
-    monkeypatch.setattr(store.trace, "append", failing)
+    monkeypatch.setattr(store.trace, "append", fail_once)
     async with Bus(strict=True) as bus:
         TraceWriter(store).listen(bus)
-        bus.emit(started(), session_id=session.id)
+        bus.emit(create_turn_start(), session_id=session.id)
     assert len(await store.trace.events(session.id)) == 1
 
 
-# --- other prices ----------------------------------------------------------------------------------------------------
+# --- repricing -------------------------------------------------------------------------------------------------------
 
 
-async def test_other_prices_stand_beside_the_receipts(store: Store) -> None:
+async def test_repricing_is_stored_beside_original_costs(store: Store) -> None:
     session = await store.create_session()
     await store.append(
         session.id,

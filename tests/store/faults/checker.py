@@ -1,11 +1,10 @@
-"""Whether a store is what its acknowledgements say, by eyes other than its own.
+"""Independent check of a store against its acknowledgements.
 
-    log = Log(); log.read(line) …                what the writers said
-    tables = sqlite_tables(path)                 what there is, read with plain SQL
-    problems(tables, blob_of, log) -> list[str]  everything that is not as it should be
+    log = Log(); log.read(line) …                     the log of the writers
+    tables = read_sqlite_tables(path)                 the stored rows, read with plain SQL
+    find_problems(tables, blob_of, log) -> list[str]  all violations
 
-The hash of a row, the content and the tables beside the messages are derived here a second time. Invariant: no code
-of the store is used.
+This module derives hashes, contents and the other tables independently. Invariant: it uses no code of the store.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ import apsw
 import asyncpg  # type: ignore[import-untyped]
 import msgspec
 
-from tests.store.faults.traffic import Append, Json, append_named, name_in
+from tests.store.faults.traffic import Append, Json, create_append, parse_name
 
 NAMES = ("sessions", "messages", "tool_calls", "usage", "idempotency", "blob_refs")
 
@@ -36,23 +35,25 @@ BlobOf = Callable[[str], bytes | None]
 class Log:
     """The log of the writers about their appends."""
 
-    begun: dict[str, int] = field(default_factory=dict)  # name: when it was first asked for
-    stored: dict[str, tuple[int, tuple[int, ...]]] = field(default_factory=dict)  # name: first heard of, places
+    started: dict[str, int] = field(default_factory=dict)  # name: time of the first request
+    stored: dict[str, tuple[int, tuple[int, ...]]] = field(
+        default_factory=dict
+    )  # name: time of the acknowledgement, numbers
     ended: set[str] = field(default_factory=set)  # the update was acknowledged
     refused: set[str] = field(default_factory=set)
     failed: list[tuple[str, str]] = field(default_factory=list)  # name, code of the error
-    told: list[str] = field(default_factory=list)  # what contradicts itself
+    contradictions: list[str] = field(default_factory=list)  # lines that contradict earlier lines
 
     def read(self, line: str) -> None:
-        """Take a line of a writer."""
+        """Read a line of a writer."""
         word, name, time, places = line.split(" ")
         match word:
             case "begun":
-                self.begun.setdefault(name, int(time))
+                self.started.setdefault(name, int(time))
             case "stored":
                 found = tuple(int(place) for place in places.split(","))
                 if self.stored.setdefault(name, (int(time), found))[1] != found:
-                    self.told.append(f"{name} was given the places {self.stored[name][1]} and then {found}")
+                    self.contradictions.append(f"{name} was given the places {self.stored[name][1]} and then {found}")
             case "ended":
                 self.ended.add(name)
             case "refused":
@@ -60,37 +61,37 @@ class Log:
             case "disk_full" | "storage_failed":
                 self.failed.append((name, word))
 
-    def unknown(self) -> list[str]:
-        """Appends of which nobody knows what came of them, or that have not come to their end."""
-        return [name for name in self.begun if name not in self.refused and not self._is_settled(name)]
+    def list_unknown(self) -> list[str]:
+        """Return the appends whose outcome is unknown or that have not ended."""
+        return [name for name in self.started if name not in self.refused and not self._is_settled(name)]
 
     def _is_settled(self, name: str) -> bool:
-        return name in self.stored and (name in self.ended or not append_named(name).ends_as)
+        return name in self.stored and (name in self.ended or not create_append(name).ends_as)
 
     @property
-    def acknowledged(self) -> int:
+    def acknowledgement_count(self) -> int:
         """Return the number of messages that the store acknowledged."""
         return sum(len(places) for _, places in self.stored.values())
 
 
-# --- what there is ---------------------------------------------------------------------------------------------------
+# --- stored rows -----------------------------------------------------------------------------------------------------
 
 
-def sqlite_tables(path: Path) -> Tables:
-    """Every table, after SQLite itself has looked at its file."""
+def read_sqlite_tables(path: Path) -> Tables:
+    """Return every table after SQLite's own integrity check."""
     connection = apsw.Connection(str(path))
-    connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)  # the next writer is to recover by itself
+    connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)  # the next writer recovers the log
     try:
         assert connection.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
         assert connection.execute("PRAGMA foreign_key_check").fetchall() == []
         if not connection.execute("SELECT 1 FROM sqlite_schema LIMIT 1").fetchall():
-            return {name: [] for name in NAMES}  # nobody has come so far as to make it a store
-        return {name: list(_dictionaries(connection, name)) for name in NAMES}
+            return {name: [] for name in NAMES}  # no writer has created the tables yet
+        return {name: list(_read_rows(connection, name)) for name in NAMES}
     finally:
         connection.close()
 
 
-def _dictionaries(connection: apsw.Connection, table: str) -> Iterator[Json]:
+def _read_rows(connection: apsw.Connection, table: str) -> Iterator[Json]:
     cursor = connection.execute(f"SELECT * FROM {table}")
     names: list[str] | None = None
     for row in cursor:
@@ -98,12 +99,12 @@ def _dictionaries(connection: apsw.Connection, table: str) -> Iterator[Json]:
         yield dict(zip(names, row, strict=True))
 
 
-async def postgres_tables(server: str, schema: str) -> tuple[Tables, BlobOf]:
-    """Every table, and large content, which is kept in one."""
+async def read_postgres_tables(server: str, schema: str) -> tuple[Tables, BlobOf]:
+    """Return every table and the blobs, which are in a table."""
     for _ in range(1_000):
         try:
-            return await _tables_now(server, schema)
-        except _RECOVERING:  # from what was done to it, which it may notice only now
+            return await _read_postgres_tables(server, schema)
+        except _RECOVERING:  # from the kill
             await asyncio.sleep(0.05)
     raise AssertionError("the server does not recover")
 
@@ -116,7 +117,7 @@ _RECOVERING = (
 )
 
 
-async def _tables_now(server: str, schema: str) -> tuple[Tables, BlobOf]:
+async def _read_postgres_tables(server: str, schema: str) -> tuple[Tables, BlobOf]:
     connection = await asyncpg.connect(server)
     try:
         tables: Tables = {}
@@ -132,8 +133,8 @@ async def _tables_now(server: str, schema: str) -> tuple[Tables, BlobOf]:
         await connection.close()
 
 
-def folder_blob_of(folder: Path) -> BlobOf:
-    """The content of blobs in a folder."""
+def create_folder_reader(folder: Path) -> BlobOf:
+    """Return a function that reads blobs in a folder."""
 
     def blob_of(sha256: str) -> bytes | None:
         path = folder / sha256[:2] / sha256
@@ -142,25 +143,25 @@ def folder_blob_of(folder: Path) -> BlobOf:
     return blob_of
 
 
-# --- the rules -------------------------------------------------------------------------------------------------------
+# --- rules -----------------------------------------------------------------------------------------------------------
 
 
-def problems(tables: Tables, blob_of: BlobOf, log: Log) -> list[str]:
-    """Everything that is not as it should be."""
+def find_problems(tables: Tables, blob_of: BlobOf, log: Log) -> list[str]:
+    """Return all violations."""
     by_session: dict[str, list[Json]] = defaultdict(list)
     for row in sorted(tables["messages"], key=lambda row: (row["session_id"], row["seq"])):
         by_session[row["session_id"]].append(row)
     return [
-        *log.told,
-        *_order(tables["sessions"], by_session),
-        *_hashes(tables["messages"]),
-        *_acknowledged(by_session, blob_of, log),
-        *_in_the_order_of_time(by_session, blob_of, log),
-        *_beside(tables, by_session),
+        *log.contradictions,
+        *_check_order(tables["sessions"], by_session),
+        *_check_hashes(tables["messages"]),
+        *_check_acknowledged(by_session, blob_of, log),
+        *_check_order_of_time(by_session, blob_of, log),
+        *_check_derived_rows(tables, by_session),
     ]
 
 
-def _order(sessions: list[Json], by_session: dict[str, list[Json]]) -> Iterator[str]:
+def _check_order(sessions: list[Json], by_session: dict[str, list[Json]]) -> Iterator[str]:
     for session in sessions:
         rows = by_session.get(session["id"], [])
         if [row["seq"] for row in rows] != list(range(1, session["last_seq"] + 1)):
@@ -174,7 +175,7 @@ def _order(sessions: list[Json], by_session: dict[str, list[Json]]) -> Iterator[
         yield f"{stray}: messages of a session that is not there"
 
 
-def _hashes(messages: Iterable[Json]) -> Iterator[str]:
+def _check_hashes(messages: Iterable[Json]) -> Iterator[str]:
     columns = (
         "session_id",
         "seq",
@@ -187,24 +188,24 @@ def _hashes(messages: Iterable[Json]) -> Iterator[str]:
         "blobs_json",
     )
     for row in messages:
-        said = [row[name] for name in (*columns, "metadata_json", "content_json")]
-        if hashlib.sha256(msgspec.msgpack.encode(said)).digest() != bytes(row["hash"]):
+        values = [row[name] for name in (*columns, "metadata_json", "content_json")]
+        if hashlib.sha256(msgspec.msgpack.encode(values)).digest() != bytes(row["hash"]):
             yield f"{row['session_id']} {row['seq']}: its hash is wrong"
 
 
-def _acknowledged(by_session: dict[str, list[Json]], blob_of: BlobOf, log: Log) -> Iterator[str]:
+def _check_acknowledged(by_session: dict[str, list[Json]], blob_of: BlobOf, log: Log) -> Iterator[str]:
     found: dict[str, list[tuple[str, Json]]] = defaultdict(list)  # name of the append: message number, row
     for rows in by_session.values():
         for row in rows:
-            marked = _mark_of(row, blob_of)
+            marked = _read_mark(row, blob_of)
             if marked is None:
                 yield f"{row['session_id']} {row['seq']}: large content that it names is gone or another one"
             else:
                 found[marked.partition("#")[0]].append((marked, row))
-    for name in found.keys() - log.begun.keys():
+    for name in found.keys() - log.started.keys():
         yield f"{name}: stored, and nobody asked for it"
-    for name in log.begun:
-        append, rows_of_it = append_named(name), found.get(name, [])
+    for name in log.started:
+        append, rows_of_it = create_append(name), found.get(name, [])
         marks = [marked for marked, _ in rows_of_it]
         if name in log.refused and marks:
             yield f"{name}: refused, and stored"
@@ -214,20 +215,20 @@ def _acknowledged(by_session: dict[str, list[Json]], blob_of: BlobOf, log: Log) 
             yield f"{name}: DOUBLED, torn or out of order: {marks}"
             continue
         for number, (_, row) in enumerate(rows_of_it):
-            yield from _as_written(append, number, row, _content_of(row, blob_of), is_ended=name in log.ended)
+            yield from _check_content(append, number, row, _read_content(row, blob_of), is_ended=name in log.ended)
         if name in log.stored and marks:
             places = tuple(row["seq"] for _, row in rows_of_it)
             if places != log.stored[name][1]:
                 yield f"{name}: acknowledged at {log.stored[name][1]}, and stands at {places}"
 
 
-def _as_written(append: Append, number: int, row: Json, content: Any, *, is_ended: bool) -> Iterator[str]:
+def _check_content(append: Append, number: int, row: Json, content: Any, *, is_ended: bool) -> Iterator[str]:
     where = f"{append.name} at {row['session_id']} {row['seq']}"
     begun = append.messages[number]
     ended = append.ends_as[number] if append.ends_as else begun
     allowed = [ended] if is_ended else [begun, ended]
     metadata = json.loads(row["metadata_json"])
-    if not any((one["content"], one["metadata"]) == (content, metadata) for one in allowed):
+    if not any((item["content"], item["metadata"]) == (content, metadata) for item in allowed):
         yield f"{where}: it is not what was written"
     if (row["role"], row["session_id"]) != (begun["role"], append.session_id):
         yield f"{where}: it is not where it was written, or by another"
@@ -237,40 +238,40 @@ def _as_written(append: Append, number: int, row: Json, content: Any, *, is_ende
         yield f"{where}: its status is {row['status']}"
 
 
-def _mark_of(row: Json, blob_of: BlobOf) -> str | None:
-    """The name of its append and its number, which its text begins with."""
-    content = _content_of(row, blob_of)
+def _read_mark(row: Json, blob_of: BlobOf) -> str | None:
+    """Return the name and the number at the beginning of a message's text."""
+    content = _read_content(row, blob_of)
     if content is None:
         return None
     first = content[0]
-    return name_in((first["content"][0] if first["type"] == "tool_result" else first)["text"])
+    return parse_name((first["content"][0] if first["type"] == "tool_result" else first)["text"])
 
 
-def _content_of(row: Json, blob_of: BlobOf) -> list[Json] | None:
-    """The content with what is kept outside put back; None if that cannot be done."""
+def _read_content(row: Json, blob_of: BlobOf) -> list[Json] | None:
+    """Return the content with its blobs inserted, or None if a blob is missing."""
     content: list[Json] = json.loads(row["content_json"])
     for _, sha256, form in json.loads(row["blobs_json"] or "[]"):
         data = blob_of(sha256)
         if data is None or hashlib.sha256(data).hexdigest() != sha256:
             return None
-        said = base64.b64encode(data).decode() if form == "base64" else data.decode()
-        content = json.loads(json.dumps(content).replace(json.dumps(f"sha256:{sha256}"), json.dumps(said)))
+        text = base64.b64encode(data).decode() if form == "base64" else data.decode()
+        content = json.loads(json.dumps(content).replace(json.dumps(f"sha256:{sha256}"), json.dumps(text)))
     return content
 
 
-def _in_the_order_of_time(by_session: dict[str, list[Json]], blob_of: BlobOf, log: Log) -> Iterator[str]:
+def _check_order_of_time(by_session: dict[str, list[Json]], blob_of: BlobOf, log: Log) -> Iterator[str]:
     """Yield violations of the order: an append that was acknowledged before another began has the lower position."""
     for session_id, rows in by_session.items():
         latest_begun = 0
         for row in rows:
-            name = (_mark_of(row, blob_of) or "").partition("#")[0]
+            name = (_read_mark(row, blob_of) or "").partition("#")[0]
             if name in log.stored and log.stored[name][0] < latest_begun:
                 yield f"{session_id} {row['seq']}: {name} was acknowledged before one that stands before it began"
-            latest_begun = max(latest_begun, log.begun.get(name, 0))
+            latest_begun = max(latest_begun, log.started.get(name, 0))
 
 
-def _beside(tables: Tables, by_session: dict[str, list[Json]]) -> Iterator[str]:
-    """Calls, usage, keys and names of blobs follow from the messages."""
+def _check_derived_rows(tables: Tables, by_session: dict[str, list[Json]]) -> Iterator[str]:
+    """Yield rows of calls, usage, keys and blob references that differ from the messages."""
     calls: dict[tuple[str, str], tuple[Any, ...]] = {}
     usage: dict[tuple[str, int], tuple[Any, ...]] = {}
     refs: set[tuple[str, int, str]] = set()
@@ -305,6 +306,6 @@ def _beside(tables: Tables, by_session: dict[str, list[Json]]) -> Iterator[str]:
         yield "blob_refs differ"
     for row in tables["idempotency"]:
         name = row["key"].removeprefix("key ")
-        places = [one["seq"] for one in by_session[row["session_id"]] if f'"{name}#' in one["content_json"]]
+        places = [item["seq"] for item in by_session[row["session_id"]] if f'"{name}#' in item["content_json"]]
         if places and (row["first_seq"], row["last_seq"]) != (places[0], places[-1]):
             yield f"{name}: its key names other places"

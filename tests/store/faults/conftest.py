@@ -29,9 +29,9 @@ def rng() -> random.Random:
 
 @pytest.fixture(scope="session")
 def program() -> Callable[[str, str], str]:
-    """Where a program of this system is; it is installed if we may, and the test is skipped if it cannot be had."""
+    """Return a function that finds or installs a program of this system. Without it the test is skipped."""
 
-    def found(name: str, package: str) -> str:
+    def find(name: str, package: str) -> str:
         return find_program(name, package)
 
-    return found
+    return find

@@ -1,4 +1,4 @@
-"""Stores that do what a store must not do, so that the harness can be seen to find it. Nothing but tests uses them."""
+"""Stores with deliberate defects, which prove that the harness detects them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _WAIT_S = 0.01
 
 
 class _EarlyAcknowledgement(WriteScheduler):
-    """Acknowledges when everything is written, and commits a little later."""
+    """Acknowledges before the commit."""
 
     def run(self) -> None:
         is_last = False
@@ -28,7 +28,7 @@ class _EarlyAcknowledgement(WriteScheduler):
 
 
 class _LateAcknowledgement(WriteScheduler):
-    """Commits, and acknowledges a little later: allowed, and the worst case for clients that retry carelessly."""
+    """Acknowledges some time after the commit: allowed, and the worst case for clients that retry without a key."""
 
     def _commit(self, operations: Sequence[Any]) -> list[Any]:
         outcomes = super()._commit(operations)
@@ -47,7 +47,7 @@ def open_late(url: str) -> Store:
 
 
 def open_unsynced(url: str) -> Store:
-    """A store that never waits for the disk."""
+    """Open a store that never syncs."""
     sqlite._SETTINGS = sqlite._SETTINGS | {"synchronous": 0}  # type: ignore[misc]
     store = open_store(url)
     assert isinstance(store, sqlite.SqliteStore)

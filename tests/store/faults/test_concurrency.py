@@ -1,4 +1,4 @@
-"""Many processes at one session: one order, exactly one winner, one turn at a time."""
+"""Tests of concurrent processes on one session: order, conflicts and leases."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ PROCESSES, EACH = 16, scale(12, 200)
 Work = Callable[[Store, str, int], Coroutine[Any, Any, Any]]
 
 
-def together(work: Work, store_location: StoreLocation, session_id: str, processes: int) -> list[Any]:
-    """Start the processes, let them begin at once, and give back what came of each."""
+def run_processes(work: Work, store_location: StoreLocation, session_id: str, processes: int) -> list[Any]:
+    """Run the work in several processes at the same time and return the outcomes."""
     barrier = fork_server.processes.Barrier(processes)
     started = []
     for number in range(processes):
         hears, says = fork_server.processes.Pipe(duplex=False)
         process = fork_server.processes.Process(
-            target=_worked, args=(work, (store_location.url, session_id, number), barrier, says)
+            target=_run_work, args=(work, (store_location.url, session_id, number), barrier, says)
         )
         process.start()
         says.close()
@@ -43,7 +43,7 @@ def together(work: Work, store_location: StoreLocation, session_id: str, process
     return outcomes
 
 
-def _worked(work: Work, given: tuple[str, str, int], barrier: Any, says: Connection) -> None:
+def _run_work(work: Work, given: tuple[str, str, int], barrier: Any, says: Connection) -> None:
     url, session_id, number = given
 
     async def main() -> Any:
@@ -53,7 +53,7 @@ def _worked(work: Work, given: tuple[str, str, int], barrier: Any, says: Connect
 
     try:
         says.send(asyncio.run(main()))
-    except Exception as error:  # noqa: BLE001  it is the outcome, and the test looks at it
+    except Exception as error:  # noqa: BLE001  the test checks this outcome
         says.send(error)
 
 
@@ -69,10 +69,10 @@ async def append_many(store: Store, session_id: str, number: int) -> list[int]:
 
 
 @pytest.mark.slow
-async def test_sixteen_processes_write_to_one_session_in_one_order(database_location: StoreLocation) -> None:
+async def test_sixteen_processes_write_to_session_in_one_order(database_location: StoreLocation) -> None:
     async with database_location.open() as store:
         session = await store.create_session()
-        outcomes = await asyncio.to_thread(together, append_many, database_location, session.id, PROCESSES)
+        outcomes = await asyncio.to_thread(run_processes, append_many, database_location, session.id, PROCESSES)
         assert [outcome for outcome in outcomes if not isinstance(outcome, list)] == []
         given = {
             place: f"{number} {each}" for number, places in enumerate(outcomes) for each, place in enumerate(places)
@@ -89,8 +89,8 @@ async def test_sixteen_processes_write_to_one_session_in_one_order(database_loca
 ROUNDS = scale(12, 50)
 
 
-async def append_at_the_place_it_knows(store: Store, session_id: str, number: int) -> list[str]:
-    """Write down every place that this process won."""
+async def append_at_expected_seq(store: Store, session_id: str, number: int) -> list[str]:
+    """Return every number at which this process appended."""
     won = []
     for place in range(ROUNDS):
         try:
@@ -102,17 +102,17 @@ async def append_at_the_place_it_knows(store: Store, session_id: str, number: in
     return won
 
 
-async def test_of_two_processes_that_know_the_same_place_exactly_one_appends(database_location: StoreLocation) -> None:
+async def test_one_of_two_processes_appends_at_expected_seq(database_location: StoreLocation) -> None:
     async with database_location.open() as store:
         session = await store.create_session()
-        outcomes = await asyncio.to_thread(together, append_at_the_place_it_knows, database_location, session.id, 2)
+        outcomes = await asyncio.to_thread(run_processes, append_at_expected_seq, database_location, session.id, 2)
         stored = [row.message.content[0].text async for row in store.history(session.id)]
     assert len(stored) == ROUNDS
     assert [text.partition(" at ")[2] for text in stored] == [str(place) for place in range(ROUNDS)]
     assert sorted(outcomes[0] + outcomes[1]) == sorted(stored)
 
 
-async def append_under_one_key(store: Store, session_id: str, number: int) -> list[list[int]]:
+async def append_with_one_key(store: Store, session_id: str, number: int) -> list[list[int]]:
     return [
         [
             row.seq
@@ -124,19 +124,19 @@ async def append_under_one_key(store: Store, session_id: str, number: int) -> li
     ]
 
 
-async def test_processes_that_append_under_the_same_key_all_get_the_same_places(
+async def test_processes_with_same_key_get_same_numbers(
     database_location: StoreLocation,
 ) -> None:
     async with database_location.open() as store:
         session = await store.create_session()
-        outcomes = await asyncio.to_thread(together, append_under_one_key, database_location, session.id, 6)
+        outcomes = await asyncio.to_thread(run_processes, append_with_one_key, database_location, session.id, 6)
         assert [outcome for outcome in outcomes if outcome != outcomes[0]] == []
         assert [row.message.content[0].text async for row in store.history(session.id)] == [
             text for turn in range(30) for text in (f"a {turn}", "b")
         ]
 
 
-async def create_the_same(store: Store, session_id: str, number: int) -> int:
+async def create_same_session(store: Store, session_id: str, number: int) -> int:
     won = 0
     for each in range(40):
         try:
@@ -148,9 +148,9 @@ async def create_the_same(store: Store, session_id: str, number: int) -> int:
     return won
 
 
-async def test_a_session_of_an_id_is_made_by_exactly_one_process(database_location: StoreLocation) -> None:
+async def test_session_id_is_created_by_one_process(database_location: StoreLocation) -> None:
     async with database_location.open() as store:
-        outcomes = await asyncio.to_thread(together, create_the_same, database_location, "sess_x", 4)
+        outcomes = await asyncio.to_thread(run_processes, create_same_session, database_location, "sess_x", 4)
         assert sum(outcomes) == 40
         assert len(await store.list_sessions(limit=100)) == 40
 
@@ -159,7 +159,7 @@ async def test_a_session_of_an_id_is_made_by_exactly_one_process(database_locati
 
 
 async def take_turns(store: Store, session_id: str, number: int) -> list[tuple[float, float]]:
-    """When this process held the right to run a turn: the system's monotonic clock, which all processes share."""
+    """Return when this process held the lease, by the monotonic clock that all processes share."""
     held = []
     while len(held) < 5:
         try:
@@ -174,10 +174,10 @@ async def take_turns(store: Store, session_id: str, number: int) -> list[tuple[f
     return held
 
 
-async def test_one_turn_runs_at_a_time(database_location: StoreLocation) -> None:
+async def test_lease_allows_one_turn_at_a_time(database_location: StoreLocation) -> None:
     async with database_location.open() as store:
         session = await store.create_session()
-        outcomes = await asyncio.to_thread(together, take_turns, database_location, session.id, 4)
+        outcomes = await asyncio.to_thread(run_processes, take_turns, database_location, session.id, 4)
     held = sorted(stretch for outcome in outcomes for stretch in outcome)
     assert len(held) == 20
     assert all(ended <= began for (_, ended), (began, _) in itertools.pairwise(held))
@@ -194,7 +194,7 @@ def _hold_lease(url: str, session_id: str, pipe: Connection) -> None:
 
 @contextlib.asynccontextmanager
 async def _lease_holder(store_location: StoreLocation, session_id: str) -> AsyncIterator[None]:
-    """A process that holds the lease of a session for an hour."""
+    """Start a process that holds the lease of a session for an hour."""
     receiver, sender = fork_server.processes.Pipe(duplex=False)
     process = fork_server.processes.Process(target=_hold_lease, args=(store_location.url, session_id, sender))
     process.start()
@@ -207,7 +207,7 @@ async def _lease_holder(store_location: StoreLocation, session_id: str) -> Async
         process.join()
 
 
-async def test_the_lease_of_a_process_ends_when_it_is_killed_and_not_before(database_location: StoreLocation) -> None:
+async def test_lease_ends_with_killed_process(database_location: StoreLocation) -> None:
     async with database_location.open() as store:
         session = await store.create_session()
         async with _lease_holder(database_location, session.id):
@@ -218,7 +218,7 @@ async def test_the_lease_of_a_process_ends_when_it_is_killed_and_not_before(data
             await store.turns.acquire(session.id, "a third")
 
 
-async def test_the_lease_of_a_killed_process_of_another_machine_ends_with_its_duration_and_not_before(
+async def test_lease_of_killed_process_of_other_machine_expires(
     database_location: StoreLocation, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(liveness, "_machine", lambda: "another")

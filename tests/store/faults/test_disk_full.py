@@ -1,4 +1,4 @@
-"""A disk that is full: it is said clearly, reading goes on, and writing too as soon as there is room."""
+"""Tests of a full disk: writes raise a clear error, reads continue, and writes resume with free space."""
 
 from __future__ import annotations
 
@@ -23,42 +23,42 @@ SIZE = 3 * 1024 * 1024
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system of a few megabytes, in memory."""
+    """A file system of three megabytes in memory."""
     if sys.platform != "linux" or os.geteuid() != 0:
         pytest.skip("only root can mount a small disk, and only on Linux")
-    place = tmp_path / "disk"
-    place.mkdir()
+    folder = tmp_path / "disk"
+    folder.mkdir()
     libc = ctypes.CDLL(None, use_errno=True)
-    if libc.mount(b"tmpfs", bytes(place), b"tmpfs", 0, f"size={SIZE}".encode()) != 0:
+    if libc.mount(b"tmpfs", bytes(folder), b"tmpfs", 0, f"size={SIZE}".encode()) != 0:
         pytest.skip(f"a small disk cannot be mounted here: {os.strerror(ctypes.get_errno())}")
     try:
-        yield place
+        yield folder
     finally:
-        libc.umount2(bytes(place), 2)  # lazily: whatever a failed test has left open goes with it
+        libc.umount2(bytes(folder), 2)  # lazy unmount, because a failed test may leave files open
 
 
-def short() -> Message:
+def create_short_message() -> Message:
     return text_message(secrets.token_hex(1_000))
 
 
-def long() -> Message:
-    """One that is kept outside its row."""
+def create_long_message() -> Message:
+    """Return a message that is stored as a blob."""
     return text_message(secrets.token_hex(20_000))
 
 
-async def _fill(store: Store, session_id: str, made: Callable[[], Message]) -> tuple[list[Message], str]:
-    """Append until there is no room: what was acknowledged, and how the end of it was called."""
+async def _fill(store: Store, session_id: str, create: Callable[[], Message]) -> tuple[list[Message], str]:
+    """Append until the disk is full. Return the acknowledged messages and the error code."""
     stored: list[Message] = []
     for _ in range(10_000):
         try:
-            stored.extend(row.message for row in await store.append(session_id, made()))
+            stored.extend(row.message for row in await store.append(session_id, create()))
         except StorageError as error:
             return stored, error.code
     raise AssertionError("the disk is never full")
 
 
-@pytest.mark.parametrize("made", [short, long])
-async def test_a_full_disk_raises_an_error_and_loses_no_acknowledged_message(
+@pytest.mark.parametrize("made", [create_short_message, create_long_message])
+async def test_full_disk_raises_and_loses_no_acknowledged_message(
     made: Callable[[], Message], small_disk: Path
 ) -> None:
     ballast = small_disk / "ballast"
@@ -76,9 +76,9 @@ async def test_a_full_disk_raises_an_error_and_loses_no_acknowledged_message(
             assert caught.value.remedy
             assert [row.message async for row in store.history(session.id)] == stored
 
-        ballast.unlink()  # somebody makes room, and nobody starts anything anew
+        ballast.unlink()  # frees space without a restart
         stored.extend(row.message for row in await store.append(session.id, made(), idempotency_key="after"))
-        stored.extend(row.message for row in await store.append(session.id, short()))
+        stored.extend(row.message for row in await store.append(session.id, create_short_message()))
         assert [row.message async for row in store.history(session.id)] == stored
     async with open_store(url) as store:
         rows = [row async for row in store.history(session.id)]
@@ -86,8 +86,8 @@ async def test_a_full_disk_raises_an_error_and_loses_no_acknowledged_message(
         assert [row.seq for row in rows] == list(range(1, len(stored) + 1))
 
 
-def _filled(folder: Path) -> Path:
-    """A file that takes up all the room there is."""
+def _fill_disk(folder: Path) -> Path:
+    """Create a file that fills the disk."""
     ballast = folder / "ballast"
     with ballast.open("wb") as file, contextlib.suppress(OSError):
         while True:
@@ -96,12 +96,12 @@ def _filled(folder: Path) -> Path:
     return ballast
 
 
-async def test_a_store_on_a_full_disk_cannot_be_opened_until_there_is_room(small_disk: Path) -> None:
+async def test_store_on_full_disk_opens_after_space_is_freed(small_disk: Path) -> None:
     url = f"sqlite:///{small_disk / 'store.db'}"
     async with open_store(url) as store:
         session = await store.create_session()
-        stored = [row.message for row in await store.append(session.id, [short() for _ in range(20)])]
-    ballast = _filled(small_disk)
+        stored = [row.message for row in await store.append(session.id, [create_short_message() for _ in range(20)])]
+    ballast = _fill_disk(small_disk)
     with pytest.raises(StorageError, match="disk is full") as caught:
         async with open_store(url):
             pass
@@ -111,8 +111,8 @@ async def test_a_store_on_a_full_disk_cannot_be_opened_until_there_is_room(small
         assert [row.message async for row in store.history(session.id)] == stored
 
 
-async def test_a_store_that_finds_no_room_for_itself_is_said_so(small_disk: Path) -> None:
-    ballast = _filled(small_disk)
+async def test_creation_on_full_disk_raises(small_disk: Path) -> None:
+    ballast = _fill_disk(small_disk)
     with pytest.raises(StorageError, match="disk is full") as caught:
         async with open_store(f"sqlite:///{small_disk / 'store.db'}"):
             pass
@@ -123,22 +123,22 @@ async def test_a_store_that_finds_no_room_for_itself_is_said_so(small_disk: Path
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="POSIX limits the size of a file")
-async def test_a_file_that_may_not_grow_is_said_so_too(tmp_path: Path) -> None:
+async def test_file_size_limit_raises(tmp_path: Path) -> None:
     import resource
     import signal
 
     async with open_store(f"sqlite:///{tmp_path / 'store.db'}") as store:
         session = await store.create_session()
-        ignored = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)  # or else the system ends us
+        ignored = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)  # the default action ends the process
         before = resource.getrlimit(resource.RLIMIT_FSIZE)
         resource.setrlimit(resource.RLIMIT_FSIZE, (1024 * 1024, before[1]))
         try:
-            stored, code = await _fill(store, session.id, short)
+            stored, code = await _fill(store, session.id, create_short_message)
         finally:
             resource.setrlimit(resource.RLIMIT_FSIZE, before)
             signal.signal(signal.SIGXFSZ, ignored)
         assert code in ("disk_full", "storage_failed")
-        stored.extend(row.message for row in await store.append(session.id, short()))
+        stored.extend(row.message for row in await store.append(session.id, create_short_message()))
         found = [row.message async for row in store.history(session.id)]
-        assert [one for one in found if one in stored] == stored
-        assert len(found) - len(stored) <= 1  # the one whose outcome is not known
+        assert [item for item in found if item in stored] == stored
+        assert len(found) - len(stored) <= 1  # the append with an unknown outcome

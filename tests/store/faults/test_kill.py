@@ -1,4 +1,4 @@
-"""Writers are killed at any instant, again and again: what was acknowledged is there, once, in its place."""
+"""Tests that acknowledged messages survive kills of the writers at random times."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 
 from dragoman.store import open_store
 from tests.conftest import scale
-from tests.store.faults.checker import folder_blob_of, sqlite_tables
+from tests.store.faults.checker import create_folder_reader, read_sqlite_tables
 from tests.store.faults.conftest import times
 from tests.store.faults.harness import Harness
 
@@ -33,8 +33,10 @@ async def test_acknowledged_messages_survive_sigkill_on_sqlite(
         assert _problems(harness, path) == []
         async with open_store(harness.url) as store:
             assert (await store.verify()).damage == ()
-        count(f"{harness.cycles} cycles, {harness.log.acknowledged} messages acknowledged, none lost, none doubled")
+        count(
+            f"{harness.cycles} cycles, {harness.log.acknowledgement_count} messages acknowledged, none lost, none doubled"
+        )
 
 
 def _problems(harness: Harness, path: Path) -> list[str]:
-    return harness.problems(sqlite_tables(path), folder_blob_of(path.with_name(f"{path.name}-blobs")))
+    return harness.problems(read_sqlite_tables(path), create_folder_reader(path.with_name(f"{path.name}-blobs")))

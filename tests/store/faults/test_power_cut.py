@@ -1,4 +1,4 @@
-"""A power cut: what was not synced is gone. Acknowledged messages stay, unless syncing is switched off.
+"""Tests of a power cut, which discards unsynced data. Acknowledged messages survive unless syncs are disabled.
 
 A small ext4 lies in a file. The writers are stopped in mid-air, the file system is shut down without its journal being
 flushed, and it is mounted again, as after a cut. Whatever was only in memory is lost then, and what was synced is not.
@@ -24,7 +24,7 @@ import pytest
 
 from dragoman.store import Store, open_store
 from tests.store.faults import faulty, turn_writer
-from tests.store.faults.checker import folder_blob_of, sqlite_tables
+from tests.store.faults.checker import create_folder_reader, read_sqlite_tables
 from tests.store.faults.conftest import IS_LONG, times
 from tests.store.faults.harness import Harness, freeze, processes
 
@@ -34,12 +34,12 @@ pytestmark = [
     pytest.mark.skipif(sys.platform != "linux" or os.geteuid() != 0, reason="only root can mount, and only on Linux"),
 ]
 
-_SHUTDOWN = 0x8004587D  # the request to ext4 and xfs to stop, with how: 2 is without writing anything more
+_SHUTDOWN = 0x8004587D  # the shutdown request of ext4 and xfs; mode 2 discards unwritten data
 _WITHOUT_FLUSHING = 2
 
 
 class Disk:
-    """A file system that can be cut off."""
+    """A file system that can be shut down."""
 
     def __init__(self, folder: Path) -> None:
         self.place = folder / "disk"
@@ -81,7 +81,9 @@ def disk(tmp_path: Path) -> Iterator[Disk]:
         made.unmount()
 
 
-def _lost(disk: Disk, opened: Callable[[str], Store], cuts: int, rng: random.Random) -> tuple[list[str], Harness]:
+def _find_losses(
+    disk: Disk, opened: Callable[[str], Store], cuts: int, rng: random.Random
+) -> tuple[list[str], Harness]:
     """Return the problems after the first cut that causes any."""
     path = disk.place / "store.db"
     harness = Harness(f"sqlite:///{path}", opened)
@@ -90,10 +92,10 @@ def _lost(disk: Disk, opened: Callable[[str], Store], cuts: int, rng: random.Ran
         disk.unmount()
         disk.mount()
         try:
-            tables = sqlite_tables(path)
+            tables = read_sqlite_tables(path)
         except (AssertionError, apsw.Error) as error:
             return [f"everything is LOST ({error})"], harness
-        if found := harness.problems(tables, folder_blob_of(path.with_name("store.db-blobs"))):
+        if found := harness.problems(tables, create_folder_reader(path.with_name("store.db-blobs"))):
             return found, harness
     return [], harness
 
@@ -101,14 +103,14 @@ def _lost(disk: Disk, opened: Callable[[str], Store], cuts: int, rng: random.Ran
 def test_acknowledged_messages_survive_a_power_cut(
     disk: Disk, rng: random.Random, count: Callable[[str], None]
 ) -> None:
-    wrong, harness = _lost(disk, open_store, times(0, 50), rng)
-    count(f"{harness.cycles} cuts, {harness.log.acknowledged} messages acknowledged, problems: {wrong}")
+    wrong, harness = _find_losses(disk, open_store, times(0, 50), rng)
+    count(f"{harness.cycles} cuts, {harness.log.acknowledgement_count} messages acknowledged, problems: {wrong}")
     assert wrong == []
-    assert harness.log.acknowledged > 100
+    assert harness.log.acknowledgement_count > 100
 
 
-def test_without_syncing_a_power_cut_loses_messages_and_that_is_found(disk: Disk, rng: random.Random) -> None:
-    wrong, _ = _lost(disk, faulty.open_unsynced, 5, rng)
+def test_loss_without_sync_is_detected(disk: Disk, rng: random.Random) -> None:
+    wrong, _ = _find_losses(disk, faulty.open_unsynced, 5, rng)
     assert [problem for problem in wrong if "LOST" in problem]
 
 
@@ -116,7 +118,7 @@ def test_without_syncing_a_power_cut_loses_messages_and_that_is_found(disk: Disk
 
 
 def _run_turns_until_cut(disk: Disk, orders: turn_writer.Orders, rng: random.Random) -> list[str]:
-    """Run turns, freeze the process in mid-air, cut the disk off; what was acknowledged before."""
+    """Run turns, freeze the process, shut the disk down, and return the acknowledged turns."""
     hears, says = processes.Pipe(duplex=False)
     process = processes.Process(target=turn_writer.write_turns, args=(orders, says), daemon=True)
     process.start()
@@ -134,8 +136,8 @@ def _run_turns_until_cut(disk: Disk, orders: turn_writer.Orders, rng: random.Ran
     return [line for line in lines if line != "opened"]
 
 
-def _stored_lines(path: Path) -> set[str]:
-    """The texts of the complete messages, read with plain SQL. They are the lines that acknowledge them."""
+def _read_stored_lines(path: Path) -> set[str]:
+    """Return the texts of the complete messages, which equal the lines that acknowledge them."""
     connection = apsw.Connection(str(path))
     try:
         assert connection.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
@@ -145,28 +147,28 @@ def _stored_lines(path: Path) -> set[str]:
     return {block["text"] for (content,) in rows for block in json.loads(content)}
 
 
-def _lost_turns(disk: Disk, cuts: int, rng: random.Random, *, is_synced: bool) -> tuple[set[str], int]:
+def _find_lost_turns(disk: Disk, cuts: int, rng: random.Random, *, is_synced: bool) -> tuple[set[str], int]:
     """Return the acknowledged turns that are missing after cuts, and the number of acknowledged turns."""
     path, acknowledged = disk.place / "store.db", set[str]()
     for number in range(cuts):
         has_appends = is_synced and number % 2 == 1
         orders = turn_writer.Orders(f"sqlite:///{path}", number * 1_000_000, is_synced, has_appends)
         acknowledged.update(_run_turns_until_cut(disk, orders, rng))
-        if lost := acknowledged - _stored_lines(path):
+        if lost := acknowledged - _read_stored_lines(path):
             return lost, len(acknowledged)
     return set(), len(acknowledged)
 
 
-def test_turns_that_were_committed_on_the_event_loop_survive_a_power_cut(
+def test_turns_committed_on_event_loop_survive_power_cut(
     disk: Disk, rng: random.Random, count: Callable[[str], None]
 ) -> None:
     cuts = times(0, 50)
-    lost, acknowledged = _lost_turns(disk, cuts, rng, is_synced=True)
+    lost, acknowledged = _find_lost_turns(disk, cuts, rng, is_synced=True)
     count(f"{cuts} cuts, {acknowledged} questions, answers and appends acknowledged, lost: {sorted(lost)}")
     assert lost == set()
     assert acknowledged > 100
 
 
-def test_turns_that_were_not_synced_are_lost_and_that_is_found(disk: Disk, rng: random.Random) -> None:
-    lost, _ = _lost_turns(disk, 10, rng, is_synced=False)
+def test_loss_of_unsynced_turns_is_detected(disk: Disk, rng: random.Random) -> None:
+    lost, _ = _find_lost_turns(disk, 10, rng, is_synced=False)
     assert lost

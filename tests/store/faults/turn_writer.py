@@ -1,4 +1,4 @@
-"""A process that runs turns on the event loop until it is killed, and says what was acknowledged.
+"""A process that runs turns on the event loop until it is killed, and reports acknowledged turns.
 
 A line to the pipe is ``question NAME``, ``answer NAME`` or ``append NAME``: the store has acknowledged the question of
 a new session, its answer, or a message that the writer thread commits beside the turns. ``opened`` is the first line.
@@ -28,16 +28,16 @@ Say = Callable[[str], object]
 
 
 class Orders(msgspec.Struct, frozen=True):
-    """The task of a writer."""
+    """The configuration of a writer."""
 
     url: str
     first: int  # the number of its first turn
     is_synced: bool = True  # without syncs, a power cut loses turns
-    has_appends: bool = True  # the writer thread commits as well; its syncs cover what the event loop has committed
+    has_appends: bool = True  # the writer thread commits as well, and its syncs cover commits of the event loop
 
 
 def write_turns(orders: Orders, pipe: Any) -> None:
-    """Run turns until the process is killed. The pipe is what acknowledgements go to."""
+    """Run turns until the process is killed. Acknowledgements are written to the pipe."""
     if not orders.is_synced:
         loop_writer._sync_file = lambda _: None  # type: ignore[misc]
     asyncio.run(_write(orders, lambda line: os.write(pipe.fileno(), f"{line}\n".encode())))
@@ -58,7 +58,7 @@ async def _write(orders: Orders, say: Say) -> None:
 
 
 def _require_loop(writer: loop_writer.LoopWriter) -> None:
-    """Let the event loop wait for the writer thread: nothing may be committed there in its place."""
+    """Make the event loop wait for the writer thread, so that no commit moves to the thread."""
     acquire = writer._lock.acquire
 
     def wait_and_acquire() -> bool:

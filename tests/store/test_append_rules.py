@@ -1,4 +1,4 @@
-"""Strict appends: what breaks a rule is refused with an offer, and stored nowhere; and the index of the specification."""
+"""Tests of strict appends: invalid messages are rejected with a proposed repair."""
 
 from __future__ import annotations
 
@@ -33,22 +33,22 @@ WHOLE = {
 }
 
 
-def result(words: str = "blue") -> Message:
-    content = [ToolResultBlock(CALL, (TextBlock(words),))]
+def result(text: str = "blue") -> Message:
+    content = [ToolResultBlock(CALL, (TextBlock(text),))]
     return message(Role.TOOL, content, parent_tool_use_id=CALL)
 
 
-async def stored(store: Store, session_id: str) -> list[Message]:
+async def read_stored(store: Store, session_id: str) -> list[Message]:
     return [row.message async for row in store.history(session_id)]
 
 
-async def test_without_being_strict_a_store_takes_what_comes(store: Store) -> None:
+async def test_lenient_store_accepts_invalid_messages(store: Store) -> None:
     session = await store.create_session()
     await store.append(session.id, result())
-    assert check(await stored(store, session.id)) != ()
+    assert check(await read_stored(store, session.id)) != ()
 
 
-async def test_a_message_that_breaks_a_rule_is_refused_and_a_repaired_one_is_offered(store: Store) -> None:
+async def test_invalid_message_is_rejected_with_repair(store: Store) -> None:
     session = await store.create_session()
     await store.append(session.id, text_message("Hello"), strict=True)
     bare = answer_message("Hi")
@@ -57,14 +57,14 @@ async def test_a_message_that_breaks_a_rule_is_refused_and_a_repaired_one_is_off
     error = caught.value
     assert {breach.rule for breach in error.violations} >= {"assistant-names-model", "assistant-has-usage"}
     assert error.code == "breaks_rules"
-    assert len(await stored(store, session.id)) == 1, "nothing was stored"
+    assert len(await read_stored(store, session.id)) == 1, "nothing was stored"
     await store.append(session.id, error.repaired_messages, strict=True)
-    kept = await stored(store, session.id)
+    kept = await read_stored(store, session.id)
     assert [message.content for message in kept] == [text_message("Hello").content, text_message("Hi").content]
     assert check(kept) == ()
 
 
-async def test_a_result_needs_a_call_of_its_session_that_has_none_yet(store: Store) -> None:
+async def test_result_requires_open_call_of_session(store: Store) -> None:
     session = await store.create_session()
     with pytest.raises(RuleViolationError, match="result-has-call"):
         await store.append(session.id, [text_message("Look"), result()], strict=True)
@@ -74,19 +74,19 @@ async def test_a_result_needs_a_call_of_its_session_that_has_none_yet(store: Sto
     assert [row.seq for row in again] == [answer.seq], "the same again changes nothing"
     with pytest.raises(RuleViolationError, match="one-result-per-call") as caught:
         await store.append(session.id, result("red"), strict=True)
-    assert caught.value.repaired_messages == (), "there is nothing to add in its place"
+    assert caught.value.repaired_messages == (), "no repaired message exists"
     fork = await store.fork(session.id, 2)
     await store.append(fork.id, result("green"), strict=True)
-    assert [message.role for message in await stored(store, fork.id)][-1] is Role.TOOL
+    assert [message.role for message in await read_stored(store, fork.id)][-1] is Role.TOOL
 
 
-async def test_what_is_still_arriving_may_break_any_rule(store: Store) -> None:
+async def test_partial_message_may_be_invalid(store: Store) -> None:
     session = await store.create_session()
     partial = message(Role.ASSISTANT, [], status=MessageStatus.PARTIAL)
     await store.append(session.id, [text_message("Hello"), partial], strict=True)
 
 
-async def test_a_store_that_is_opened_strictly_refuses_without_being_asked(tmp_path: Path) -> None:
+async def test_strict_store_rejects_by_default(tmp_path: Path) -> None:
     async with open_store(f"sqlite:///{tmp_path / 'chats.db'}", strict=True) as store:
         session = await store.create_session()
         with pytest.raises(RuleViolationError):
@@ -94,15 +94,15 @@ async def test_a_store_that_is_opened_strictly_refuses_without_being_asked(tmp_p
         await store.append(session.id, result(), strict=False)
 
 
-async def test_the_index_of_the_specification_is_there_under_its_name(store: Store) -> None:
+async def test_specified_index_exists(store: Store) -> None:
     if store.engine == "sqlite":
         sql = "SELECT sql FROM sqlite_master WHERE name = 'idx_messages_session_created'"
     else:
         sql = "SELECT indexdef FROM pg_indexes WHERE indexname = 'idx_messages_session_created'"
 
     @operation
-    def looked() -> Generator[Statement, Rows, Rows]:
+    def select() -> Generator[Statement, Rows, Rows]:
         return (yield sql, ())
 
-    rows = await store._read(looked())
+    rows = await store._read(select())
     assert "(session_id, created_at)" in rows[0][0]
