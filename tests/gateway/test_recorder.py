@@ -265,4 +265,4 @@ async def test_an_answer_is_stored_with_what_the_callers_api_cannot_carry(tmp_pa
         body = {"model": "openai_chat:m", "max_tokens": 5, "stream": stream, "messages": [question]}
         sent = await gateway.send("/v1/messages", body)
         rows = await gateway.gateway.services.store.read(sent.headers["x-dragoman-session"])
-    assert rows[-1].message.metadata.extra["gateway"] == {"losses": ["text.token_logprobs"]}
+    assert rows[-1].message.metadata.extra["gateway"]["losses"] == ["text.token_logprobs"]
