@@ -178,7 +178,7 @@ async def test_buffered_bytes_are_read_after_the_connection_breaks() -> None:
     assert (reply.fault.code, text_of(reply)) == ("stream_broken", LLAMA_TEXT)
 
 
-async def test_error_in_the_first_event_is_retried_and_later_ones_are_not() -> None:
+async def test_error_in_first_event_is_retried_and_later_errors_are_not() -> None:
     error = b'event: error\ndata: {"type":"error","error":{"type":"overloaded_error","message":"Overloaded"}}\n\n'
     data = recordings.cassette("anthropic", "text-streamed").response.stream
     async with (

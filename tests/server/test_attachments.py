@@ -399,10 +399,10 @@ def _mutant_targets(url: str, other: str, count: int) -> Iterator[str]:
     """Yield URLs that differ from a signed URL by one change."""
     chance = random.Random(7)
     signed, alphabet = request_target(url), string.ascii_letters + string.digits + "-_.~%/?&=+:;,@!$'()*[]{}|^`\\\"<>"
-    seen = {signed}
+    yielded = {signed}
     path, query = signed.split("?")
     other_path, other_query = request_target(other).split("?")
-    while len(seen) <= count:
+    while len(yielded) <= count:
         at, character = chance.randrange(len(ROUTE), len(signed)), chance.choice(alphabet)
         before, current, after = signed[:at], signed[at], signed[at + 1 :]
         mutant = chance.choice(
@@ -420,8 +420,8 @@ def _mutant_targets(url: str, other: str, count: int) -> Iterator[str]:
                 f"{path}?{other_query}",
             ]
         )
-        if mutant not in seen:
-            seen.add(mutant)
+        if mutant not in yielded:
+            yielded.add(mutant)
             yield mutant
 
 

@@ -88,7 +88,7 @@ async def test_client_tools_are_called_with_envelopes(chat_server: ServerFixture
     assert chat_server.fake.refusals == []
 
 
-async def test_a_client_sets_no_identity_usage_or_time(chat_server: ServerFixture) -> None:
+async def test_client_cannot_set_identity_usage_or_time(chat_server: ServerFixture) -> None:
     usage = {"input_tokens": 9, "output_tokens": 9, "cost_usd": "-5", "pricing_version": "1", "latency_ms": 1}
     forged = {
         **text_envelope("user", "Is it raining?"),

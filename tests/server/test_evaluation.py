@@ -178,7 +178,7 @@ async def test_contradictory_durations_are_rejected(server: ServerFixture) -> No
     assert await server.store.evaluations.find() == []
 
 
-async def test_evaluations_of_a_team_are_not_found_by_another(server: ServerFixture) -> None:
+async def test_evaluations_of_team_are_not_found_by_another_team(server: ServerFixture) -> None:
     await read_json(post(server, {"task_id": "T-1", "agent_id": "CA", "score": 1}), 201)
     missing = await read_json(get(server, "/evaluation/NONE"), 404)
     for key in (
@@ -263,7 +263,7 @@ def make_result_letter(session_id: str, score: float) -> bytes:
     return write_letter(letter)
 
 
-async def test_letter_with_a_foreign_session_is_no_sample(server: ServerFixture) -> None:
+async def test_letter_with_foreign_session_is_not_a_sample(server: ServerFixture) -> None:
     session = await server.store.create_session(user_id="grace", team_id="ops")
     server.fake.reply("done")
     await server.agent.run(session.id, "Write the report")

@@ -40,7 +40,7 @@ async def test_audit_events_are_bounded(keyed_server: ServerFixture) -> None:
     assert len(events) == MAX_EVENTS + 1
 
 
-async def test_evaluation_is_emitted_once_and_rejected_one_as_failed(chat_server: ServerFixture) -> None:
+async def test_evaluation_is_emitted_once_and_rejection_as_failed(chat_server: ServerFixture) -> None:
     events = subscribe(chat_server, "eval.started", "eval.completed", "eval.failed", "pattern.recorded")
     evaluation = {"task_id": "TASK-1", "score": 0.5, "agent_id": "WA"}
     for _ in range(2):

@@ -214,8 +214,8 @@ async def test_day_longer_than_page_continues_by_position(server: ServerFixture)
     name = await make_three_days(server)
     part = await get_history(server, threadId=name, before="2026-03-13", limit=2)
     assert (list_seqs(part), part["hasMore"], part["before"], part["beforeSeq"]) == ([4, 5], True, None, 4)
-    whole = await get_history(server, threadId=name, before="2026-03-13", limit=3)
-    assert (list_seqs(whole), whole["before"], whole["beforeSeq"]) == ([3, 4, 5], "2026-03-12", 3)
+    full = await get_history(server, threadId=name, before="2026-03-13", limit=3)
+    assert (list_seqs(full), full["before"], full["beforeSeq"]) == ([3, 4, 5], "2026-03-12", 3)
 
 
 async def test_days_of_fork_include_shared_messages(server: ServerFixture) -> None:

@@ -160,7 +160,7 @@ def test_every_id_and_body_is_covered() -> None:
     assert len(list(mail_endpoints())) >= 18
 
 
-async def test_mail_of_a_team_is_not_found_by_another(mail_fixture: MailFixture) -> None:
+async def test_mail_of_team_is_not_found_by_another_team(mail_fixture: MailFixture) -> None:
     ids = msgspec.structs.asdict(mail_fixture.data)
     for endpoint in mail_endpoints():
         for caller, headers in mail_fixture.strangers.items():

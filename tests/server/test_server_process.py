@@ -218,10 +218,10 @@ def test_port_in_use_is_reported(tmp_path: Path) -> None:
     assert "[cannot_listen]" in completed.stderr
 
 
-def test_an_unknown_default_model_is_an_error_at_the_start(tmp_path: Path) -> None:
-    rejected = run_command(tmp_path, "serve", "--port", "0", "--model", "sonet", "--store", str(tmp_path / "chats.db"))
-    assert rejected.returncode == 2
-    assert "no model is called 'sonet'. Did you mean sonnet" in rejected.stderr
+def test_unknown_default_model_is_rejected_at_start(tmp_path: Path) -> None:
+    completed = run_command(tmp_path, "serve", "--port", "0", "--model", "sonet", "--store", str(tmp_path / "chats.db"))
+    assert completed.returncode == 2
+    assert "no model is called 'sonet'. Did you mean sonnet" in completed.stderr
 
 
 def test_options_override_variables_and_file(tmp_path: Path) -> None:

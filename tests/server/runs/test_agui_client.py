@@ -86,8 +86,8 @@ async def test_client_converses_with_image_tool_and_approval(tool_server: Server
     assert result["outcomes"] == ["success", pending, "success", "interrupt", "success", "success"]
     rows = await server.store.read("thread-of-the-client")
     history = [{key: value for key, value in wire.items() if key != "metadata"} for wire in write_history(rows)]
-    seen = [message for message in result["messages"] if message["role"] != "user"]
-    assert seen == [message for message in history if message["role"] != "user"]  # the ids as well
+    received = [message for message in result["messages"] if message["role"] != "user"]
+    assert received == [message for message in history if message["role"] != "user"]  # the ids as well
     assert fake.refusals == []
     images = [part for body in fake.bodies for part in body["messages"][0]["content"] if part["type"] == "image"]
     assert len(images) == len(fake.bodies)  # the image is in every request to the model
