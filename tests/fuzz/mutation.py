@@ -1,8 +1,8 @@
-"""Seeded mutations of JSON values and of bytes, and the search for the smallest value that still fails.
+"""Seeded mutations of JSON values and bytes, and the reduction of a failing value.
 
 mutate(value, chance)            one to four changes of structure or value
-cut(data, chance)                bytes with a part missing, doubled or changed
-smallest(value, still_fails)     the same failure with as little around it as possible
+damage(data, chance)             bytes with a part removed, repeated or changed
+reduce(value, still_fails)       a smaller value with the same failure
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import random
 from collections.abc import Callable, Iterator
 from typing import Any, Final
 
-_DEEP: Final = 300
+_DEPTH: Final = 300
 _VALUES: Final[tuple[Any, ...]] = (
     None,
     True,
@@ -73,15 +73,15 @@ Path = tuple[Any, ...]
 
 
 def mutate(value: Any, chance: random.Random) -> Any:
-    """A copy with one to four changes."""
-    made = [copy.deepcopy(value)]  # in a list, so that the whole can be replaced as well
+    """Return a copy with one to four changes."""
+    root = [copy.deepcopy(value)]  # in a list, so that the root can be replaced as well
     for _ in range(chance.choice((1, 1, 1, 2, 3, 4))):
-        paths = list(paths_of(made[0], (0,)))
+        paths = list(paths_of(root[0], (0,)))
         *steps, last = chance.choice(paths)
-        _change(_at(made, tuple(steps)), last, chance, made, paths)
-        if not made:
+        _change(_at(root, tuple(steps)), last, chance, root, paths)
+        if not root:
             return None
-    return made[0]
+    return root[0]
 
 
 def _change(holder: Any, key: Any, chance: random.Random, whole: list[Any], paths: list[Path]) -> None:
@@ -90,7 +90,7 @@ def _change(holder: Any, key: Any, chance: random.Random, whole: list[Any], path
             del holder[key]
         case 2 | 3 | 4:
             holder[key] = _value(chance)
-        case 5:  # another part of the same input: swapped ids, a block in the wrong place
+        case 5:  # another part of the same input: swapped ids, a misplaced block
             holder[key] = copy.deepcopy(_at(whole, chance.choice(paths)))
         case 6 if isinstance(holder, list):
             holder.insert(key, copy.deepcopy(holder[chance.randrange(len(holder))]))
@@ -101,19 +101,19 @@ def _change(holder: Any, key: Any, chance: random.Random, whole: list[Any], path
         case 6 | 7 | 8:
             holder[chance.choice([*holder, "a_new_key"])] = holder[key]
         case _:
-            holder[key] = _wrapped(holder[key], chance)
+            holder[key] = _wrap(holder[key], chance)
 
 
 def _value(chance: random.Random) -> Any:
     if chance.random() < 0.02:
         deep: Any = 1
-        for _ in range(_DEEP):
+        for _ in range(_DEPTH):
             deep = [deep] if chance.random() < 0.5 else {"a": deep}
         return deep
     return copy.deepcopy(chance.choice(_VALUES))
 
 
-def _wrapped(value: Any, chance: random.Random) -> Any:
+def _wrap(value: Any, chance: random.Random) -> Any:
     match chance.randrange(5):
         case 0:
             return [value]
@@ -128,7 +128,7 @@ def _wrapped(value: Any, chance: random.Random) -> Any:
 
 
 def paths_of(value: Any, path: Path = ()) -> Iterator[Path]:
-    """The way to every part of a value, the whole first."""
+    """Yield the path of every part of a value, the root first."""
     yield path
     inside = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
     for key, item in inside:
@@ -142,8 +142,8 @@ def _at(value: Any, path: Path) -> Any:
     return value
 
 
-def cut(data: bytes, chance: random.Random) -> bytes:
-    """Bytes with something wrong: cut off, a part gone, a part twice, or one byte changed."""
+def damage(data: bytes, chance: random.Random) -> bytes:
+    """Return damaged bytes: truncated, with a part removed or repeated, or with one byte changed."""
     if not data:
         return b"\xff"
     start, end = sorted((chance.randrange(len(data) + 1), chance.randrange(len(data) + 1)))
@@ -160,29 +160,29 @@ def cut(data: bytes, chance: random.Random) -> bytes:
             )
 
 
-def smallest(value: Any, still_fails: Callable[[Any], bool], tries: int = 2_000) -> Any:
-    """The value with every part left out, or replaced by a shorter one, without which it still fails."""
-    made = [copy.deepcopy(value)]
+def reduce(value: Any, still_fails: Callable[[Any], bool], tries: int = 2_000) -> Any:
+    """Remove the parts of a value that are not needed for its failure."""
+    root = [copy.deepcopy(value)]
     is_smaller = True
     while is_smaller and tries > 0:
         is_smaller = False
-        for path in sorted(paths_of(made[0], (0,)), key=len):
+        for path in sorted(paths_of(root[0], (0,)), key=len):
             tries -= 1
-            for smaller in _smaller(made, path):
+            for smaller in _smaller_values(root, path):
                 if still_fails(smaller[0]):
-                    made, is_smaller = smaller, True
+                    root, is_smaller = smaller, True
                     break
             if is_smaller or tries <= 0:
                 break
-    return made[0]
+    return root[0]
 
 
-def _smaller(whole: list[Any], path: Path) -> Iterator[list[Any]]:
+def _smaller_values(whole: list[Any], path: Path) -> Iterator[list[Any]]:
     *steps, last = path
     if steps:
-        without = copy.deepcopy(whole)
-        del _at(without, tuple(steps))[last]
-        yield without
+        reduced = copy.deepcopy(whole)
+        del _at(reduced, tuple(steps))[last]
+        yield reduced
     part = _at(whole, path)
     if isinstance(part, str) and len(part) > 8:
         shorter = copy.deepcopy(whole)

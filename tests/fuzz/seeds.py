@@ -1,10 +1,10 @@
-"""Valid inputs that the fuzzer starts from: cassettes, samples of the fidelity table, examples, recorded traffic.
+"""Seeds of the fuzz tests: cassettes, samples of the fidelity table, examples and recorded traffic.
 
     wires(dialect, part)     requests, replies, errors, or streams as lists of [event name, object]
     conversations(format)    transcripts
     entries(), envelopes(), letters(), messages()
 
-Recorded traffic is read where it lies, if it is there, and in long runs only, so that a short run is the same everywhere.
+Recorded traffic is used in long runs only, if it is available, so that a short run is the same everywhere.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ from dragoman.wire.frames import make_splitter
 from tests import recordings
 from tests.conftest import CORPUS, scale
 from tests.entries.examples import ALL_EXAMPLES
-from tests.fuzz import constructed
+from tests.fuzz import synthetic_wires
 from tests.letters.examples import EXAMPLES
 
-FRAMING: Final = {  # every other one has server-sent events
+FRAMING: Final = {  # other dialects use server-sent events
     "bedrock_converse": "aws-eventstream",
     "bedrock_invoke": "aws-eventstream",
     "cohere_v1": "ndjson",
@@ -44,20 +44,20 @@ FRAMING: Final = {  # every other one has server-sent events
 NOON: Final = datetime(2026, 5, 8, 12, tzinfo=UTC)
 COUNT: Final = int(os.environ.get("DRAGOMAN_FUZZ_COUNT", scale(8, 40)))  # inputs of each subject
 IS_LONG: Final = COUNT > 100
-_MOST_OF_EACH: Final = 40
-_LONGEST: Final = 12_000  # characters: a longer input costs more than it finds
+_MAX_SEEDS: Final = 40
+_MAX_LENGTH: Final = 12_000  # characters; longer inputs are too slow
 
 
 @functools.cache
 def wires(dialect: str, part: str) -> tuple[Any, ...]:
-    """The seeds of one part of a dialect: ``request``, ``reply``, ``stream`` or ``error``."""
-    found = [*_recorded_by_us(dialect, part), *constructed.wires(dialect, part), *_from_corpus(dialect, part)]
+    """Return the seeds of one part of a dialect: ``request``, ``reply``, ``stream`` or ``error``."""
+    found = [*_from_cassettes(dialect, part), *synthetic_wires.wires(dialect, part), *_from_corpus(dialect, part)]
     if part == "request" and dialect in dialects.callable_names():
         found += importlib.import_module(f"dragoman.fidelity.samples.{dialect}").WIRES.values()
-    return tuple(wire for wire in found if len(json.dumps(wire)) <= _LONGEST)
+    return tuple(wire for wire in found if len(json.dumps(wire)) <= _MAX_LENGTH)
 
 
-def _recorded_by_us(dialect: str, part: str) -> list[Any]:
+def _from_cassettes(dialect: str, part: str) -> list[Any]:
     found: list[Any] = []
     for name in recordings.cassette_names(dialect):
         cassette = recordings.cassette(dialect, name)
@@ -74,9 +74,9 @@ def _recorded_by_us(dialect: str, part: str) -> list[Any]:
 
 
 def _frames(data: bytes, framing: str) -> list[Any]:
-    """A stream as a value: a list of [event name, object]."""
-    cutter = make_splitter(framing)
-    frames = [*cutter.feed(data), *cutter.close()]
+    """Return a stream as a list of [event name, object]."""
+    splitter = make_splitter(framing)
+    frames = [*splitter.feed(data), *splitter.close()]
     return [[frame.event, _value(frame.data)] for frame in frames]
 
 
@@ -89,20 +89,20 @@ def _value(data: bytes) -> Any:
 
 @functools.cache
 def _corpus() -> dict[tuple[str, str], tuple[Any, ...]]:
-    """Some of the recorded traffic by dialect and part, always the same."""
+    """Return a fixed sample of the recorded traffic by dialect and part."""
     found: dict[tuple[str, str], list[Any]] = {}
-    spoken = {
-        known: name
+    dialect_names = {
+        alias: name
         for name in dialects.names()
-        for known in (name.replace("_", "-"), *getattr(dialects.load(name), "RECORDING_NAMES", ()))
+        for alias in (name.replace("_", "-"), *getattr(dialects.load(name), "RECORDING_NAMES", ()))
     }
     for file in sorted(CORPUS.glob("*.jsonl.gz")) if IS_LONG else ():
         for record in read_records(file):
-            name = spoken.get(record["dialect"])
+            name = dialect_names.get(record["dialect"])
             if name is not None and zlib.crc32(record["id"].encode()) % 5 == 0:
                 for part, wire in _parts(record, FRAMING.get(name, "sse")):
                     found.setdefault((name, part), []).append(wire)
-    return {key: tuple(_spread(seeds)) for key, seeds in found.items()}
+    return {key: tuple(_sample(seeds)) for key, seeds in found.items()}
 
 
 def _parts(record: dict[str, Any], framing: str) -> list[tuple[str, Any]]:
@@ -113,9 +113,9 @@ def _parts(record: dict[str, Any], framing: str) -> list[tuple[str, Any]]:
     return [(part, wire) for part, wire in parts if isinstance(wire, dict | list)]
 
 
-def _spread(seeds: list[Any]) -> list[Any]:
-    short = [seed for seed in seeds if len(json.dumps(seed)) <= _LONGEST]
-    return short[:: max(1, len(short) // _MOST_OF_EACH)]
+def _sample(seeds: list[Any]) -> list[Any]:
+    short = [seed for seed in seeds if len(json.dumps(seed)) <= _MAX_LENGTH]
+    return short[:: max(1, len(short) // _MAX_SEEDS)]
 
 
 def _from_corpus(dialect: str, part: str) -> tuple[Any, ...]:
@@ -124,20 +124,20 @@ def _from_corpus(dialect: str, part: str) -> tuple[Any, ...]:
 
 @functools.cache
 def requests() -> tuple[Request, ...]:
-    """The requests of every dialect, as they are read."""
+    """Return the requests of every dialect in canonical form."""
     found = []
     for name in dialects.names():
         for wire in wires(name, "request"):
             try:
                 found.append(dialects.load(name).read_request(wire))
             except InputError:
-                continue  # a recorded request may be one that the provider refused
+                continue  # the provider rejected this recorded request
     return tuple(found)
 
 
 @functools.cache
 def messages() -> tuple[tuple[Message, ...], ...]:
-    """Histories of canonical messages, with what only a stored one says."""
+    """Return histories of canonical messages, some with metadata of stored messages."""
     golden = [
         codec.decode(msgspec.json.encode(message))
         for name in dialects.callable_names()
@@ -149,30 +149,30 @@ def messages() -> tuple[tuple[Message, ...], ...]:
 
 @functools.cache
 def conversations(name: str) -> tuple[Any, ...]:
-    """Conversations of a transcript format."""
+    """Return conversations of a transcript format."""
     module = get_format(name)
     samples = importlib.import_module(f"dragoman.fidelity.samples.{name}").WIRES.values()
     written = [module.write_messages(history).wire for history in messages()]
-    return tuple(wire for wire in (*samples, *written) if len(json.dumps(wire)) <= _LONGEST)
+    return tuple(wire for wire in (*samples, *written) if len(json.dumps(wire)) <= _MAX_LENGTH)
 
 
 @functools.cache
 def entries() -> tuple[Any, ...]:
-    """Lists of trace entries."""
+    """Return lists of trace entries."""
     written = [entries_from_messages(history).wire for history in messages()]
     return (
         [*ALL_EXAMPLES],
         *([entry] for entry in ALL_EXAMPLES),
-        *(wire for wire in written if len(json.dumps(wire)) <= _LONGEST),
+        *(wire for wire in written if len(json.dumps(wire)) <= _MAX_LENGTH),
     )
 
 
 @functools.cache
 def envelopes() -> tuple[Any, ...]:
-    """Lists of envelopes, in both of their shapes."""
-    made = [envelope.envelopes_from_messages(history) for history in messages()]
-    rows = [[envelope.to_provider_message(one) for one in wire] for wire in made[::3]]
-    return tuple(wire for wire in itertools.chain(made, rows) if len(json.dumps(wire)) <= _LONGEST)
+    """Return lists of envelopes in both shapes."""
+    wires_of_histories = [envelope.envelopes_from_messages(history) for history in messages()]
+    rows = [[envelope.to_provider_message(item) for item in wire] for wire in wires_of_histories[::3]]
+    return tuple(wire for wire in itertools.chain(wires_of_histories, rows) if len(json.dumps(wire)) <= _MAX_LENGTH)
 
 
 def letters() -> tuple[Any, ...]:
@@ -181,11 +181,11 @@ def letters() -> tuple[Any, ...]:
 
 
 def canonical() -> tuple[Any, ...]:
-    """Canonical messages, as JSON."""
+    """Return canonical messages as JSON."""
     return tuple(json.loads(codec.encode(message)) for history in messages() for message in history[:2])
 
 
 def question() -> Message:
-    """A message to stand before others."""
-    said = (TextBlock("What is this?"),)
-    return Message("01KE0000000000000000000001", "sess_1", Role.USER, said, MessageMetadata(), NOON)
+    """Return a user message."""
+    content = (TextBlock("What is this?"),)
+    return Message("01KE0000000000000000000001", "sess_1", Role.USER, content, MessageMetadata(), NOON)

@@ -1,8 +1,8 @@
 """Subjects of the fuzz tests: readers, their seed inputs, and the invariants of accepted input.
 
-A ``Subject`` reads one input. It may raise ``InputError``, and nothing else. What it accepts has to be encoded, written
-in every dialect and format, and read again by the dialect or format that wrote it; ``use`` does all of that.
-Subjects are found, not listed: a new dialect or transcript is fuzzed without a change here.
+A ``Subject`` reads one input. It may raise only ``InputError``. Accepted input can be encoded, written in every dialect
+and format, and read again; the ``use_…`` functions check that. New dialects and transcript formats are included
+automatically.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from dragoman.message import Message, MessageStatus
 from dragoman.wire.frames import aws_frame, sse_frame
 from tests import recordings
 from tests.fuzz import seeds
-from tests.fuzz.mutation import cut
+from tests.fuzz.mutation import damage
 
 Read = Callable[[Any, random.Random], None]
 _UNEXPECTED: Final = jsontext.describe_unexpected(Exception()).partition(" (")[0]
@@ -39,7 +39,7 @@ _CONTEXT: Final = RequestContext(
 
 
 class Subject(msgspec.Struct, frozen=True):
-    """A reader and its seeds. ``spell`` makes what is fed to the reader of a mutated seed."""
+    """A reader and its seeds. ``spell`` converts a mutated seed to the input of the reader."""
 
     name: str
     seeds: Callable[[], tuple[Any, ...]]
@@ -48,7 +48,7 @@ class Subject(msgspec.Struct, frozen=True):
 
 
 def subjects() -> tuple[Subject, ...]:
-    """Everything that reads what a stranger wrote."""
+    """Return all readers of untrusted input."""
     return tuple(_subjects())
 
 
@@ -66,50 +66,50 @@ def _subjects() -> Iterator[Subject]:
     yield Subject("envelopes", seeds.envelopes, _envelopes, as_value)
     yield Subject("letter", seeds.letters, _letter, as_value_or_text)
     yield Subject("canonical", seeds.canonical, _canonical, as_text)
-    yield Subject("any format", _of_every_format, _any_format, as_text)
+    yield Subject("any format", _seeds_of_every_format, _any_format, as_text)
 
 
 def _wires(name: str, part: str) -> Callable[[], tuple[Any, ...]]:
     return functools.partial(seeds.wires, name, part)
 
 
-def _of_every_format() -> tuple[Any, ...]:
+def _seeds_of_every_format() -> tuple[Any, ...]:
     found = [wire for name in dialects.names() for wire in seeds.wires(name, "request")[:12]]
     found += [wire for name in transcripts.FORMATS for wire in seeds.conversations(name)[:8]]
     return (*found, *seeds.entries()[:8], *seeds.envelopes()[:8], *([wire] for wire in seeds.canonical()[:8]))
 
 
-# --- spelling --------------------------------------------------------------------------------------------------------
+# --- input forms -----------------------------------------------------------------------------------------------------
 
 
 def as_value(wire: Any, _chance: random.Random) -> Any:
-    """The value itself."""
+    """Return the value itself."""
     return wire
 
 
 def as_text(wire: Any, chance: random.Random) -> bytes:
-    """The value as JSON, or as what is nearly JSON; sometimes with a part of its bytes missing."""
+    """Return the value as JSON text, sometimes damaged."""
     data = json.dumps(wire, ensure_ascii=chance.random() < 0.7).encode("utf-8", "surrogatepass")
-    return cut(data, chance) if chance.random() < 0.1 else data
+    return damage(data, chance) if chance.random() < 0.1 else data
 
 
 def as_value_or_text(wire: Any, chance: random.Random) -> Any:
-    """Either."""
+    """Return the value or its JSON text."""
     return wire if chance.random() < 0.5 else as_text(wire, chance)
 
 
 def as_stream(dialect: str, frames: Any, chance: random.Random) -> bytes:
-    """The bytes of a stream whose frames are a list of [event name, object]; whatever is no such pair is a comment."""
-    made = [_framed(dialect, frame) for frame in (frames if isinstance(frames, list) else [frames])]
-    data = b"".join(made)
-    return cut(data, chance) if chance.random() < 0.1 else data
+    """Return the bytes of a stream. Its frames are a list of [event name, object]."""
+    parts = [_frame(dialect, frame) for frame in (frames if isinstance(frames, list) else [frames])]
+    data = b"".join(parts)
+    return damage(data, chance) if chance.random() < 0.1 else data
 
 
-def _framed(dialect: str, frame: Any) -> bytes:
+def _frame(dialect: str, frame: Any) -> bytes:
     event, wire = frame if isinstance(frame, list) and len(frame) == 2 else (None, frame)
     name = event if isinstance(event, str) and event.isprintable() and len(event) < 200 else None
-    is_word = isinstance(wire, str) and wire.startswith("[")
-    text = wire.encode("utf-8", "replace") if is_word else json.dumps(wire).encode()
+    is_marker = isinstance(wire, str) and wire.startswith("[")
+    text = wire.encode("utf-8", "replace") if is_marker else json.dumps(wire).encode()
     match seeds.FRAMING.get(dialect, "sse"):
         case "ndjson":
             return text + b"\n"
@@ -119,11 +119,11 @@ def _framed(dialect: str, frame: Any) -> bytes:
             return sse_frame(msgspec.Raw(text), name)
 
 
-# --- reading ---------------------------------------------------------------------------------------------------------
+# --- readers ---------------------------------------------------------------------------------------------------------
 
 
 def _inner(read: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """A reader without its last line of defence, which would hide what is to be found."""
+    """Return a reader without its last exception handler, which would hide failures."""
     return getattr(read, "read_unchecked", read)
 
 
@@ -144,12 +144,12 @@ def _stream(module: ModuleType, data: bytes, chance: random.Random) -> None:
     reader = module.stream_reader()
     events: list[StreamEvent] = []
     for start in range(0, len(data), 4096):
-        reader.read_bytes(data[start : start + 4096], events)  # what ``feed`` guards
+        reader.read_bytes(data[start : start + 4096], events)  # without the exception handler of ``feed``
     reader._finish(events)
     for event in events:
         value.encode(event)
         if isinstance(event, StreamError):
-            assert _UNEXPECTED not in event.fault.message  # of a reader inside another, which is guarded
+            assert _UNEXPECTED not in event.fault.message  # from a nested reader, which has an exception handler
             use_fault(event.fault, chance)
     writer = module.stream_writer()
     again = b"".join([*(writer.feed(event) for event in events), writer.close()])
@@ -168,18 +168,18 @@ def _entries(wire: Any, chance: random.Random) -> None:
         wire = [wire]
     for entry in wire:
         entries.find_problems(entry)
-    made = entries.messages_from_entries(wire, session_id="sess_1")
-    use_messages(made, chance)
-    shown = [*entries.for_orchestrator(wire), *entries.for_manager(wire), *entries.for_worker(wire)]
-    entries.is_complete(shown)
-    entries.merge_entries(wire, shown)
+    messages = entries.messages_from_entries(wire, session_id="sess_1")
+    use_messages(messages, chance)
+    views = [*entries.for_orchestrator(wire), *entries.for_manager(wire), *entries.for_worker(wire)]
+    entries.is_complete(views)
+    entries.merge_entries(wire, views)
     use_messages(entries.history_from_entries(wire, session_id="sess_1").messages, chance)
 
 
 def _envelopes(wire: Any, chance: random.Random) -> None:
-    made = envelope.messages_from_envelopes(wire)
+    messages = envelope.messages_from_envelopes(wire)
     envelope.to_provider_messages(wire)
-    use_messages(made, chance)
+    use_messages(messages, chance)
 
 
 def _letter(wire: Any, _chance: random.Random) -> None:
@@ -201,10 +201,10 @@ def _canonical(data: bytes, chance: random.Random) -> None:
 
 
 def _any_format(data: bytes, chance: random.Random) -> None:
-    piece = formats.Fragment(1, data)
+    fragment = formats.Fragment(1, data)
     for name in formats.readable():
         try:
-            request = formats.read(name, [piece], "sess_1", by_message=False)
+            request = formats.read(name, [fragment], "sess_1", by_message=False)
         except InputError:
             continue
         use_messages(request.messages, chance, is_thorough=False)
@@ -212,42 +212,42 @@ def _any_format(data: bytes, chance: random.Random) -> None:
     formats.detect([wire])
 
 
-# --- what is accepted can be used ------------------------------------------------------------------------------------
+# --- use of accepted input -------------------------------------------------------------------------------------------
 
 
 def use_request(request: Request, chance: random.Random) -> None:
-    """Encode a request, write it in every dialect, and read it again."""
+    """Encode a request, write it in two dialects and read it again."""
     value.encode(request)
     hash(request)
-    for module in _some_dialects(chance):
-        module.read_request(_encoded(module.write_request(request).wire))
+    for module in _sample_dialects(chance):
+        module.read_request(_encode(module.write_request(request).wire))
     use_messages(request.messages, chance)
 
 
 def use_reply(module: ModuleType, reply: Reply, chance: random.Random) -> None:
-    """Encode a reply, write it in every dialect, whole and streamed, and store it as a message."""
+    """Encode a reply, write it in three dialects with and without a stream, and convert it to messages."""
     value.encode(reply)
-    for other in (module, *_some_dialects(chance)):
-        other.read_reply(_encoded(other.write_reply(reply).wire))
+    for other in (module, *_sample_dialects(chance)):
+        other.read_reply(_encode(other.write_reply(reply).wire))
         writer = other.stream_writer()
         streamed = b"".join([*(writer.feed(event) for event in unfold(reply)), writer.close()])
         reader = other.stream_reader()
         fold([*reader.feed(streamed), *reader.close()])
-    speaking = recordings.adapter(module.NAME)
+    adapter = recordings.adapter(module.NAME)
     for status in (None, MessageStatus.PARTIAL, MessageStatus.CANCELLED):
-        said = speaking.make_message(reply, _CONTEXT, status)
-        use_messages((seeds.question(), said), chance, is_thorough=status is None)
+        message = adapter.make_message(reply, _CONTEXT, status)
+        use_messages((seeds.question(), message), chance, is_thorough=status is None)
 
 
 def use_fault(fault: Fault, chance: random.Random) -> None:
-    """Encode a fault, and tell it in every dialect."""
+    """Encode a fault and write it in two dialects."""
     value.encode(fault)
-    for module in _some_dialects(chance):
-        module.read_error(500, {}, _encoded(module.write_error(fault).wire))
+    for module in _sample_dialects(chance):
+        module.read_error(500, {}, _encode(module.write_error(fault).wire))
 
 
 def use_messages(messages: Iterable[Message], chance: random.Random, *, is_thorough: bool = True) -> None:
-    """Encode and decode messages, check and repair them, and write them in every format."""
+    """Encode and decode messages, check and repair them, and write them in some formats."""
     messages = tuple(messages)
     for message in messages:
         data = codec.encode(message)
@@ -268,19 +268,19 @@ def use_messages(messages: Iterable[Message], chance: random.Random, *, is_thoro
             except InputError:
                 if not critical:
                     raise
-    for module in _some_dialects(chance):
-        speaking = recordings.adapter(module.NAME)
-        seen = project_history(repaired, speaking.model.capabilities)
-        fitted = fit(seen, 100_000, dragoman.tokens.estimate).messages
-        _encoded(speaking.to_wire(fitted, ()).wire)
+    for module in _sample_dialects(chance):
+        adapter = recordings.adapter(module.NAME)
+        projected = project_history(repaired, adapter.model.capabilities)
+        fitted = fit(projected, 100_000, dragoman.tokens.estimate).messages
+        _encode(adapter.to_wire(fitted, ()).wire)
 
 
-def _some_dialects(chance: random.Random) -> list[ModuleType]:
-    """Two of them: all would take most of the time, and over many inputs each has its turn."""
+def _sample_dialects(chance: random.Random) -> list[ModuleType]:
+    """Return two dialects. All of them would be slow, and each is used over many inputs."""
     return [dialects.load(name) for name in chance.sample(dialects.names(), 2)]
 
 
-def _encoded(wire: Any) -> bytes:
-    """The bytes that are sent. Python's own encoder refuses what msgspec would write as null."""
+def _encode(wire: Any) -> bytes:
+    """Return the bytes that are sent. The encoder of Python rejects numbers that msgspec would write as null."""
     json.dumps(wire, allow_nan=False).encode()
     return msgspec.json.encode(wire)

@@ -1,6 +1,6 @@
-"""A server whose gateway reaches a strict fake provider of every dialect.
+"""Fixtures: a server whose gateway uses a strict fake provider of every dialect.
 
-async def test_…(gateway_server)     no keys; a model of each dialect, its alias is the name of the dialect
+async def test_…(gateway_server)     no keys; one model per dialect, with the name of the dialect as alias
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ __all__ = ["pytest_pyfunc_call", "runner"]
 
 @pytest.fixture
 def gateway_server(runner: asyncio.Runner, tmp_path: Path) -> Iterator[ServerFixture]:
-    """A server that needs no key, over fakes of all dialects."""
+    """A server without keys, with fakes of all dialects."""
     context = run_test_server(tmp_path, *CLIENTS)
     server = runner.run(context.__aenter__())
     yield server

@@ -1,9 +1,9 @@
-"""A gateway in the loop of the test, without a server, over an upstream that sends given bytes.
+"""A gateway in the event loop of the test, without a server. Its upstream sends scripted bytes.
 
     async with open_gateway(folder, answer) as gateway:
         response = await gateway.post("anthropic", "openai_chat", body, stream=True)
 
-A provider of each dialect is called as the dialect is, and so is its one model.
+There is one provider per dialect, with the name of the dialect.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ PATHS = {
 }
 
 
-class Sent(msgspec.Struct, frozen=True):
-    """A response, read to its end."""
+class CompleteResponse(msgspec.Struct, frozen=True):
+    """A response whose body was read to its end."""
 
     status: int
     headers: dict[str, str]
@@ -42,32 +42,34 @@ class Sent(msgspec.Struct, frozen=True):
 
 
 class OpenGateway:
-    """The gateway, and its upstream."""
+    """A gateway and its upstream."""
 
     def __init__(self, gateway: Gateway, upstream: FaultyServer) -> None:
         self.gateway = gateway
         self.upstream = upstream
 
-    async def post(self, dialect: str, model: str, body: bytes, *, stream: bool = False, **headers: str) -> Sent:
-        """One request in a dialect for a model."""
+    async def post(
+        self, dialect: str, model: str, body: bytes, *, stream: bool = False, **headers: str
+    ) -> CompleteResponse:
+        """Send a request in a dialect for a model."""
         path = PATHS[dialect][stream].replace("{model}", model)
         query = "alt=sse" if dialect == "gemini" and stream else ""
         return await self._send(path, body, query, headers)
 
-    async def send(self, path: str, body: Any) -> Sent:
-        """One request with a JSON body to a path."""
+    async def send(self, path: str, body: Any) -> CompleteResponse:
+        """Send a request with a JSON body to a path."""
         return await self._send(path, msgspec.json.encode(body), "", {})
 
-    async def _send(self, path: str, body: bytes, query: str, headers: dict[str, str]) -> Sent:
-        found = endpoints.match("POST", path)
-        assert found is not None
+    async def _send(self, path: str, body: bytes, query: str, headers: dict[str, str]) -> CompleteResponse:
+        match = endpoints.match("POST", path)
+        assert match is not None
         caller = Caller("ann", None)
         request = GatewayRequest(method="POST", path=path, query=query, headers=headers, body=body, caller=caller)
-        response = await self.gateway.handle(found, request)
-        given: Any = response.body
-        if not isinstance(given, bytes):
-            given = b"".join([data async for data in given])
-        return Sent(response.status, response.headers, given)
+        response = await self.gateway.handle(match, request)
+        data: Any = response.body
+        if not isinstance(data, bytes):
+            data = b"".join([chunk async for chunk in data])
+        return CompleteResponse(response.status, response.headers, data)
 
 
 @contextlib.asynccontextmanager
@@ -77,7 +79,7 @@ async def open_gateway(
     names: Iterable[str] = tuple(CLIENTS),
     record: Literal["off", "durable"] = "off",
 ) -> AsyncIterator[OpenGateway]:
-    """A gateway whose providers of these dialects all answer with ``answer``."""
+    """Open a gateway whose providers of these dialects all answer with ``answer``."""
     async with contextlib.AsyncExitStack() as stack:
         upstream = await stack.enter_async_context(FaultyServer(answer))
         rows = [
@@ -85,7 +87,8 @@ async def open_gateway(
             for name in names
         ]
         file = folder / "config.toml"
-        defaults = "".join(f'{name} = "{name}"\n' for name in names)  # names as given reach the caller's dialect
+        # A model name without a provider uses the provider of the caller's dialect.
+        defaults = "".join(f'{name} = "{name}"\n' for name in names)
         file.write_text("".join(rows) + f"[gateway.providers]\n{defaults}")
         file.chmod(0o600)
         loaded = settings.load(environment={}, file=file, keyring=lambda _: None)

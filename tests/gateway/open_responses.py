@@ -1,11 +1,12 @@
 """The Open Responses specification of 2026-04-24 as types, and a client that checks each answer against them.
 
     client = Client(session, "/v1", model)
-    await client.create(input="hi")                    a whole response, checked
-    await client.stream(input="hi")                    the events of a stream, checked one by one and in their order
+    await client.create(input="hi")                    a response, checked
+    await client.stream(input="hi")                    the events of a stream, each event and their order checked
     async with client.connect() as socket: await socket.ask(input="hi")        the same over a WebSocket
 
-A field without a default is required. A field that may be null says so; an optional field may be absent, but not null.
+A field without a default is required. A field may be null only if its type includes ``None``. An optional field may be
+absent, but not null.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ ENDS = ("response.completed", "response.failed", "response.incomplete", "error")
 WAIT_S = 60
 
 
-class _Typed(msgspec.Struct, tag_field="type"):
+class _TypedObject(msgspec.Struct, tag_field="type"):
     """An object that its field ``type`` identifies."""
 
 
@@ -41,45 +42,45 @@ class LogProb(TopLogProb):
     top_logprobs: list[TopLogProb]
 
 
-class UrlCitation(_Typed, tag="url_citation"):
+class UrlCitation(_TypedObject, tag="url_citation"):
     url: str
     start_index: int
     end_index: int
     title: str
 
 
-class InputText(_Typed, tag="input_text"):
+class InputText(_TypedObject, tag="input_text"):
     text: str
 
 
-class OutputText(_Typed, tag="output_text"):
+class OutputText(_TypedObject, tag="output_text"):
     text: str
     annotations: list[UrlCitation]
     logprobs: list[LogProb] | UnsetType = UNSET
 
 
-class Text(_Typed, tag="text"):
+class Text(_TypedObject, tag="text"):
     text: str
 
 
-class SummaryText(_Typed, tag="summary_text"):
+class SummaryText(_TypedObject, tag="summary_text"):
     text: str
 
 
-class ReasoningText(_Typed, tag="reasoning_text"):
+class ReasoningText(_TypedObject, tag="reasoning_text"):
     text: str
 
 
-class Refusal(_Typed, tag="refusal"):
+class Refusal(_TypedObject, tag="refusal"):
     refusal: str
 
 
-class InputImage(_Typed, tag="input_image"):
+class InputImage(_TypedObject, tag="input_image"):
     image_url: str | None
     detail: Literal["low", "high", "auto"]
 
 
-class InputFile(_Typed, tag="input_file"):
+class InputFile(_TypedObject, tag="input_file"):
     filename: str | UnsetType = UNSET
     file_url: str | UnsetType = UNSET
 
@@ -90,7 +91,7 @@ Part = InputText | OutputText | Text | SummaryText | ReasoningText | Refusal | I
 # --- items -----------------------------------------------------------------------------------------------------------
 
 
-class Message(_Typed, tag="message", kw_only=True):
+class Message(_TypedObject, tag="message", kw_only=True):
     id: str
     status: ItemStatus
     role: Literal["user", "assistant", "system", "developer"]
@@ -98,7 +99,7 @@ class Message(_Typed, tag="message", kw_only=True):
     phase: Literal["commentary", "final_answer"] | UnsetType = UNSET
 
 
-class FunctionCall(_Typed, tag="function_call"):
+class FunctionCall(_TypedObject, tag="function_call"):
     id: str
     call_id: str
     name: str
@@ -106,21 +107,21 @@ class FunctionCall(_Typed, tag="function_call"):
     status: ItemStatus
 
 
-class FunctionCallOutput(_Typed, tag="function_call_output"):
+class FunctionCallOutput(_TypedObject, tag="function_call_output"):
     id: str
     call_id: str
     output: str | list[Part]
     status: ItemStatus
 
 
-class Reasoning(_Typed, tag="reasoning", kw_only=True):
+class Reasoning(_TypedObject, tag="reasoning", kw_only=True):
     id: str
     summary: list[Part]
     content: list[Part] | UnsetType = UNSET
     encrypted_content: str | UnsetType = UNSET
 
 
-class Compaction(_Typed, tag="compaction"):
+class Compaction(_TypedObject, tag="compaction"):
     id: str
     encrypted_content: str
     created_by: str | UnsetType = UNSET
@@ -157,31 +158,31 @@ class Error(msgspec.Struct):
     message: str
 
 
-class FunctionTool(_Typed, tag="function"):
+class FunctionTool(_TypedObject, tag="function"):
     name: str
     description: str | None
     parameters: dict[str, Any] | None
     strict: bool | None
 
 
-class FunctionChoice(_Typed, tag="function"):
+class FunctionChoice(_TypedObject, tag="function"):
     name: str | UnsetType = UNSET
 
 
-class AllowedTools(_Typed, tag="allowed_tools"):
+class AllowedTools(_TypedObject, tag="allowed_tools"):
     tools: list[FunctionChoice]
     mode: Literal["none", "auto", "required"]
 
 
-class TextFormat(_Typed, tag="text"):
+class TextFormat(_TypedObject, tag="text"):
     pass
 
 
-class JsonFormat(_Typed, tag="json_object"):
+class JsonFormat(_TypedObject, tag="json_object"):
     pass
 
 
-class JsonSchemaFormat(_Typed, tag="json_schema"):
+class JsonSchemaFormat(_TypedObject, tag="json_schema"):
     name: str
     description: str | None
     schema: dict[str, Any] | None
@@ -232,7 +233,7 @@ class Response(msgspec.Struct):
     prompt_cache_key: str | None
 
 
-class Compacted(msgspec.Struct):
+class CompactionResponse(msgspec.Struct):
     id: str
     object: Literal["response.compaction"]
     output: list[Item]
@@ -243,7 +244,7 @@ class Compacted(msgspec.Struct):
 # --- events ----------------------------------------------------------------------------------------------------------
 
 
-class _Event(_Typed):
+class _Event(_TypedObject):
     sequence_number: int
 
 
@@ -251,27 +252,27 @@ class _ResponseEvent(_Event):
     response: Response
 
 
-class Created(_ResponseEvent, tag="response.created"):
+class CreatedEvent(_ResponseEvent, tag="response.created"):
     pass
 
 
-class Queued(_ResponseEvent, tag="response.queued"):
+class QueuedEvent(_ResponseEvent, tag="response.queued"):
     pass
 
 
-class InProgress(_ResponseEvent, tag="response.in_progress"):
+class InProgressEvent(_ResponseEvent, tag="response.in_progress"):
     pass
 
 
-class Completed(_ResponseEvent, tag="response.completed"):
+class CompletedEvent(_ResponseEvent, tag="response.completed"):
     pass
 
 
-class Failed(_ResponseEvent, tag="response.failed"):
+class FailedEvent(_ResponseEvent, tag="response.failed"):
     pass
 
 
-class Incomplete(_ResponseEvent, tag="response.incomplete"):
+class IncompleteEvent(_ResponseEvent, tag="response.incomplete"):
     pass
 
 
@@ -279,11 +280,11 @@ class _OutputEvent(_Event):
     output_index: int
 
 
-class ItemAdded(_OutputEvent, tag="response.output_item.added"):
+class ItemAddedEvent(_OutputEvent, tag="response.output_item.added"):
     item: Item
 
 
-class ItemDone(_OutputEvent, tag="response.output_item.done"):
+class ItemDoneEvent(_OutputEvent, tag="response.output_item.done"):
     item: Item
 
 
@@ -295,42 +296,42 @@ class _PartEvent(_ItemEvent):
     content_index: int
 
 
-class PartAdded(_PartEvent, tag="response.content_part.added"):
+class PartAddedEvent(_PartEvent, tag="response.content_part.added"):
     part: Part
 
 
-class PartDone(_PartEvent, tag="response.content_part.done"):
+class PartDoneEvent(_PartEvent, tag="response.content_part.done"):
     part: Part
 
 
-class TextDelta(_PartEvent, tag="response.output_text.delta", kw_only=True):
+class TextDeltaEvent(_PartEvent, tag="response.output_text.delta", kw_only=True):
     delta: str
     logprobs: list[LogProb] | UnsetType = UNSET
 
 
-class TextDone(_PartEvent, tag="response.output_text.done", kw_only=True):
+class TextDoneEvent(_PartEvent, tag="response.output_text.done", kw_only=True):
     text: str
     logprobs: list[LogProb] | UnsetType = UNSET
 
 
-class AnnotationAdded(_PartEvent, tag="response.output_text.annotation.added"):
+class AnnotationAddedEvent(_PartEvent, tag="response.output_text.annotation.added"):
     annotation_index: int
     annotation: UrlCitation | None
 
 
-class RefusalDelta(_PartEvent, tag="response.refusal.delta"):
+class RefusalDeltaEvent(_PartEvent, tag="response.refusal.delta"):
     delta: str
 
 
-class RefusalDone(_PartEvent, tag="response.refusal.done"):
+class RefusalDoneEvent(_PartEvent, tag="response.refusal.done"):
     refusal: str
 
 
-class ReasoningDelta(_PartEvent, tag="response.reasoning.delta"):
+class ReasoningDeltaEvent(_PartEvent, tag="response.reasoning.delta"):
     delta: str
 
 
-class ReasoningDone(_PartEvent, tag="response.reasoning.done"):
+class ReasoningDoneEvent(_PartEvent, tag="response.reasoning.done"):
     text: str
 
 
@@ -338,27 +339,27 @@ class _SummaryEvent(_ItemEvent):
     summary_index: int
 
 
-class SummaryPartAdded(_SummaryEvent, tag="response.reasoning_summary_part.added"):
+class SummaryPartAddedEvent(_SummaryEvent, tag="response.reasoning_summary_part.added"):
     part: Part
 
 
-class SummaryPartDone(_SummaryEvent, tag="response.reasoning_summary_part.done"):
+class SummaryPartDoneEvent(_SummaryEvent, tag="response.reasoning_summary_part.done"):
     part: Part
 
 
-class SummaryDelta(_SummaryEvent, tag="response.reasoning_summary_text.delta"):
+class SummaryDeltaEvent(_SummaryEvent, tag="response.reasoning_summary_text.delta"):
     delta: str
 
 
-class SummaryDone(_SummaryEvent, tag="response.reasoning_summary_text.done"):
+class SummaryDoneEvent(_SummaryEvent, tag="response.reasoning_summary_text.done"):
     text: str
 
 
-class ArgumentsDelta(_ItemEvent, tag="response.function_call_arguments.delta"):
+class ArgumentsDeltaEvent(_ItemEvent, tag="response.function_call_arguments.delta"):
     delta: str
 
 
-class ArgumentsDone(_ItemEvent, tag="response.function_call_arguments.done"):
+class ArgumentsDoneEvent(_ItemEvent, tag="response.function_call_arguments.done"):
     arguments: str
 
 
@@ -374,29 +375,29 @@ class ErrorEvent(_Event, tag="error"):
 
 
 Event = (
-    Created
-    | Queued
-    | InProgress
-    | Completed
-    | Failed
-    | Incomplete
-    | ItemAdded
-    | ItemDone
-    | PartAdded
-    | PartDone
-    | TextDelta
-    | TextDone
-    | AnnotationAdded
-    | RefusalDelta
-    | RefusalDone
-    | ReasoningDelta
-    | ReasoningDone
-    | SummaryPartAdded
-    | SummaryPartDone
-    | SummaryDelta
-    | SummaryDone
-    | ArgumentsDelta
-    | ArgumentsDone
+    CreatedEvent
+    | QueuedEvent
+    | InProgressEvent
+    | CompletedEvent
+    | FailedEvent
+    | IncompleteEvent
+    | ItemAddedEvent
+    | ItemDoneEvent
+    | PartAddedEvent
+    | PartDoneEvent
+    | TextDeltaEvent
+    | TextDoneEvent
+    | AnnotationAddedEvent
+    | RefusalDeltaEvent
+    | RefusalDoneEvent
+    | ReasoningDeltaEvent
+    | ReasoningDoneEvent
+    | SummaryPartAddedEvent
+    | SummaryPartDoneEvent
+    | SummaryDeltaEvent
+    | SummaryDoneEvent
+    | ArgumentsDeltaEvent
+    | ArgumentsDoneEvent
     | ErrorEvent
 )
 
@@ -408,7 +409,7 @@ class SocketErrorPayload(msgspec.Struct, kw_only=True):
     param: str | UnsetType | None = UNSET
 
 
-class SocketError(_Typed, tag="error"):
+class SocketError(_TypedObject, tag="error"):
     status: int
     error: SocketErrorPayload
 
@@ -417,7 +418,7 @@ class SocketError(_Typed, tag="error"):
 
 
 def check_response(wire: Any) -> Response:
-    """Raise ``msgspec.ValidationError`` if it is not a response; its items are of one response and have an end."""
+    """Check the fields, the status, the usage and the items of a response."""
     response = msgspec.convert(wire, Response)
     assert len({item.id for item in response.output}) == len(response.output), "items share an id"
     assert (response.status == "completed") == (response.completed_at is not None)
@@ -430,11 +431,11 @@ def check_response(wire: Any) -> Response:
 
 
 class StreamChecker:
-    """Checks the events of one stream: each one, their numbers, their items and their order."""
+    """Checks the events of a stream: their fields, sequence numbers, items and order."""
 
     def __init__(self) -> None:
         self.events: list[dict[str, Any]] = []
-        self.response: dict[str, Any] = {}  # the last one
+        self.response: dict[str, Any] = {}  # of the last event
         self._items: list[dict[str, Any]] = []
         self._open: dict[int, str] = {}  # item ids by output index
         self._parts: dict[tuple[str, int], str] = {}  # the text of open parts
@@ -445,11 +446,11 @@ class StreamChecker:
         self.events.append(wire)
         if isinstance(event, _ResponseEvent):
             self._add_response(wire["response"])
-        elif isinstance(event, ItemAdded):
+        elif isinstance(event, ItemAddedEvent):
             assert event.output_index == len(self._items) + len(self._open)
             assert getattr(event.item, "status", "in_progress") == "in_progress"
             self._open[event.output_index] = event.item.id
-        elif isinstance(event, ItemDone):
+        elif isinstance(event, ItemDoneEvent):
             assert self._open.pop(event.output_index) == event.item.id
             assert not [key for key in self._parts if key[0] == event.item.id], "a part is open"
             self._items.append(wire["item"])
@@ -474,18 +475,18 @@ class StreamChecker:
         index = getattr(event, "content_index", getattr(event, "summary_index", 0))
         key = (event.item_id, index)
         match event:
-            case PartAdded() | SummaryPartAdded():
+            case PartAddedEvent() | SummaryPartAddedEvent():
                 assert key not in self._parts
                 self._parts[key] = ""
-            case PartDone() | SummaryPartDone():
+            case PartDoneEvent() | SummaryPartDoneEvent():
                 assert self._parts.pop(key) == getattr(event.part, "text", getattr(event.part, "refusal", None))
-            case ArgumentsDone(arguments=text):
+            case ArgumentsDoneEvent(arguments=text):
                 assert self._parts.pop(key, "") == text
-            case TextDone(text=text) | SummaryDone(text=text) | RefusalDone(refusal=text):
+            case TextDoneEvent(text=text) | SummaryDoneEvent(text=text) | RefusalDoneEvent(refusal=text):
                 assert self._parts[key] == text
-            case ArgumentsDelta(delta=delta):
+            case ArgumentsDeltaEvent(delta=delta):
                 self._parts[key] = self._parts.get(key, "") + delta
-            case TextDelta(delta=delta) | SummaryDelta(delta=delta) | RefusalDelta(delta=delta):
+            case TextDeltaEvent(delta=delta) | SummaryDeltaEvent(delta=delta) | RefusalDeltaEvent(delta=delta):
                 self._parts[key] += delta
 
     @property
@@ -504,7 +505,7 @@ class Socket:
         self._model = model
 
     async def ask(self, **fields: Any) -> dict[str, Any]:
-        """Return the last response, or the error event, of one request."""
+        """Send a request and return its last response or its error event."""
         await self._socket.send_json({"type": "response.create", "model": self._model, "store": False, **fields})
         checker = StreamChecker()
         while True:
@@ -518,7 +519,7 @@ class Socket:
 
 
 class Client:
-    """A client of one model."""
+    """A client for one model."""
 
     def __init__(self, session: aiohttp.ClientSession, base: str, model: str) -> None:
         self._session = session
@@ -526,7 +527,7 @@ class Client:
         self._model = model
 
     async def post(self, path: str = "/responses", **fields: Any) -> tuple[int, Any]:
-        """Return the status and the body."""
+        """Send a request and return status and body."""
         async with self._session.post(self._base + path, json=fields) as response:
             return response.status, msgspec.json.decode(await response.read())
 
@@ -539,11 +540,11 @@ class Client:
     async def compact(self, **fields: Any) -> dict[str, Any]:
         status, wire = await self.post("/responses/compact", **{"model": self._model, **fields})
         assert status == 200, wire
-        msgspec.convert(wire, Compacted)
+        msgspec.convert(wire, CompactionResponse)
         return dict(wire)
 
     async def stream(self, *, has_end: bool = True, **fields: Any) -> StreamChecker:
-        """Return the checked stream. ``has_end``: it has the last line that clients of OpenAI ignore."""
+        """Return the checked stream. ``has_end`` states whether it ends with ``data: [DONE]``."""
         body = {"model": self._model, **fields, "stream": True}
         async with self._session.post(self._base + "/responses", json=body) as response:
             data = await response.read()

@@ -1,7 +1,7 @@
-"""A gateway server over an upstream that sends given bytes, for clients that send given bytes.
+"""A gateway server for clients that send raw bytes. Its upstream sends scripted bytes.
 
     async with run_raw_gateway(folder, answer) as served:
-        async with served.connect() as client:            a RawClient whose calls take the fast path
+        async with served.connect() as client:            a RawClient whose calls use the fast path
             response = await client.ask(make_request("/v1/messages", body))
 
 The providers ``up-a`` (Anthropic) and ``up-o`` (OpenAI) have the models ``claude`` and ``gpt``, with the aliases ``a``
@@ -28,20 +28,20 @@ QUESTION = b'{"model":"o","max_tokens":5,"messages":[{"role":"user","content":"h
 GENERAL = "sec-fetch-site: none"  # a header that the fast path leaves to the application
 
 
-def answer_whole(request: ReceivedRequest) -> Answer:
-    """A whole reply in the dialect of the request."""
+def answer_without_stream(request: ReceivedRequest) -> Answer:
+    """Return a reply in the dialect of the request, without a stream."""
     return make_answer(MESSAGE if request.path.startswith("/v1/messages") else CHAT)
 
 
 def make_request(path: str, body: bytes, *headers: str, length: int | None = None) -> bytes:
-    """A request as bytes."""
+    """Return the bytes of a request."""
     lines = [f"POST {path} HTTP/1.1", "Host: 127.0.0.1", "Content-Type: application/json", *headers]
     lines.append(f"Content-Length: {len(body) if length is None else length}")
     return "\r\n".join([*lines, "", ""]).encode() + body
 
 
 class RawGateway:
-    """The server and its upstream."""
+    """A gateway server and its upstream."""
 
     def __init__(self, state: AppState, server: ChatServer, upstream: FaultyServer, port: int) -> None:
         self.state = state
@@ -51,7 +51,7 @@ class RawGateway:
 
     @contextlib.asynccontextmanager
     async def connect(self) -> AsyncIterator[RawClient]:
-        """A client whose calls take the fast path: its first request has made its user known."""
+        """Connect a client whose calls use the fast path. Its first request creates its user."""
         async with RawClient(f"http://127.0.0.1:{self.port}") as client:
             await client.ask(make_request("/v1/chat/completions", b"{}"))
             yield client
@@ -60,10 +60,10 @@ class RawGateway:
 @contextlib.asynccontextmanager
 async def run_raw_gateway(
     folder: Path,
-    answers: Sequence[Answer] | Callable[[ReceivedRequest], Answer] = answer_whole,
+    answers: Sequence[Answer] | Callable[[ReceivedRequest], Answer] = answer_without_stream,
     **options: Any,
 ) -> AsyncIterator[RawGateway]:
-    """A gateway that listens while the block lasts. ``options`` are those of the server."""
+    """Run a gateway server until the block ends. ``options`` are those of the server."""
     async with contextlib.AsyncExitStack() as stack:
         upstream = await stack.enter_async_context(FaultyServer(answers))
         file = folder / "config.toml"

@@ -1,4 +1,4 @@
-"""The official SDK of each API, asking one question of a gateway: text, reasoning and calls as the SDK accumulates them.
+"""Calls of a gateway with the official SDK of each API: text and tool calls as the SDK accumulates them.
 
 CLIENTS["anthropic"](base_url, model, "hi", tools=True, stream=True) -> Answer
 """
@@ -14,23 +14,23 @@ import msgspec
 
 KEY: Final = "sk-of-the-caller"
 SCHEMA: Final = {"type": "object", "properties": {"path": {"type": "string"}}, "required": ["path"]}
-NAME, ABOUT = "read_file", "Read a file."
+NAME, DESCRIPTION = "read_file", "Read a file."
 
 
 class Answer(msgspec.Struct, frozen=True):
-    """The answer of an SDK."""
+    """A reply, as the SDK returns it."""
 
     text: str
     calls: list[tuple[str, dict[str, Any]]] = []
     ids: list[str] = []
 
 
-_clients: dict[tuple[str, str], Any] = {}  # by dialect and server; to make one takes long
+_clients: dict[tuple[str, str], Any] = {}  # by dialect and server; construction is slow
 
 
-def ask(dialect: str, base_url: str, model: str, words: str, **options: Any) -> Answer:
-    """Ask with the SDK of a dialect."""
-    return CLIENTS[dialect](base_url, model, words, **options)
+def ask(dialect: str, base_url: str, model: str, prompt: str, **options: Any) -> Answer:
+    """Send a prompt with the SDK of a dialect."""
+    return CLIENTS[dialect](base_url, model, prompt, **options)
 
 
 def close_clients() -> None:
@@ -47,7 +47,7 @@ def _client(name: str, base_url: str, make: Callable[[], Any]) -> Any:
 
 
 class SdkError(Exception):
-    """The SDK raised."""
+    """An error that an SDK raised."""
 
     def __init__(self, error: Exception, status: int | None) -> None:
         super().__init__(f"{type(error).__name__}: {error}")
@@ -55,24 +55,24 @@ class SdkError(Exception):
         self.status = status
 
 
-def ask_openai_chat(base_url: str, model: str, words: str, *, tools: bool = False, stream: bool = False) -> Answer:
+def ask_openai_chat(base_url: str, model: str, prompt: str, *, tools: bool = False, stream: bool = False) -> Answer:
     import openai
 
     client = _client(
         "openai", base_url, lambda: openai.OpenAI(api_key=KEY, base_url=f"{base_url}/v1", max_retries=0, timeout=60)
     )
-    given: dict[str, Any] = {"model": model, "messages": [{"role": "user", "content": words}]}
+    arguments: dict[str, Any] = {"model": model, "messages": [{"role": "user", "content": prompt}]}
     if tools:
-        function = {"name": NAME, "description": ABOUT, "parameters": SCHEMA}
-        given["tools"] = [{"type": "function", "function": function}]
+        function = {"name": NAME, "description": DESCRIPTION, "parameters": SCHEMA}
+        arguments["tools"] = [{"type": "function", "function": function}]
     try:
         if stream:
-            with client.chat.completions.stream(**given) as chunks:
+            with client.chat.completions.stream(**arguments) as chunks:
                 for _ in chunks:
                     pass
                 message = chunks.get_final_completion().choices[0].message
         else:
-            message = client.chat.completions.create(**given).choices[0].message
+            message = client.chat.completions.create(**arguments).choices[0].message
     except openai.APIError as error:
         raise SdkError(error, getattr(error, "status_code", None)) from error
     calls = message.tool_calls or []
@@ -83,25 +83,27 @@ def ask_openai_chat(base_url: str, model: str, words: str, *, tools: bool = Fals
     )
 
 
-def ask_openai_responses(base_url: str, model: str, words: str, *, tools: bool = False, stream: bool = False) -> Answer:
+def ask_openai_responses(
+    base_url: str, model: str, prompt: str, *, tools: bool = False, stream: bool = False
+) -> Answer:
     import openai
 
     client = _client(
         "openai", base_url, lambda: openai.OpenAI(api_key=KEY, base_url=f"{base_url}/v1", max_retries=0, timeout=60)
     )
-    given: dict[str, Any] = {"model": model, "input": words}
+    arguments: dict[str, Any] = {"model": model, "input": prompt}
     if tools:
-        tool = {"type": "function", "name": NAME, "description": ABOUT, "parameters": SCHEMA, "strict": False}
-        given["tools"] = [tool]
+        tool = {"type": "function", "name": NAME, "description": DESCRIPTION, "parameters": SCHEMA, "strict": False}
+        arguments["tools"] = [tool]
     try:
         if stream:
-            with client.responses.stream(**given) as events:
+            with client.responses.stream(**arguments) as events:
                 for event in events:
                     if event.type in ("error", "response.failed"):
                         raise SdkError(RuntimeError(str(event)), None)
                 response = events.get_final_response()
         else:
-            response = client.responses.create(**given)
+            response = client.responses.create(**arguments)
     except openai.APIError as error:
         raise SdkError(error, getattr(error, "status_code", None)) from error
     calls = [item for item in response.output if item.type == "function_call"]
@@ -112,25 +114,25 @@ def ask_openai_responses(base_url: str, model: str, words: str, *, tools: bool =
     )
 
 
-def ask_anthropic(base_url: str, model: str, words: str, *, tools: bool = False, stream: bool = False) -> Answer:
+def ask_anthropic(base_url: str, model: str, prompt: str, *, tools: bool = False, stream: bool = False) -> Answer:
     import anthropic
 
     client = _client(
         "anthropic", base_url, lambda: anthropic.Anthropic(api_key=KEY, base_url=base_url, max_retries=0, timeout=60)
     )
-    given: dict[str, Any] = {"model": model, "max_tokens": 500, "messages": [{"role": "user", "content": words}]}
+    arguments: dict[str, Any] = {"model": model, "max_tokens": 500, "messages": [{"role": "user", "content": prompt}]}
     if tools:
-        given["tools"] = [{"name": NAME, "description": ABOUT, "input_schema": SCHEMA}]
+        arguments["tools"] = [{"name": NAME, "description": DESCRIPTION, "input_schema": SCHEMA}]
     try:
         if stream:
-            with client.messages.stream(**given) as events:
+            with client.messages.stream(**arguments) as events:
                 for _ in events:
                     pass
                 message = events.get_final_message()
             if message.stop_reason is None:
                 raise SdkError(RuntimeError("no stop reason"), None)
         else:
-            message = client.messages.create(**given)
+            message = client.messages.create(**arguments)
     except anthropic.APIError as error:
         raise SdkError(error, getattr(error, "status_code", None)) from error
     calls = [block for block in message.content if block.type == "tool_use"]
@@ -138,7 +140,7 @@ def ask_anthropic(base_url: str, model: str, words: str, *, tools: bool = False,
     return Answer(text, [(call.name, dict(call.input)) for call in calls], [call.id for call in calls])
 
 
-def ask_gemini(base_url: str, model: str, words: str, *, tools: bool = False, stream: bool = False) -> Answer:
+def ask_gemini(base_url: str, model: str, prompt: str, *, tools: bool = False, stream: bool = False) -> Answer:
     from google import genai
     from google.genai import errors, types
 
@@ -147,23 +149,25 @@ def ask_gemini(base_url: str, model: str, words: str, *, tools: bool = False, st
         base_url,
         lambda: genai.Client(api_key=KEY, http_options=types.HttpOptions(base_url=base_url, timeout=30_000)),
     )
-    declared = types.FunctionDeclaration(name=NAME, description=ABOUT, parameters_json_schema=SCHEMA)
+    declaration = types.FunctionDeclaration(name=NAME, description=DESCRIPTION, parameters_json_schema=SCHEMA)
     config = types.GenerateContentConfig(
-        tools=[types.Tool(function_declarations=[declared])] if tools else None,
+        tools=[types.Tool(function_declarations=[declaration])] if tools else None,
         automatic_function_calling=types.AutomaticFunctionCallingConfig(disable=True),
     )
-    given: dict[str, Any] = {"model": model, "contents": words, "config": config}
+    arguments: dict[str, Any] = {"model": model, "contents": prompt, "config": config}
     try:
         if stream:
-            replies = list(client.models.generate_content_stream(**given))
+            replies = list(client.models.generate_content_stream(**arguments))
             if not any(reply.candidates and reply.candidates[0].finish_reason for reply in replies):
                 raise SdkError(RuntimeError("no finish reason"), None)
         else:
-            replies = [client.models.generate_content(**given)]
+            replies = [client.models.generate_content(**arguments)]
     except errors.APIError as error:
         raise SdkError(error, error.code) from error
     candidates = [reply.candidates[0] for reply in replies if reply.candidates]
-    parts = [part for one in candidates if one.content is not None for part in one.content.parts or ()]
+    parts = [
+        part for candidate in candidates if candidate.content is not None for part in candidate.content.parts or ()
+    ]
     calls = [part.function_call for part in parts if part.function_call is not None]
     return Answer(
         "".join(part.text for part in parts if part.text and not part.thought),
@@ -172,20 +176,22 @@ def ask_gemini(base_url: str, model: str, words: str, *, tools: bool = False, st
     )
 
 
-def ask_cohere(base_url: str, model: str, words: str, *, tools: bool = False, stream: bool = False) -> Answer:
+def ask_cohere(base_url: str, model: str, prompt: str, *, tools: bool = False, stream: bool = False) -> Answer:
     import cohere
     import httpx
     from cohere.core.api_error import ApiError
 
     http_client = _client("cohere", base_url, lambda: httpx.Client(timeout=60))
     client = cohere.ClientV2(api_key=KEY, base_url=base_url, httpx_client=http_client)
-    given: dict[str, Any] = {"model": model, "messages": [{"role": "user", "content": words}]}
-    given["request_options"] = {"max_retries": 0}
+    arguments: dict[str, Any] = {"model": model, "messages": [{"role": "user", "content": prompt}]}
+    arguments["request_options"] = {"max_retries": 0}
     if tools:
-        function = {"name": NAME, "description": ABOUT, "parameters": SCHEMA}
-        given["tools"] = [{"type": "function", "function": function}]
+        function = {"name": NAME, "description": DESCRIPTION, "parameters": SCHEMA}
+        arguments["tools"] = [{"type": "function", "function": function}]
     try:
-        return _read_cohere_stream(client.chat_stream(**given)) if stream else _read_cohere(client.chat(**given))
+        return (
+            _read_cohere_stream(client.chat_stream(**arguments)) if stream else _read_cohere(client.chat(**arguments))
+        )
     except ApiError as error:
         raise SdkError(error, error.status_code) from error
 
@@ -215,7 +221,7 @@ def _read_cohere_stream(events: Any) -> Answer:
             end = delta.finish_reason
     if end in (None, "ERROR"):
         raise SdkError(RuntimeError(f"ended with {end}"), None)
-    return Answer(text, [(name, json.loads(given)) for name, given in zip(names, inputs, strict=True)], ids)
+    return Answer(text, [(name, json.loads(data)) for name, data in zip(names, inputs, strict=True)], ids)
 
 
 def _make_bedrock_client(base_url: str) -> Any:
@@ -232,19 +238,19 @@ def _make_bedrock_client(base_url: str) -> Any:
     )
 
 
-def ask_bedrock(base_url: str, model: str, words: str, *, tools: bool = False, stream: bool = False) -> Answer:
+def ask_bedrock(base_url: str, model: str, prompt: str, *, tools: bool = False, stream: bool = False) -> Answer:
     import botocore.exceptions
 
     client = _client("bedrock", base_url, lambda: _make_bedrock_client(base_url))
-    given: dict[str, Any] = {"modelId": model, "messages": [{"role": "user", "content": [{"text": words}]}]}
+    arguments: dict[str, Any] = {"modelId": model, "messages": [{"role": "user", "content": [{"text": prompt}]}]}
     if tools:
-        spec = {"name": NAME, "description": ABOUT, "inputSchema": {"json": SCHEMA}}
-        given["toolConfig"] = {"tools": [{"toolSpec": spec}]}
+        spec = {"name": NAME, "description": DESCRIPTION, "inputSchema": {"json": SCHEMA}}
+        arguments["toolConfig"] = {"tools": [{"toolSpec": spec}]}
     try:
         if stream:
-            with contextlib.closing(client.converse_stream(**given)["stream"]) as events:
+            with contextlib.closing(client.converse_stream(**arguments)["stream"]) as events:
                 return _read_bedrock_stream(events)
-        return _read_bedrock(client.converse(**given))
+        return _read_bedrock(client.converse(**arguments))
     except botocore.exceptions.ClientError as error:
         raise SdkError(error, error.response["ResponseMetadata"].get("HTTPStatusCode")) from error
 
@@ -264,28 +270,28 @@ def _read_bedrock_stream(events: Any) -> Answer:
                 names.append(start["name"])
                 ids.append(start["toolUseId"])
                 inputs.append("")
-            case {"contentBlockDelta": {"delta": {"text": more}}}:
-                text += more
-            case {"contentBlockDelta": {"delta": {"toolUse": {"input": more}}}}:
-                inputs[-1] += more
+            case {"contentBlockDelta": {"delta": {"text": delta}}}:
+                text += delta
+            case {"contentBlockDelta": {"delta": {"toolUse": {"input": delta}}}}:
+                inputs[-1] += delta
             case {"messageStop": _}:
                 has_ended = True
     if not has_ended:
         raise SdkError(RuntimeError("no messageStop"), None)
-    return Answer(text, [(name, json.loads(given)) for name, given in zip(names, inputs, strict=True)], ids)
+    return Answer(text, [(name, json.loads(data)) for name, data in zip(names, inputs, strict=True)], ids)
 
 
-def ask_ollama(base_url: str, model: str, words: str, *, tools: bool = False, stream: bool = False) -> Answer:
+def ask_ollama(base_url: str, model: str, prompt: str, *, tools: bool = False, stream: bool = False) -> Answer:
     import ollama
 
     headers = {"Authorization": f"Bearer {KEY}"}
     client = _client("ollama", base_url, lambda: ollama.Client(host=base_url, timeout=30, headers=headers))
-    given: dict[str, Any] = {"model": model, "messages": [{"role": "user", "content": words}], "stream": stream}
+    arguments: dict[str, Any] = {"model": model, "messages": [{"role": "user", "content": prompt}], "stream": stream}
     if tools:
-        function = {"name": NAME, "description": ABOUT, "parameters": SCHEMA}
-        given["tools"] = [{"type": "function", "function": function}]
+        function = {"name": NAME, "description": DESCRIPTION, "parameters": SCHEMA}
+        arguments["tools"] = [{"type": "function", "function": function}]
     try:
-        replies = list(client.chat(**given)) if stream else [client.chat(**given)]
+        replies = list(client.chat(**arguments)) if stream else [client.chat(**arguments)]
     except ollama.ResponseError as error:
         raise SdkError(error, error.status_code) from error
     if not replies[-1].done:

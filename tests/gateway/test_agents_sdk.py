@@ -1,4 +1,4 @@
-"""The Agents SDK of OpenAI runs unchanged on providers of other APIs, with ``previous_response_id``."""
+"""The OpenAI Agents SDK works with providers of other APIs, including ``previous_response_id``."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["judge"]
 
 
 @pytest.mark.parametrize("model", ["anthropic", "gemini"])
-async def test_the_sdk_runs_a_tool_and_continues_a_response(
+async def test_agents_sdk_runs_tool_and_continues_response(
     gateway_server: ServerFixture, judge: Callable[..., Judge], model: str
 ) -> None:
     fake = gateway_server.fakes[model]
@@ -23,8 +23,8 @@ async def test_the_sdk_runs_a_tool_and_continues_a_response(
     fake.answer_with(text_part("Quinces."))
     fake.answer_with(call_part("read_note", {"path": "b"}))
     fake.answer_with(text_part("Still quinces."))
-    given = {"base_url": f"{gateway_server.base_url}/v1", "model": model}
-    result = await asyncio.to_thread(judge("openai-agents").ask, "run_turns", given)
+    arguments = {"base_url": f"{gateway_server.base_url}/v1", "model": model}
+    result = await asyncio.to_thread(judge("openai-agents").ask, "run_turns", arguments)
     assert (result["first"], result["second"]) == ("Quinces.", "Still quinces.")
     assert "raw_response_event" in result["events"]
     assert fake.refusals == []

@@ -1,4 +1,4 @@
-"""Bedrock clients: ``invoke`` with and without a stream, and both ways to present a key."""
+"""Tests of Bedrock clients: ``invoke`` with and without a stream, and both ways to send a key."""
 
 from __future__ import annotations
 
@@ -43,23 +43,21 @@ def invoke(client: Any, model: str) -> dict[str, Any]:
     return message
 
 
-def stream(client: Any, model: str) -> list[dict[str, Any]]:
+def invoke_stream(client: Any, model: str) -> list[dict[str, Any]]:
     response = client.invoke_model_with_response_stream(modelId=model, body=json.dumps(BODY))
     with contextlib.closing(response["body"]) as events:
         return [json.loads(event["chunk"]["bytes"]) for event in events]
 
 
 @pytest.mark.parametrize("model", CLIENTS)
-async def test_a_messages_request_in_an_envelope_reaches_every_provider(
-    gateway_server: ServerFixture, model: str
-) -> None:
+async def test_invoke_request_reaches_every_provider(gateway_server: ServerFixture, model: str) -> None:
     fake = gateway_server.fakes[model]
     with contextlib.closing(make_client(gateway_server)) as client:
         fake.answer_with(text_part("Hello."), call_part("read_file", {"path": "a"}))
         message = await asyncio.to_thread(invoke, client, model)
         assert (message["content"][0]["text"], message["stop_reason"]) == ("Hello.", "tool_use")
         fake.answer_with(text_part("Hello."))
-        events = await asyncio.to_thread(stream, client, model)
+        events = await asyncio.to_thread(invoke_stream, client, model)
         assert (events[0]["type"], events[-1]["type"]) == ("message_start", "message_stop")
         texts = [event["delta"].get("text", "") for event in events if event["type"] == "content_block_delta"]
         assert "".join(texts) == "Hello."
@@ -69,7 +67,7 @@ async def test_a_messages_request_in_an_envelope_reaches_every_provider(
 
 
 @pytest.mark.parametrize("model", ["anthropic", "gemini"])
-async def test_errors_have_the_shape_of_bedrock(gateway_server: ServerFixture, model: str) -> None:
+async def test_errors_have_bedrock_shape(gateway_server: ServerFixture, model: str) -> None:
     fake = gateway_server.fakes[model]
     with contextlib.closing(make_client(gateway_server)) as client:
         fake.fail(429, "slow down")
@@ -77,11 +75,11 @@ async def test_errors_have_the_shape_of_bedrock(gateway_server: ServerFixture, m
             await asyncio.to_thread(invoke, client, model)
         fake.cut(700, text_part("word " * 200))
         with pytest.raises(botocore.exceptions.EventStreamError):
-            await asyncio.to_thread(stream, client, model)
+            await asyncio.to_thread(invoke_stream, client, model)
 
 
-async def test_a_key_is_presented_by_signature_or_as_a_bearer_token(tmp_path: Path) -> None:
-    """botocore sends bearer tokens over TLS only, so that request is made without it."""
+async def test_key_is_accepted_in_signature_or_as_bearer_token(tmp_path: Path) -> None:
+    """The request with a bearer token does not use botocore, which sends bearer tokens over TLS only."""
     async with run_test_server(tmp_path, "anthropic", require_keys=True) as server:
         headers = await server.make_key()
         key = headers["Authorization"].removeprefix("Bearer ")
@@ -92,7 +90,7 @@ async def test_a_key_is_presented_by_signature_or_as_a_bearer_token(tmp_path: Pa
             answer = await asyncio.to_thread(client.converse, modelId="anthropic", **question)
             assert answer["output"]["message"]["content"][0]["text"] == "Hello."
             fake.answer_with(text_part("Hello."))
-            assert (await asyncio.to_thread(stream, client, "anthropic"))[-1]["type"] == "message_stop"
+            assert (await asyncio.to_thread(invoke_stream, client, "anthropic"))[-1]["type"] == "message_stop"
         fake.answer_with(text_part("Hello."))
         async with server.client.post("/model/anthropic/converse", json=question, headers=headers) as response:
             assert (await response.json())["output"]["message"]["content"][0]["text"] == "Hello."

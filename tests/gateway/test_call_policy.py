@@ -1,4 +1,4 @@
-"""Around a call: hooks, recording by key, response headers, affinity of sessions, and restored signatures."""
+"""Tests of hooks, recording by key, response headers, session affinity and restored signatures."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ QUESTION = {"role": "user", "content": "hi"}
 
 
 async def chat(server: ServerFixture, model: str, headers: Any = None, **body: Any) -> tuple[int, Any, Any]:
-    """One call of Chat Completions: status, headers and body."""
-    given = {"model": model, "messages": [QUESTION], **body}
-    async with server.client.post("/v1/chat/completions", json=given, headers=headers) as response:
+    """Call Chat Completions and return status, headers and body."""
+    fields = {"model": model, "messages": [QUESTION], **body}
+    async with server.client.post("/v1/chat/completions", json=fields, headers=headers) as response:
         data = await response.read()
         is_json = response.content_type == "application/json"
         return response.status, response.headers, msgspec.json.decode(data) if is_json else data
@@ -32,7 +32,7 @@ async def chat(server: ServerFixture, model: str, headers: Any = None, **body: A
 
 @pytest.mark.parametrize("model", ["openai_chat", "anthropic"])
 @pytest.mark.parametrize("stream", [False, True])
-async def test_hooks_run_before_and_after_a_call(gateway_server: ServerFixture, model: str, stream: bool) -> None:
+async def test_hooks_run_before_and_after_call(gateway_server: ServerFixture, model: str, stream: bool) -> None:
     starts: list[CallStart] = []
     ends: list[CallEnd] = []
 
@@ -49,18 +49,18 @@ async def test_hooks_run_before_and_after_a_call(gateway_server: ServerFixture, 
     assert (await chat(gateway_server, model, stream=stream))[0] == 200
     fake.fail(500, "broken")
     assert (await chat(gateway_server, model, stream=stream))[0] == 500
-    (first, second), (answered, failed) = starts, ends
+    (first, second), (success, failure) = starts, ends
     assert (first.name, first.dialect, first.models) == (model, "openai_chat", (f"fake-{model}:model",))
-    assert (answered.start, failed.start) == (first, second)
-    assert (answered.model, answered.fault) == (f"fake-{model}:model", None)
-    assert answered.usage is not None
-    assert answered.usage.output_tokens > 0
-    assert answered.session_id is not None
-    assert failed.fault is not None
-    assert (failed.fault.status, failed.usage) == (500, None)
+    assert (success.start, failure.start) == (first, second)
+    assert (success.model, success.fault) == (f"fake-{model}:model", None)
+    assert success.usage is not None
+    assert success.usage.output_tokens > 0
+    assert success.session_id is not None
+    assert failure.fault is not None
+    assert (failure.fault.status, failure.usage) == (500, None)
 
 
-async def test_a_hook_rejects_a_call_in_the_caller_s_api(gateway_server: ServerFixture) -> None:
+async def test_hook_rejects_call_with_error_of_callers_api(gateway_server: ServerFixture) -> None:
     async def before(_: CallStart) -> None:
         raise invalid_request_error("The budget is spent.", status=402)
 
@@ -70,7 +70,7 @@ async def test_a_hook_rejects_a_call_in_the_caller_s_api(gateway_server: ServerF
     assert gateway_server.fakes["anthropic"].bodies == []
 
 
-def test_a_hook_is_loaded_by_its_name() -> None:
+def test_hook_is_loaded_by_import_path() -> None:
     assert load_hook("msgspec.json:decode", "before_call") is msgspec.json.decode
     assert load_hook(None, "before_call") is None
     for path in ("no_such_module:f", "msgspec:nothing", "msgspec"):
@@ -81,7 +81,7 @@ def test_a_hook_is_loaded_by_its_name() -> None:
 # --- recording by key ------------------------------------------------------------------------------------------------
 
 
-async def test_a_key_decides_what_is_recorded(tmp_path: Path) -> None:
+async def test_scope_of_key_selects_recording(tmp_path: Path) -> None:
     async with run_test_server(tmp_path, "anthropic", require_keys=True) as server:
         fake = server.fakes["anthropic"]
         for scope, count in (("record:off", 0), ("record:redacted", 1)):
@@ -104,7 +104,7 @@ async def test_a_key_decides_what_is_recorded(tmp_path: Path) -> None:
 # --- headers and affinity --------------------------------------------------------------------------------------------
 
 
-async def test_a_response_names_its_session(gateway_server: ServerFixture) -> None:
+async def test_response_header_contains_session_id(gateway_server: ServerFixture) -> None:
     gateway_server.fakes["anthropic"].answer_with(text_part("Yes."))
     _, headers, _ = await chat(gateway_server, "anthropic")
     (session,) = await gateway_server.store.list_sessions()
@@ -112,7 +112,7 @@ async def test_a_response_names_its_session(gateway_server: ServerFixture) -> No
     assert headers["x-dragoman-model"] == "fake-anthropic:model"
 
 
-async def test_a_session_keeps_its_weighted_choice(tmp_path: Path) -> None:
+async def test_session_keeps_its_weighted_model(tmp_path: Path) -> None:
     rows = '[gateway.models]\nshared = { models = ["anthropic", "gemini"], weights = [1, 1] }\n'
     async with run_test_server(tmp_path, "anthropic", "gemini", rows=rows) as server:
         chosen = set()
@@ -123,8 +123,8 @@ async def test_a_session_keeps_its_weighted_choice(tmp_path: Path) -> None:
             models = {headers["x-dragoman-model"] for _, headers, _ in answers}
             assert len(models) == 1, number
             chosen |= models
-            named = [await chat(server, "shared", {"session-id": str(number)}) for _ in range(2)]
-            assert len({headers["x-dragoman-model"] for _, headers, _ in named}) == 1
+            replies = [await chat(server, "shared", {"session-id": str(number)}) for _ in range(2)]
+            assert len({headers["x-dragoman-model"] for _, headers, _ in replies}) == 1
         assert chosen == {"fake-anthropic:model", "fake-gemini:model"}
 
 
@@ -132,9 +132,7 @@ async def test_a_session_keeps_its_weighted_choice(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("model", ["anthropic", "gemini", "bedrock_converse", "openai_responses"])
-async def test_signatures_return_to_a_provider_although_the_caller_cannot_repeat_them(
-    gateway_server: ServerFixture, model: str
-) -> None:
+async def test_signatures_are_restored_for_their_provider(gateway_server: ServerFixture, model: str) -> None:
     fake = gateway_server.fakes[model]
     fake.answer_with(thinking_part("I need the file."), call_part("read_file", {"path": "a"}))
     options = {"tools": [TOOL], "reasoning_effort": "high", "max_completion_tokens": 8000}

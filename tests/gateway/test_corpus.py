@@ -1,4 +1,4 @@
-"""Recorded traffic through the matching endpoint: requests arrive as they were, and replies come back as they were."""
+"""Recorded requests and replies pass the endpoint of their dialect unchanged."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ from tests.gateway.sdk_clients import CLIENTS
 from tests.servers.faulty_server import Answer, ReceivedRequest, make_answer, make_stream
 
 STREAM_TYPES = {"bedrock_converse": "application/vnd.amazon.eventstream", "ollama": "application/x-ndjson"}
-NAMED_IN_PATH = ("bedrock_converse", "gemini")  # the model and whether it is a stream
+MODEL_IN_PATH = ("bedrock_converse", "gemini")  # the path contains the model and whether the reply is a stream
 
 
 def is_stream(dialect: str, record: dict[str, Any]) -> bool:
-    """Whether a recorded request asked for a stream."""
-    if dialect in NAMED_IN_PATH:
+    """Return whether a recorded request asks for a stream."""
+    if dialect in MODEL_IN_PATH:
         return bool(record.get("stream"))
-    asked = record["request"].get("stream")
-    return asked is True or (dialect == "ollama" and asked is None)
+    value = record["request"].get("stream")
+    return value is True or (dialect == "ollama" and value is None)
 
 
 def make_reply(dialect: str, record: dict[str, Any]) -> tuple[Answer, bytes, int]:
-    """The recorded response: what the upstream sends, its bytes and its status."""
+    """Return the answer of the upstream, its bytes and its status."""
     if record.get("stream"):
         binary = record.get("stream_b64")
         data = base64.b64decode(binary) if binary else record["stream"].encode("utf-8", "surrogatepass")
@@ -45,7 +45,7 @@ def is_sound(dialect: str, data: bytes) -> bool:
 
 
 def is_sparse(dialect: str, data: bytes) -> bool:
-    """Whether a response lacks fields that the gateway adds."""
+    """Return whether a response lacks fields that the gateway adds."""
     return (
         dialect == "openai_responses" and b'"object":"response"' in data.replace(b" ", b"") and b'"tools"' not in data
     )
@@ -69,8 +69,8 @@ async def test_recorded_requests_and_replies_pass_unchanged(tmp_path: Path, dial
             name = str(wire.get("model") or "model-x")
             stream = is_stream(dialect, record)
             if stream is not bool(record.get("stream")) and status == 200:
-                continue  # a recorder that kept only one of both
-            sent = await gateway.post(dialect, name if dialect not in NAMED_IN_PATH else "model-x", body, stream=stream)
+                continue  # the recording has only the response or only the stream
+            sent = await gateway.post(dialect, name if dialect not in MODEL_IN_PATH else "model-x", body, stream=stream)
             if not gateway.upstream.requests:
                 assert sent.status == 400, (record["id"], sent)
                 continue

@@ -1,4 +1,4 @@
-"""Damaged streams of every dialect reach clients of every dialect as errors, and whole ones as whole."""
+"""Damaged streams of every dialect are errors for clients of every dialect. Complete streams are not."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from dragoman import dialects
 from dragoman.event import fold
 from tests.client.test_stream_damage import cases_of
-from tests.gateway.in_process import OpenGateway, Sent, open_gateway
+from tests.gateway.in_process import CompleteResponse, OpenGateway, open_gateway
 from tests.gateway.sdk_clients import CLIENTS
 from tests.servers.faulty_server import CLOSE, Answer, ReceivedRequest, make_stream
 
@@ -25,8 +25,8 @@ BODIES = {
 }
 
 
-# Ollama has no word for a refusal, so that an answer without any content is an error there.
-UNSAID = [("a refusal of the prompt", "ollama", None)]
+# Ollama has no refusals, so a refusal without content is an error for its clients.
+EXPECTED_ERRORS = [("a refusal of the prompt", "ollama", None)]
 
 
 def make_body(dialect: str, model: str) -> bytes:
@@ -34,13 +34,13 @@ def make_body(dialect: str, model: str) -> bytes:
     return msgspec.json.encode({**BODIES[dialect], **names})
 
 
-async def ask(gateway: OpenGateway, client: str, upstream: str) -> Sent:
+async def ask(gateway: OpenGateway, client: str, upstream: str) -> CompleteResponse:
     model = f"{upstream}:model"
     return await gateway.post(client, model, make_body(client, model), stream=True)
 
 
-def is_whole(dialect: str, sent: Sent) -> bool:
-    """Whether a client of a dialect takes a response for a complete answer."""
+def is_complete(dialect: str, sent: CompleteResponse) -> bool:
+    """Return whether a client of a dialect reads a response as a complete reply."""
     if sent.status != 200:
         assert dialects.load(dialect).read_error(sent.status, {}, sent.body).message
         return False
@@ -49,7 +49,7 @@ def is_whole(dialect: str, sent: Sent) -> bool:
 
 
 @pytest.mark.parametrize("upstream", CLIENTS)
-async def test_no_damaged_stream_looks_whole_to_any_client(tmp_path: Path, upstream: str) -> None:
+async def test_damaged_stream_is_an_error_for_every_client(tmp_path: Path, upstream: str) -> None:
     cases = list(cases_of(upstream))
     assert sum(code is not None for _, _, code in cases) >= 16
     current = b""
@@ -57,20 +57,20 @@ async def test_no_damaged_stream_looks_whole_to_any_client(tmp_path: Path, upstr
     def play(_: ReceivedRequest) -> Answer:
         return make_stream([current])
 
-    wrong = []
+    unexpected = []
     async with open_gateway(tmp_path, play) as gateway:
         for name, data, code in cases:
             current = data
             for client in CLIENTS:
-                if is_whole(client, await ask(gateway, client, upstream)) is (code is not None):
-                    wrong.append((name, client, code))
-    assert wrong == [one for one in wrong if one in UNSAID]
+                if is_complete(client, await ask(gateway, client, upstream)) is (code is not None):
+                    unexpected.append((name, client, code))
+    assert unexpected == [case for case in unexpected if case in EXPECTED_ERRORS]
 
 
 @pytest.mark.sampled(6)
 @pytest.mark.parametrize("client", CLIENTS)
 @pytest.mark.parametrize("upstream", CLIENTS)
-async def test_a_stream_that_is_cut_at_every_event_ends_as_an_error(tmp_path: Path, upstream: str, client: str) -> None:
+async def test_stream_cut_at_any_event_ends_with_error(tmp_path: Path, upstream: str, client: str) -> None:
     data = next(data for _, data, code in cases_of(upstream) if code is None)
     cuts = [at for at in range(len(data)) if data[at - 2 : at] == b"\n\n" or at % 97 == 1]
     current = b""
@@ -83,4 +83,4 @@ async def test_a_stream_that_is_cut_at_every_event_ends_as_an_error(tmp_path: Pa
             current = data[:at]
             reader = dialects.load(upstream).stream_reader()
             if fold([*reader.feed(current), *reader.close()]).fault is not None:
-                assert not is_whole(client, await ask(gateway, client, upstream)), at
+                assert not is_complete(client, await ask(gateway, client, upstream)), at

@@ -1,4 +1,4 @@
-"""Embeddings: passed on in the same API, translated between the APIs of OpenAI, Gemini, Ollama and Cohere."""
+"""Embeddings are forwarded within an API, and translated between the APIs of OpenAI, Gemini, Ollama and Cohere."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def read_vectors(form: str, wire: Any) -> Any:
 
 @pytest.mark.parametrize("form", REPLIES)
 @pytest.mark.parametrize("upstream_form", REPLIES)
-async def test_texts_are_embedded_by_a_model_of_any_api(tmp_path: Path, form: str, upstream_form: str) -> None:
+async def test_texts_are_embedded_by_model_of_any_api(tmp_path: Path, form: str, upstream_form: str) -> None:
     def play(_: ReceivedRequest) -> Answer:
         return make_answer(msgspec.json.encode(REPLIES[upstream_form]))
 
@@ -100,7 +100,7 @@ async def test_texts_are_embedded_by_a_model_of_any_api(tmp_path: Path, form: st
     assert sent.headers["x-dragoman-model"] == model
 
 
-async def test_one_content_has_one_vector(tmp_path: Path) -> None:
+async def test_embed_content_returns_one_vector(tmp_path: Path) -> None:
     def play(_: ReceivedRequest) -> Answer:
         return make_answer(msgspec.json.encode({"data": [{"embedding": VECTORS[0]}]}))
 
@@ -112,7 +112,7 @@ async def test_one_content_has_one_vector(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("model", ["openai_chat:m", "ollama:m"])
-async def test_the_older_endpoint_of_ollama_embeds_one_text(tmp_path: Path, model: str) -> None:
+async def test_legacy_ollama_endpoint_embeds_one_text(tmp_path: Path, model: str) -> None:
     def play(request: ReceivedRequest) -> Answer:
         is_native = request.path == "/api/embeddings"
         reply = {"embedding": VECTORS[0]} if is_native else {"data": [{"embedding": VECTORS[0]}]}
@@ -125,7 +125,7 @@ async def test_the_older_endpoint_of_ollama_embeds_one_text(tmp_path: Path, mode
     assert (total.group, total.input_tokens) == (model, 1)
 
 
-async def test_vectors_are_packed_as_the_sdk_of_openai_wants_them(tmp_path: Path) -> None:
+async def test_base64_vectors_are_packed_floats(tmp_path: Path) -> None:
     body = {"model": "ollama:m", "input": TEXTS, "encoding_format": "base64"}
     reply = make_answer(msgspec.json.encode(REPLIES["ollama"]))
     async with open_gateway(tmp_path, lambda _: reply, REPLIES) as gateway:
@@ -136,7 +136,7 @@ async def test_vectors_are_packed_as_the_sdk_of_openai_wants_them(tmp_path: Path
     assert wire["usage"] == {"prompt_tokens": 5, "total_tokens": 5}
 
 
-async def test_the_sdk_of_cohere_reads_vectors_of_another_api(tmp_path: Path) -> None:
+async def test_cohere_sdk_reads_vectors_of_another_api(tmp_path: Path) -> None:
     def embed(address: str) -> Any:
         with httpx.Client() as http_client:
             client = cohere.ClientV2(api_key="x", base_url=address, httpx_client=http_client)
@@ -150,14 +150,14 @@ async def test_the_sdk_of_cohere_reads_vectors_of_another_api(tmp_path: Path) ->
 
     answer = make_answer(msgspec.json.encode(REPLIES["openai_chat"]))
     async with run_gateway(tmp_path, answer) as (client, upstream):
-        found = await asyncio.to_thread(embed, str(client._base_url).rstrip("/"))
+        result = await asyncio.to_thread(embed, str(client._base_url).rstrip("/"))
         assert upstream.requests[0].json == {"model": "gpt-x", "input": TEXTS, "dimensions": 2}
-    assert found.embeddings.float_ == VECTORS
-    assert [list(array.array("f", base64.b64decode(text))) for text in found.embeddings.base64] == VECTORS
-    assert (found.texts, found.meta.billed_units.input_tokens) == (TEXTS, 5)
+    assert result.embeddings.float_ == VECTORS
+    assert [list(array.array("f", base64.b64decode(text))) for text in result.embeddings.base64] == VECTORS
+    assert (result.texts, result.meta.billed_units.input_tokens) == (TEXTS, 5)
 
 
-async def test_cohere_has_numbers_that_others_do_not_have(tmp_path: Path) -> None:
+async def test_embedding_type_of_cohere_only_is_rejected(tmp_path: Path) -> None:
     body = {"model": "ollama:m", "texts": TEXTS, "input_type": "search_query", "embedding_types": ["int8"]}
     async with open_gateway(tmp_path, lambda _: make_answer(b"{}"), REPLIES) as gateway:
         sent = await gateway.send("/v2/embed", body)
@@ -165,10 +165,10 @@ async def test_cohere_has_numbers_that_others_do_not_have(tmp_path: Path) -> Non
     assert b"embedding_types" in sent.body
 
 
-@pytest.mark.parametrize("wrong", [[1, 2, 3], [], None, [{"image": "x"}]])
-async def test_input_that_is_no_text_is_refused_for_another_api(tmp_path: Path, wrong: Any) -> None:
+@pytest.mark.parametrize("value", [[1, 2, 3], [], None, [{"image": "x"}]])
+async def test_input_that_is_not_text_is_rejected_for_another_api(tmp_path: Path, value: Any) -> None:
     async with open_gateway(tmp_path, lambda _: make_answer(b"{}"), REPLIES) as gateway:
-        sent = await gateway.send("/v1/embeddings", {"model": "ollama:m", "input": wrong})
+        sent = await gateway.send("/v1/embeddings", {"model": "ollama:m", "input": value})
         assert gateway.upstream.requests == []
     assert sent.status == 400
     assert b"input" in sent.body
@@ -177,14 +177,14 @@ async def test_input_that_is_no_text_is_refused_for_another_api(tmp_path: Path, 
 @pytest.mark.parametrize(
     ("status", "body"), [(404, b'{"error":"no such model"}'), (200, b'{"vectors":[]}'), (200, b"x")]
 )
-async def test_a_failure_has_the_shape_of_the_caller(tmp_path: Path, status: int, body: bytes) -> None:
+async def test_failure_has_error_shape_of_caller(tmp_path: Path, status: int, body: bytes) -> None:
     async with open_gateway(tmp_path, lambda _: make_answer(body, status), REPLIES) as gateway:
         sent = await gateway.send("/v1/embeddings", {"model": "ollama:m", "input": "a"})
     assert sent.status == (404 if status == 404 else 502)
     assert msgspec.json.decode(sent.body)["error"]["message"]
 
 
-async def test_embeddings_pass_to_a_provider_of_the_same_api(tmp_path: Path) -> None:
+async def test_embeddings_are_forwarded_within_same_api(tmp_path: Path) -> None:
     vectors = b'{"object":"list","data":[{"object":"embedding","index":0,"embedding":[0.1,0.2]}]}'
     async with run_gateway(tmp_path, make_answer(vectors)) as (client, upstream):
         status, _, answer = await post(client, "/v1/embeddings", b'{"model":"alias","input":["a"],"new":1}')
@@ -201,7 +201,7 @@ async def test_embeddings_pass_to_a_provider_of_the_same_api(tmp_path: Path) -> 
 
 @pytest.mark.parametrize("form", REPLIES)
 @pytest.mark.parametrize("upstream_form", REPLIES)
-async def test_usage_is_counted_and_nothing_else_is_stored(tmp_path: Path, form: str, upstream_form: str) -> None:
+async def test_only_usage_of_embeddings_is_stored(tmp_path: Path, form: str, upstream_form: str) -> None:
     model = f"{upstream_form}:m"
     answer = make_answer(msgspec.json.encode(REPLIES[upstream_form]))
     async with open_gateway(tmp_path, lambda _: answer, REPLIES, "durable") as gateway:
@@ -212,11 +212,11 @@ async def test_usage_is_counted_and_nothing_else_is_stored(tmp_path: Path, form:
         (by_user,) = await store.costs.totals("user")
         assert await store.list_sessions() == []
     assert (total.group, total.messages, total.output_tokens) == (model, 1, 0)
-    assert total.input_tokens == (5 if upstream_form != "gemini" else 2)  # Gemini reports none: an estimate
+    assert total.input_tokens == (5 if upstream_form != "gemini" else 2)  # Gemini reports no usage: an estimate
     assert by_user.group == "ann"
 
 
-async def test_an_embedding_has_a_price(tmp_path: Path) -> None:
+async def test_embedding_has_a_price(tmp_path: Path) -> None:
     rates = {"input_per_mtok_usd": "2000", "output_per_mtok_usd": 0}
     answer = make_answer(msgspec.json.encode(REPLIES["openai_chat"]))
     async with open_gateway(tmp_path, lambda _: answer, REPLIES, "durable") as gateway:
@@ -228,7 +228,7 @@ async def test_an_embedding_has_a_price(tmp_path: Path) -> None:
     assert (total.cost_usd, total.unpriced) == (Decimal("0.01"), 0)
 
 
-async def test_the_metrics_of_a_server_count_embeddings(tmp_path: Path) -> None:
+async def test_server_metrics_include_embeddings(tmp_path: Path) -> None:
     answer = make_answer(msgspec.json.encode(REPLIES["openai_chat"]))
     async with run_gateway(tmp_path, answer) as (client, _):
         status, _, _ = await post(client, "/v1/embeddings", b'{"model":"alias","input":["a"]}')
@@ -242,13 +242,13 @@ async def test_the_metrics_of_a_server_count_embeddings(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("model", "cost"), [("openai:text-embedding-3-small", "0.02"), ("google:gemini-embedding-001", "0.15")]
 )
-def test_the_price_library_has_embedding_models(model: str, cost: str) -> None:
+def test_price_library_contains_embedding_models(model: str, cost: str) -> None:
     usage = TokenUsage(input_tokens=1_000_000, output_tokens=0)
     receipt = pricing.receipt(pricing.library_prices(), model, usage, datetime(2026, 11, 1, tzinfo=UTC))
     assert str(receipt.total_usd) == cost
 
 
-async def test_a_failed_call_and_a_key_without_recording_cost_nothing(tmp_path: Path) -> None:
+async def test_failed_or_unrecorded_embedding_has_no_cost(tmp_path: Path) -> None:
     answers = iter([make_answer(b'{"error":"no"}', 500), make_answer(msgspec.json.encode(REPLIES["openai_chat"]))])
     async with open_gateway(tmp_path, lambda _: next(answers), REPLIES, "durable") as gateway:
         sent = await gateway.send("/v1/embeddings", {"model": "openai_chat:m", "input": "a"})
@@ -266,8 +266,8 @@ async def test_a_failed_call_and_a_key_without_recording_cost_nothing(tmp_path: 
         assert await gateway.gateway.services.store.costs.totals("model") == []
 
 
-@pytest.mark.parametrize(("status", "answered"), [(500, "ollama:m"), (404, "ollama:m"), (400, None)])
-async def test_the_next_model_embeds_if_one_fails(tmp_path: Path, status: int, answered: str | None) -> None:
+@pytest.mark.parametrize(("status", "embedding_model"), [(500, "ollama:m"), (404, "ollama:m"), (400, None)])
+async def test_embedding_falls_back_to_next_model(tmp_path: Path, status: int, embedding_model: str | None) -> None:
     def play(request: ReceivedRequest) -> Answer:
         if request.path == UPSTREAM_PATHS["ollama"]:
             return make_answer(msgspec.json.encode(REPLIES["ollama"]))
@@ -279,21 +279,21 @@ async def test_the_next_model_embeds_if_one_fails(tmp_path: Path, status: int, a
         ends.append(call)
 
     async with open_gateway(tmp_path, play, ["anthropic", *REPLIES], "durable") as gateway:
-        route = ("anthropic:m", "openai_chat:m", "gemini:m", "ollama:m")  # the first one has no embeddings
-        gateway.gateway.config = GatewayConfig(models={"words": route})
+        route = ("anthropic:m", "openai_chat:m", "gemini:m", "ollama:m")  # the first model has no embeddings
+        gateway.gateway.config = GatewayConfig(models={"route": route})
         gateway.gateway.reload_models()
         gateway.gateway.hooks = Hooks(None, after)
-        sent = await gateway.send("/v1/embeddings", {"model": "words", "input": TEXTS})
+        sent = await gateway.send("/v1/embeddings", {"model": "route", "input": TEXTS})
         totals = await gateway.gateway.services.store.costs.totals("model")
-    assert sent.status == (200 if answered else status)
-    assert (ends[0].model, ends[0].start.models) == (answered, route[1:])
-    assert [total.group for total in totals] == ([answered] if answered else [])
-    if answered:
+    assert sent.status == (200 if embedding_model else status)
+    assert (ends[0].model, ends[0].start.models) == (embedding_model, route[1:])
+    assert [total.group for total in totals] == ([embedding_model] if embedding_model else [])
+    if embedding_model:
         assert read_vectors("openai_chat", msgspec.json.decode(sent.body)) == VECTORS
-        assert sent.headers["x-dragoman-model"] == answered
+        assert sent.headers["x-dragoman-model"] == embedding_model
 
 
-async def test_hooks_run_around_an_embedding(tmp_path: Path) -> None:
+async def test_hooks_run_for_embeddings(tmp_path: Path) -> None:
     starts: list[CallStart] = []
     ends: list[CallEnd] = []
 
@@ -309,9 +309,9 @@ async def test_hooks_run_around_an_embedding(tmp_path: Path) -> None:
         for _ in range(2):
             await gateway.send("/v1/embeddings", {"model": "ollama:m", "input": "a"})
     assert [call.models for call in starts] == [("ollama:m",)] * 2
-    done, failed = ends
-    assert (done.model, done.usage and done.usage.input_tokens, done.fault) == ("ollama:m", 5, None)
-    assert (failed.model, failed.usage, failed.fault and failed.fault.code) == (None, None, "not_found")
+    success, failure = ends
+    assert (success.model, success.usage and success.usage.input_tokens, success.fault) == ("ollama:m", 5, None)
+    assert (failure.model, failure.usage, failure.fault and failure.fault.code) == (None, None, "not_found")
 
 
 @pytest.mark.parametrize(
@@ -324,5 +324,5 @@ async def test_hooks_run_around_an_embedding(tmp_path: Path) -> None:
         ({}, 0),
     ],
 )
-def test_tokens_are_estimated_if_the_provider_counts_none(fields: dict[str, Any], count: int) -> None:
+def test_tokens_are_estimated_without_usage_of_provider(fields: dict[str, Any], count: int) -> None:
     assert embedding_forms.estimate_tokens(fields, "m") == count

@@ -1,4 +1,4 @@
-"""The fast path answers as the application does: the same bytes to the provider, to the caller and into the store."""
+"""The fast path sends the same bytes to provider and caller as the application, and stores the same rows."""
 
 from __future__ import annotations
 
@@ -12,7 +12,15 @@ import pytest
 
 from dragoman.server.auth.api_keys import new_key
 from dragoman.server.gateway_middleware import GatewayMiddleware
-from tests.gateway.raw_gateway import CHAT, GENERAL, QUESTION, RawGateway, answer_whole, make_request, run_raw_gateway
+from tests.gateway.raw_gateway import (
+    CHAT,
+    GENERAL,
+    QUESTION,
+    RawGateway,
+    answer_without_stream,
+    make_request,
+    run_raw_gateway,
+)
 from tests.server.raw import RawResponse
 from tests.servers.faulty_server import CLOSE, SILENCE, Answer, ReceivedRequest, make_answer, make_stream
 
@@ -37,7 +45,7 @@ VOLATILE = re.compile(
 )
 CASES: dict[str, tuple[str, bytes, Answer | None]] = {
     "OpenAI to OpenAI": ("/v1/chat/completions", QUESTION, None),
-    "a query, and a name as given": (
+    "a query and a model id": (
         "/v1/chat/completions?a=b",
         b'{"model":"up-o:gpt","x":1e2,"messages":[{"role":"user","content":"hi"}]}',
         None,
@@ -51,13 +59,13 @@ CASES: dict[str, tuple[str, bytes, Answer | None]] = {
         b'{"model":"o","stream":false,"messages":[{"role":"user","content":"hi"}]}',
         None,
     ),
-    "a system prompt, a temperature and stop words": (
+    "a system prompt, a temperature and stop sequences": (
         "/v1/chat/completions",
         b'{"model":"a","temperature":0.5,"stop":["x"],"messages":[{"role":"system","content":"Be brief."},{"role":"user","content":"hi"},{"role":"assistant","content":"yes"},{"role":"user","content":"and?"}]}',
         None,
     ),
-    "a call of a tool": ("/v1/chat/completions", QUESTION[:-1] + b"," + TOOLS + b"}", make_answer(CALL)),
-    "a call of a tool, translated": (
+    "a tool call": ("/v1/chat/completions", QUESTION[:-1] + b"," + TOOLS + b"}", make_answer(CALL)),
+    "a translated tool call": (
         "/v1/messages",
         QUESTION[:-1] + b',"tools":[{"name":"f","input_schema":{"type":"object"}}]}',
         make_answer(CALL),
@@ -108,7 +116,9 @@ def strip(data: bytes) -> bytes:
 
 
 @pytest.mark.parametrize("name", CASES)
-async def test_both_paths_have_the_same_result(tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_fast_path_and_application_have_same_result(
+    tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path, body, answer = CASES[name]
     general_paths: list[str] = []
     original = GatewayMiddleware.__call__
@@ -120,7 +130,7 @@ async def test_both_paths_have_the_same_result(tmp_path: Path, name: str, monkey
     monkeypatch.setattr(GatewayMiddleware, "__call__", count)
 
     def respond(request: ReceivedRequest) -> Answer:
-        return answer if answer is not None else answer_whole(request)
+        return answer if answer is not None else answer_without_stream(request)
 
     async with run_raw_gateway(tmp_path, respond) as served, served.connect() as client:
         headers = ("anthropic-version: 2023-06-01", "user-agent: test", "x-api-key: mine", "openai-beta: x")
@@ -139,7 +149,7 @@ async def test_both_paths_have_the_same_result(tmp_path: Path, name: str, monkey
     assert sent[: len(sent) // 2] == sent[len(sent) // 2 :]
 
 
-async def test_a_verified_key_takes_the_fast_path_until_it_expires(tmp_path: Path) -> None:
+async def test_verified_key_uses_fast_path_until_revoked(tmp_path: Path) -> None:
     async with run_raw_gateway(tmp_path, require_keys=True) as served, served.connect() as client:
         key = new_key(served.state.peppers)
         await served.state.store.keys.create(key.public_id, key.secret_hash, user_id="ann", scopes=("chat",))
@@ -154,7 +164,7 @@ async def test_a_verified_key_takes_the_fast_path_until_it_expires(tmp_path: Pat
 
 
 @pytest.mark.parametrize("headers", [pytest.param((), id="fast path"), pytest.param((GENERAL,), id="application")])
-async def test_a_caller_who_disconnects_cancels_the_call(tmp_path: Path, headers: tuple[str, ...]) -> None:
+async def test_disconnect_of_caller_cancels_call(tmp_path: Path, headers: tuple[str, ...]) -> None:
     async with run_raw_gateway(tmp_path, [[SILENCE]]) as served:
         async with served.connect() as client:
             await client.send(make_request("/v1/messages", QUESTION, *headers))
@@ -183,7 +193,7 @@ async def test_pipelined_requests_are_answered_in_order(tmp_path: Path) -> None:
     ]
 
 
-async def test_a_connection_is_kept_and_closed_on_request(tmp_path: Path) -> None:
+async def test_connection_is_reused_and_closed_on_request(tmp_path: Path) -> None:
     async with run_raw_gateway(tmp_path) as served, served.connect() as client:
         for _ in range(3):
             assert (await client.ask(make_request("/v1/messages", QUESTION))).status == 200
@@ -194,7 +204,7 @@ async def test_a_connection_is_kept_and_closed_on_request(tmp_path: Path) -> Non
         assert served.upstream.connections == 1
 
 
-async def test_an_idle_connection_is_closed_after_a_call(tmp_path: Path) -> None:
+async def test_idle_connection_is_closed_after_call(tmp_path: Path) -> None:
     async with run_raw_gateway(tmp_path) as served, served.connect() as client:
         (connection,) = served.server.server_state.connections
         connection.timeout_keep_alive = 0.01
@@ -203,7 +213,7 @@ async def test_an_idle_connection_is_closed_after_a_call(tmp_path: Path) -> None
         assert await asyncio.wait_for(client.reader.read(), 60) == b""
 
 
-async def test_the_idle_timer_spares_a_call_in_progress(tmp_path: Path) -> None:
+async def test_idle_timer_does_not_end_call_in_progress(tmp_path: Path) -> None:
     release = asyncio.Event()
     answers = [make_answer(CHAT), [release, *make_answer(CHAT)], make_answer(CHAT)]
     async with run_raw_gateway(tmp_path, answers) as served, served.connect() as client:
@@ -215,7 +225,7 @@ async def test_the_idle_timer_spares_a_call_in_progress(tmp_path: Path) -> None:
         while len(served.upstream.requests) < 2:
             await asyncio.sleep(0)
         fire_idle_timer(connection)
-        assert connection._keep_alive_timer is None  # until the call has ended
+        assert connection._keep_alive_timer is None  # until the call ends
         release.set()
         assert (await client.read_response()).status == 200
         fire_idle_timer(connection)
@@ -256,9 +266,7 @@ HEAD = b"POST /v1/messages HTTP/1.1\r\nHost: 127.0.0.1\r\n"
         pytest.param(HEAD + b"Content-Length: 2\r\nX\0: 1\r\n\r\n{}", id="a NUL in a name"),
     ],
 )
-async def test_ambiguous_requests_are_rejected_and_the_connection_is_closed(
-    tmp_path: Path, request_bytes: bytes
-) -> None:
+async def test_ambiguous_request_closes_connection(tmp_path: Path, request_bytes: bytes) -> None:
     hidden = make_request("/v1/messages", QUESTION)
     async with run_raw_gateway(tmp_path) as served, served.connect() as client:
         await client.send(request_bytes + hidden)
@@ -269,7 +277,7 @@ async def test_ambiguous_requests_are_rejected_and_the_connection_is_closed(
         assert served.upstream.requests == []
 
 
-async def test_a_slow_body_is_closed_and_others_are_answered(tmp_path: Path) -> None:
+async def test_slow_body_times_out_without_delaying_others(tmp_path: Path) -> None:
     async with (
         run_raw_gateway(tmp_path, read_timeout_s=0.4) as served,
         served.connect() as slow,
@@ -282,7 +290,7 @@ async def test_a_slow_body_is_closed_and_others_are_answered(tmp_path: Path) -> 
         assert await asyncio.wait_for(slow.reader.read(), 60) == b""
 
 
-async def test_a_slow_reader_pauses_the_provider(tmp_path: Path) -> None:
+async def test_slow_reader_pauses_provider_stream(tmp_path: Path) -> None:
     piece = ANTHROPIC_STREAM[2].replace(b"Hi", b"x" * 50_000)
     pieces = [*ANTHROPIC_STREAM[:2], *[piece] * 1_000, *ANTHROPIC_STREAM[3:]]
     async with run_raw_gateway(tmp_path, [make_stream(pieces)], record="off") as served, served.connect() as client:
@@ -298,7 +306,7 @@ async def test_a_slow_reader_pauses_the_provider(tmp_path: Path) -> None:
         assert connection.transport.get_write_buffer_size() < 2_000_000
 
 
-async def test_a_server_that_stops_finishes_its_calls(tmp_path: Path) -> None:
+async def test_stopping_server_finishes_its_calls(tmp_path: Path) -> None:
     stopped = asyncio.Event()
     async with run_raw_gateway(tmp_path, [[stopped, *make_answer(CHAT)]]) as served, served.connect() as client:
         await client.send(make_request("/v1/messages", QUESTION))
@@ -313,16 +321,16 @@ async def test_a_server_that_stops_finishes_its_calls(tmp_path: Path) -> None:
         assert (response.status, response.headers["connection"]) == (200, "close")
 
 
-OLD_CALLS: dict[str, tuple[bytes, bytes]] = {
+HTTP_1_0_CALLS: dict[str, tuple[bytes, bytes]] = {
     "a stream": (QUESTION[:-1] + b',"stream":true}', b"".join(OPENAI_STREAM)),
     "a whole reply": (QUESTION, CHAT),
     "an error": (b"{}", b"model"),
 }
 
 
-@pytest.mark.parametrize("name", OLD_CALLS)
+@pytest.mark.parametrize("name", HTTP_1_0_CALLS)
 async def test_http_1_0_client_receives_no_chunks(tmp_path: Path, name: str) -> None:
-    body, expected = OLD_CALLS[name]
+    body, expected = HTTP_1_0_CALLS[name]
     answer = make_stream(OPENAI_STREAM) if b"stream" in body else make_answer(CHAT)
     async with run_raw_gateway(tmp_path, [answer]) as served, served.connect() as client:
         request = make_request("/v1/chat/completions", body, "Connection: keep-alive").replace(b"HTTP/1.1", b"HTTP/1.0")

@@ -1,4 +1,4 @@
-"""Lists of models and counts of tokens."""
+"""Tests of model lists and token counts."""
 
 from __future__ import annotations
 
@@ -24,26 +24,28 @@ HI = [{"role": "user", "content": "hi there, how are you?"}]
 
 
 async def get(server: ServerFixture, path: str, **headers: str) -> Any:
-    given = {name.replace("_", "-"): value for name, value in headers.items()}
-    async with server.client.get(path, headers=given) as response:
+    fields = {name.replace("_", "-"): value for name, value in headers.items()}
+    async with server.client.get(path, headers=fields) as response:
         assert response.status == 200, await response.text()
         return await response.json()
 
 
-async def test_each_client_gets_the_list_in_its_own_shape(gateway_server: ServerFixture) -> None:
+async def test_model_list_has_shape_of_client_api(gateway_server: ServerFixture) -> None:
     listed = await get(gateway_server, "/v1/models", authorization="Bearer x")
-    assert {"anthropic", "gemini"} <= {one["id"] for one in listed["data"]}
+    assert {"anthropic", "gemini"} <= {model["id"] for model in listed["data"]}
     listed = await get(gateway_server, "/v1/models", anthropic_version="2026-10-21")
-    assert all(one["type"] == "model" and one["display_name"] for one in listed["data"])
+    assert all(model["type"] == "model" and model["display_name"] for model in listed["data"])
     assert listed["has_more"] is False
     listed = await get(gateway_server, "/v1beta/models")
-    assert "models/gemini" in {one["name"] for one in listed["models"]}
+    assert "models/gemini" in {model["name"] for model in listed["models"]}
     listed = await get(gateway_server, "/api/tags")
     assert {"name", "model", "digest", "details"} <= listed["models"][0].keys()
     assert (await get(gateway_server, "/v1/models/gemini"))["id"] == "gemini"
     assert "version" in await get(gateway_server, "/api/version")
     assert await get(gateway_server, "/api/ps") == {"models": []}
-    (info,) = [one for one in (await get(gateway_server, "/v1/model/info"))["data"] if one["model_name"] == "ollama"]
+    (info,) = [
+        model for model in (await get(gateway_server, "/v1/model/info"))["data"] if model["model_name"] == "ollama"
+    ]
     assert info["model_info"]["max_input_tokens"] == 200000
     async with gateway_server.client.head("/api/hello") as response:
         assert response.status == 200
@@ -51,16 +53,16 @@ async def test_each_client_gets_the_list_in_its_own_shape(gateway_server: Server
         assert "tools" in (await response.json())["capabilities"]
 
 
-async def test_a_request_of_ollama_without_a_question_loads_a_model(gateway_server: ServerFixture) -> None:
+async def test_ollama_request_without_prompt_loads_model(gateway_server: ServerFixture) -> None:
     def load() -> list[tuple[str, str | None]]:
         client = ollama.Client(host=gateway_server.base_url)
-        given = {"model": "anthropic"}
-        chats = [client.chat(**given), *client.chat(**given, stream=True), client.chat(**given, keep_alive=0)]
-        generated = [client.generate(**given), *client.generate(**given, stream=True)]
+        fields = {"model": "anthropic"}
+        chats = [client.chat(**fields), *client.chat(**fields, stream=True), client.chat(**fields, keep_alive=0)]
+        generations = [client.generate(**fields), *client.generate(**fields, stream=True)]
         client._client.close()
         assert all(reply.message.content == "" for reply in chats)
-        assert all(reply.response == "" for reply in generated)
-        return [(reply.model, reply.done_reason) for reply in (*chats, *generated)]
+        assert all(reply.response == "" for reply in generations)
+        return [(reply.model, reply.done_reason) for reply in (*chats, *generations)]
 
     loaded = ("anthropic", "load")
     expected = [loaded, loaded, ("anthropic", "unload"), loaded, loaded]
@@ -68,7 +70,7 @@ async def test_a_request_of_ollama_without_a_question_loads_a_model(gateway_serv
     assert gateway_server.fakes["anthropic"].bodies == [], "a provider was called"
 
 
-async def test_lists_have_pages(gateway_server: ServerFixture) -> None:
+async def test_model_lists_have_pages(gateway_server: ServerFixture) -> None:
     def collect() -> None:
         base_url = gateway_server.base_url
         with anthropic.Anthropic(api_key="x", base_url=base_url, max_retries=0) as client:
@@ -80,9 +82,9 @@ async def test_lists_have_pages(gateway_server: ServerFixture) -> None:
             before = client.models.list(limit=2, before_id=ids[3])
             assert ([model.id for model in before.data], before.has_more) == (ids[1:3], True)
             assert page.data[0].max_input_tokens > 0
-            for wrong in ({"limit": -1}, {"after_id": "none"}):
+            for invalid in ({"limit": -1}, {"after_id": "none"}):
                 with pytest.raises(anthropic.BadRequestError):
-                    client.models.list(**wrong)
+                    client.models.list(**invalid)
         options = genai.types.HttpOptions(base_url=base_url)
         with genai.Client(api_key="x", http_options=options) as client:
             pager = client.models.list(config={"page_size": 2})
@@ -92,7 +94,7 @@ async def test_lists_have_pages(gateway_server: ServerFixture) -> None:
     await asyncio.to_thread(collect)
 
 
-async def test_the_sdk_of_cohere_reads_the_list(gateway_server: ServerFixture) -> None:
+async def test_cohere_sdk_reads_model_list(gateway_server: ServerFixture) -> None:
     def collect() -> None:
         with httpx.Client() as http_client:
             client = cohere.ClientV2(api_key="x", base_url=gateway_server.base_url, httpx_client=http_client)
@@ -110,7 +112,7 @@ async def test_the_sdk_of_cohere_reads_the_list(gateway_server: ServerFixture) -
 
 
 @pytest.mark.parametrize("model", ["openai_chat", "anthropic", "gemini"])
-async def test_tokens_are_counted_for_every_model(gateway_server: ServerFixture, model: str) -> None:
+async def test_tokens_are_estimated_for_every_model(gateway_server: ServerFixture, model: str) -> None:
     calls: dict[str, tuple[Any, str]] = {
         "/v1/messages/count_tokens": ({"model": model, "messages": HI}, "input_tokens"),
         "/v1/responses/input_tokens": ({"model": model, "input": HI[0]["content"]}, "input_tokens"),
@@ -127,12 +129,12 @@ async def test_tokens_are_counted_for_every_model(gateway_server: ServerFixture,
             assert 0 < (await response.json())[field] < 20
 
 
-async def test_the_provider_counts_if_it_can(tmp_path: Path) -> None:
+async def test_provider_counts_tokens_if_supported(tmp_path: Path) -> None:
     body = msgspec.json.encode({"model": "claude-x", "messages": HI})
     async with run_gateway(tmp_path, make_answer(b'{"input_tokens": 1234}')) as (client, upstream):
         for path in ("/v1/messages/count_tokens", "/v1/responses/input_tokens"):
-            given = body if "messages" in path else b'{"model":"up-a:claude-x","input":"hi"}'
-            status, headers, answer = await post(client, path, given)
+            data = body if "messages" in path else b'{"model":"up-a:claude-x","input":"hi"}'
+            status, headers, answer = await post(client, path, data)
             assert (status, headers["x-dragoman-count"]) == (200, "provider")
             assert msgspec.json.decode(answer)["input_tokens"] == 1234
         assert [request.path for request in upstream.requests] == ["/v1/messages/count_tokens"] * 2
@@ -140,7 +142,7 @@ async def test_the_provider_counts_if_it_can(tmp_path: Path) -> None:
         assert "max_tokens" not in upstream.requests[1].json
 
 
-async def test_an_alias_is_counted_by_the_provider_too(tmp_path: Path) -> None:
+async def test_provider_counts_tokens_for_alias(tmp_path: Path) -> None:
     more = '[models."up-a:claude-x"]\naliases = ["big"]\n'
     body = b'{"model":"big","messages":[{"role":"user","content":"hi"}],"new":1e2}'
     async with run_gateway(tmp_path, make_answer(b'{"input_tokens": 7}'), more=more) as (client, upstream):
@@ -149,7 +151,7 @@ async def test_an_alias_is_counted_by_the_provider_too(tmp_path: Path) -> None:
         assert upstream.requests[0].body == body.replace(b'"big"', b'"claude-x"')
 
 
-async def test_an_unknown_model_does_not_end_the_counts_of_the_others(tmp_path: Path) -> None:
+async def test_unknown_model_does_not_disable_counts_of_others(tmp_path: Path) -> None:
     answers = (make_answer(b'{"type":"error"}', 404), make_answer(b'{"input_tokens": 7}'))
     async with run_gateway(tmp_path, *answers) as (client, upstream):
         for model, count in (("none", "estimate"), ("none", "estimate"), ("claude-x", "provider")):
@@ -160,7 +162,7 @@ async def test_an_unknown_model_does_not_end_the_counts_of_the_others(tmp_path: 
 
 
 @pytest.mark.parametrize("answer", [b'{"input_tokens": "\xff"}', b"[" * 20_000, b"<html>"])
-async def test_a_count_that_is_not_json_is_estimated(tmp_path: Path, answer: bytes) -> None:
+async def test_count_is_estimated_if_reply_is_not_json(tmp_path: Path, answer: bytes) -> None:
     body = msgspec.json.encode({"model": "claude-x", "messages": HI})
     async with run_gateway(tmp_path, make_answer(answer)) as (client, _):
         status, headers, _ = await post(client, "/v1/messages/count_tokens", body)
@@ -168,13 +170,17 @@ async def test_a_count_that_is_not_json_is_estimated(tmp_path: Path, answer: byt
 
 
 BEDROCK_MESSAGES = [{"role": "user", "content": [{"text": "hi"}]}]
-INVOKED = msgspec.json.encode({"anthropic_version": "bedrock-2023-05-31", "max_tokens": 5, "messages": HI})
+INVOKE_BODY = msgspec.json.encode({"anthropic_version": "bedrock-2023-05-31", "max_tokens": 5, "messages": HI})
 
 
 @pytest.mark.parametrize("upstream_dialect", ["bedrock_converse", "anthropic", "openai_chat"])
-@pytest.mark.parametrize("counted", [{"converse": {"messages": BEDROCK_MESSAGES}}, {"invokeModel": {"body": INVOKED}}])
-async def test_bedrock_counts_both_kinds_of_requests(tmp_path: Path, upstream_dialect: str, counted: Any) -> None:
-    body = {"input": counted}
+@pytest.mark.parametrize(
+    "input_value", [{"converse": {"messages": BEDROCK_MESSAGES}}, {"invokeModel": {"body": INVOKE_BODY}}]
+)
+async def test_bedrock_counts_converse_and_invoke_requests(
+    tmp_path: Path, upstream_dialect: str, input_value: Any
+) -> None:
+    body = {"input": input_value}
     answer = make_answer(b'{"input_tokens": 7, "inputTokens": 7}')
     async with open_gateway(tmp_path, lambda _: answer, ["bedrock_converse", "anthropic", "openai_chat"]) as gateway:
         sent = await gateway.send(f"/model/{upstream_dialect}:m/count-tokens", body)
@@ -193,9 +199,9 @@ async def test_bedrock_counts_both_kinds_of_requests(tmp_path: Path, upstream_di
         assert requests[0].json.keys() == {"model", "messages"}
 
 
-@pytest.mark.parametrize("wrong", [None, {}, {"converse": 1}, {"invokeModel": {"body": "%"}}])
-async def test_a_count_of_nothing_is_rejected(tmp_path: Path, wrong: Any) -> None:
+@pytest.mark.parametrize("value", [None, {}, {"converse": 1}, {"invokeModel": {"body": "%"}}])
+async def test_count_without_request_is_rejected(tmp_path: Path, value: Any) -> None:
     async with open_gateway(tmp_path, lambda _: make_answer(b"{}"), ["bedrock_converse"]) as gateway:
-        sent = await gateway.send("/model/bedrock_converse:m/count-tokens", {"input": wrong})
+        sent = await gateway.send("/model/bedrock_converse:m/count-tokens", {"input": value})
     assert sent.status == 400
     assert b"converse or invokeModel" in sent.body

@@ -1,6 +1,6 @@
-"""The Open Responses specification: the cases of its conformance suite, over a provider of each dialect.
+"""Tests of the Open Responses specification: the cases of its conformance suite, with a provider of each dialect.
 
-The suite itself is not published as a package. Each answer is checked against the types in ``open_responses``.
+The suite is not published as a package. Each response is checked against the types in ``open_responses``.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from tests.gateway.open_responses import Client, StreamChecker
 from tests.gateway.sdk_clients import CLIENTS
 from tests.server.conftest import ServerFixture
 
-SAME = "openai_responses"
-FOREIGN = [name for name in CLIENTS if name != SAME]
-SOME = ["anthropic", "openai_chat", SAME]
+NATIVE = "openai_responses"
+FOREIGN = [name for name in CLIENTS if name != NATIVE]
+THREE_MODELS = ["anthropic", "openai_chat", NATIVE]
 TOOL = {
     "type": "function",
     "name": "get_weather",
@@ -33,7 +33,7 @@ SCHEMA = {
 }
 IMAGE = "data:image/png;base64,iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAQAAAC1HAwCAAAAC0lEQVR42mNkYPhfDwAChwGA60e6kgAAAABJRU5ErkJggg=="
 PDF = "data:application/pdf;base64,JVBERi0xLjEKdHJhaWxlcgo8PCAvUm9vdCAxIDAgUiA+PgolJUVPRg=="
-LOST = {"type": "function_call_output", "call_id": "call_nobody_made", "output": "18"}
+ORPHAN_OUTPUT = {"type": "function_call_output", "call_id": "call_nobody_made", "output": "18"}
 MakeClient = Callable[[str], tuple[Client, StrictProvider]]
 
 
@@ -47,7 +47,7 @@ def get_text(response: dict[str, Any]) -> str:
 
 @pytest.fixture
 def make_client(gateway_server: ServerFixture) -> MakeClient:
-    """Makes the client of a model, and its provider."""
+    """A function that makes the client of a model and returns its provider."""
 
     def make(model: str) -> tuple[Client, StrictProvider]:
         return Client(gateway_server.client, "/v1", model), gateway_server.fakes[model]
@@ -55,11 +55,11 @@ def make_client(gateway_server: ServerFixture) -> MakeClient:
     return make
 
 
-# --- whole responses -------------------------------------------------------------------------------------------------
+# --- responses -------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("model", CLIENTS)
-async def test_a_message_is_answered(make_client: MakeClient, model: str) -> None:
+async def test_response_answers_message(make_client: MakeClient, model: str) -> None:
     client, fake = make_client(model)
     inputs: list[Any] = [
         "hi",
@@ -92,7 +92,7 @@ async def test_a_message_is_answered(make_client: MakeClient, model: str) -> Non
 
 
 @pytest.mark.parametrize("model", CLIENTS)
-async def test_a_conversation_that_begins_with_the_assistant_is_answered(make_client: MakeClient, model: str) -> None:
+async def test_conversation_may_start_with_assistant(make_client: MakeClient, model: str) -> None:
     client, fake = make_client(model)
     fake.answer_with(text_part("Four."))
     await client.create(
@@ -102,13 +102,13 @@ async def test_a_conversation_that_begins_with_the_assistant_is_answered(make_cl
 
 
 @pytest.mark.parametrize("model", CLIENTS)
-async def test_a_tool_is_called_and_its_output_answered(make_client: MakeClient, model: str) -> None:
+async def test_tool_call_and_its_output(make_client: MakeClient, model: str) -> None:
     client, fake = make_client(model)
     fake.answer_with(call_part("get_weather", {"place": "Oslo"}))
     fake.answer_with(text_part("Rain."))
     question = message("user", "The weather in Oslo?")
-    forced = {"type": "function", "name": "get_weather"}
-    response = await client.create(input=[question], tools=[TOOL], tool_choice=forced)
+    choice = {"type": "function", "name": "get_weather"}
+    response = await client.create(input=[question], tools=[TOOL], tool_choice=choice)
     (item,) = [item for item in response["output"] if item["type"] == "function_call"]
     assert (item["name"], msgspec.json.decode(item["arguments"])) == ("get_weather", {"place": "Oslo"})
     output = {"type": "function_call_output", "call_id": item["call_id"], "output": "rain"}
@@ -118,7 +118,7 @@ async def test_a_tool_is_called_and_its_output_answered(make_client: MakeClient,
 
 
 @pytest.mark.parametrize("model", FOREIGN)
-async def test_a_response_repeats_the_settings_of_its_request(make_client: MakeClient, model: str) -> None:
+async def test_response_repeats_settings_of_request(make_client: MakeClient, model: str) -> None:
     client, fake = make_client(model)
     fake.answer_with(text_part('{"n": 1}'))
     text = {"format": {"type": "json_schema", "name": "count", "schema": SCHEMA}, "verbosity": None}
@@ -152,7 +152,7 @@ async def test_items_of_two_responses_have_different_ids(make_client: MakeClient
 
 
 @pytest.mark.parametrize("model", CLIENTS)
-async def test_a_response_is_continued(make_client: MakeClient, model: str) -> None:
+async def test_response_is_continued(make_client: MakeClient, model: str) -> None:
     client, fake = make_client(model)
     fake.answer_with(call_part("get_weather", {"place": "Oslo"}))
     fake.answer_with(text_part("Rain."))
@@ -164,17 +164,17 @@ async def test_a_response_is_continued(make_client: MakeClient, model: str) -> N
     assert fake.refusals == []
 
 
-async def test_a_missing_previous_response_has_its_code(make_client: MakeClient) -> None:
+async def test_missing_previous_response_has_error_code(make_client: MakeClient) -> None:
     client, _ = make_client("anthropic")
     status, wire = await client.post(model="anthropic", input="hi", previous_response_id="resp_none")
     assert (status, wire["error"]["code"]) == (400, "previous_response_not_found")
 
 
-async def test_the_output_of_a_missing_call_is_refused(make_client: MakeClient) -> None:
+async def test_output_without_call_is_rejected(make_client: MakeClient) -> None:
     client, fake = make_client("openai_chat")
     fake.answer_with(text_part("One."))
     first = await client.create(input="1?")
-    status, wire = await client.post(model="openai_chat", input=[LOST], previous_response_id=first["id"])
+    status, wire = await client.post(model="openai_chat", input=[ORPHAN_OUTPUT], previous_response_id=first["id"])
     assert (status, wire["error"]["type"]) == (400, "invalid_request_error")
     assert "call_nobody_made" in wire["error"]["message"]
     assert len(fake.bodies) == 1
@@ -184,7 +184,7 @@ async def test_the_output_of_a_missing_call_is_refused(make_client: MakeClient) 
 
 
 @pytest.mark.parametrize("model", FOREIGN)
-async def test_a_stream_has_every_event_in_order(make_client: MakeClient, model: str) -> None:
+async def test_stream_has_all_events_in_order(make_client: MakeClient, model: str) -> None:
     client, fake = make_client(model)
     fake.answer_with(thinking_part("Hm."), text_part("Hello."), call_part("get_weather", {"place": "Oslo"}))
     stream = await client.stream(input="hi", tools=[TOOL])
@@ -195,8 +195,8 @@ async def test_a_stream_has_every_event_in_order(make_client: MakeClient, model:
     assert get_text(stream.response) == "Hello."
 
 
-async def test_a_stream_of_the_same_dialect_has_every_event_in_order(make_client: MakeClient) -> None:
-    client, fake = make_client(SAME)
+async def test_native_stream_has_all_events_in_order(make_client: MakeClient) -> None:
+    client, fake = make_client(NATIVE)
     fake.answer_with(text_part("Hello."), call_part("get_weather", {"place": "Oslo"}))
     stream = await client.stream(input="hi", tools=[TOOL], has_end=False)
     assert stream.kinds[-1] == "response.completed"
@@ -204,7 +204,7 @@ async def test_a_stream_of_the_same_dialect_has_every_event_in_order(make_client
 
 
 @pytest.mark.parametrize("model", ["anthropic", "openai_chat"])
-async def test_a_broken_stream_ends_with_a_failed_response(make_client: MakeClient, model: str) -> None:
+async def test_cut_stream_ends_with_failed_response(make_client: MakeClient, model: str) -> None:
     client, fake = make_client(model)
     fake.cut(600, text_part("A long text. " * 50))
     stream = await client.stream(input="hi", has_end=False)
@@ -215,56 +215,56 @@ async def test_a_broken_stream_ends_with_a_failed_response(make_client: MakeClie
 # --- WebSockets ------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("model", SOME)
-async def test_requests_of_a_connection_are_answered_in_turn(make_client: MakeClient, model: str) -> None:
+@pytest.mark.parametrize("model", THREE_MODELS)
+async def test_requests_of_connection_are_answered_in_order(make_client: MakeClient, model: str) -> None:
     client, fake = make_client(model)
     fake.answer_with(text_part("One."))
     fake.answer_with(text_part("Two."))
     async with client.connect() as socket:
-        for words in ("One.", "Two."):
+        for text in ("One.", "Two."):
             response = await socket.ask(input="hi")
-            assert (response["status"], get_text(response)) == ("completed", words)
+            assert (response["status"], get_text(response)) == ("completed", text)
 
 
-@pytest.mark.parametrize("model", SOME)
-async def test_a_connection_continues_a_response_that_is_not_stored(make_client: MakeClient, model: str) -> None:
+@pytest.mark.parametrize("model", THREE_MODELS)
+async def test_connection_continues_response_that_is_not_stored(make_client: MakeClient, model: str) -> None:
     client, fake = make_client(model)
-    for words in ("One.", "Two.", "Three."):
-        fake.answer_with(text_part(words))
+    for text in ("One.", "Two.", "Three."):
+        fake.answer_with(text_part(text))
     async with client.connect() as socket:
         first = await socket.ask(input="1?")
         second = await socket.ask(input="2?", previous_response_id=first["id"])
         assert get_text(second) == "Two."
     assert "One." in str(fake.bodies[1])
     async with client.connect() as socket:
-        lost = await socket.ask(input="3?", previous_response_id=second["id"])
-        assert lost["error"]["code"] == "previous_response_not_found"
+        missing = await socket.ask(input="3?", previous_response_id=second["id"])
+        assert missing["error"]["code"] == "previous_response_not_found"
         assert get_text(await socket.ask(input=[message("user", "3?")])) == "Three."
     assert fake.refusals == []
 
 
-async def test_an_unknown_response_is_not_continued(make_client: MakeClient) -> None:
+async def test_unknown_response_is_not_continued(make_client: MakeClient) -> None:
     client, _ = make_client("anthropic")
     async with client.connect() as socket:
-        lost = await socket.ask(input="hi", previous_response_id="resp_none")
-    assert (lost["status"], lost["error"]["code"]) == (400, "previous_response_not_found")
+        missing = await socket.ask(input="hi", previous_response_id="resp_none")
+    assert (missing["status"], missing["error"]["code"]) == (400, "previous_response_not_found")
 
 
-@pytest.mark.parametrize("model", SOME)
-async def test_a_failed_continuation_removes_what_it_continues(make_client: MakeClient, model: str) -> None:
+@pytest.mark.parametrize("model", THREE_MODELS)
+async def test_failed_continuation_removes_previous_response(make_client: MakeClient, model: str) -> None:
     client, fake = make_client(model)
     fake.answer_with(text_part("One."))
     async with client.connect() as socket:
         first = await socket.ask(input="1?")
-        failed = await socket.ask(input=[LOST], previous_response_id=first["id"])
+        failed = await socket.ask(input=[ORPHAN_OUTPUT], previous_response_id=first["id"])
         assert (failed["type"], failed["status"]) == ("error", 400)
         again = await socket.ask(input="2?", previous_response_id=first["id"])
         assert again["error"]["code"] == "previous_response_not_found"
     assert len(fake.bodies) == 1
 
 
-async def test_a_failure_that_is_not_json_is_an_error_with_a_code(make_client: MakeClient) -> None:
-    client, fake = make_client(SAME)
+async def test_upstream_failure_is_an_error_event_with_status(make_client: MakeClient) -> None:
+    client, fake = make_client(NATIVE)
     fake.fail(502, "no gateway")
     async with client.connect() as socket:
         failed = await socket.ask(input="1?")
@@ -274,33 +274,33 @@ async def test_a_failure_that_is_not_json_is_an_error_with_a_code(make_client: M
 # --- compaction ------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("model", SOME)
-async def test_a_conversation_is_compacted_and_goes_on(make_client: MakeClient, model: str) -> None:
+@pytest.mark.parametrize("model", THREE_MODELS)
+async def test_conversation_continues_after_compaction(make_client: MakeClient, model: str) -> None:
     client, fake = make_client(model)
     fake.answer_with(text_part("The user likes quinces."))
     items = [message("user", "I like quinces."), message("assistant", "Noted.")]
     compacted = await client.compact(input=items, prompt_cache_key="k")
     (item,) = [item for item in compacted["output"] if item["type"] == "compaction"]
     assert "quinces" not in item["encrypted_content"]
-    for words in ("Quinces.", "Still quinces."):
-        fake.answer_with(text_part(words))
+    for text in ("Quinces.", "Still quinces."):
+        fake.answer_with(text_part(text))
     response = await client.create(input=[*compacted["output"], message("user", "What?")])
     assert get_text(response) == "Quinces."
     async with client.connect() as socket:
         response = await socket.ask(input=[*compacted["output"], message("user", "What?")], tools=[])
     assert get_text(response) == "Still quinces."
-    assert fake.refusals == (["Not found: /v1/responses/compact"] if model == SAME else [])
+    assert fake.refusals == (["Not found: /v1/responses/compact"] if model == NATIVE else [])
 
 
 @pytest.mark.parametrize("body", [{"input": "hi"}, {"model": "anthropic"}])
-async def test_a_compaction_needs_a_model_and_input(make_client: MakeClient, body: dict[str, Any]) -> None:
+async def test_compaction_requires_model_and_input(make_client: MakeClient, body: dict[str, Any]) -> None:
     client, _ = make_client("anthropic")
     status, wire = await client.post("/responses/compact", **body)
     assert (status, wire["error"]["type"]) == (400, "invalid_request_error")
 
 
 @pytest.mark.parametrize("stream", [False, True])
-async def test_a_trigger_is_answered_with_a_compaction(make_client: MakeClient, stream: bool) -> None:
+async def test_compaction_trigger_returns_compaction(make_client: MakeClient, stream: bool) -> None:
     client, fake = make_client("anthropic")
     fake.answer_with(text_part("A summary."))
     items = [message("user", "hi"), {"type": "compaction_trigger"}]

@@ -1,4 +1,4 @@
-"""Every SDK reaches a model of every dialect: the same text, calls and arguments, whole and streamed."""
+"""Every SDK receives the same text and tool calls from a model of every dialect, with and without a stream."""
 
 from __future__ import annotations
 
@@ -16,22 +16,24 @@ from tests.gateway.sdk_clients import CLIENTS, KEY, SdkError, ask
 from tests.server.conftest import ServerFixture
 
 DIALECTS = tuple(CLIENTS)
-OTHERS = {"openai_responses": "gemini"}  # the provider to which reasoning must not go; by default openai_responses
-WORDS = "It is the readme – très bref! 😀"
+FOREIGN_PROVIDERS = {
+    "openai_responses": "gemini"
+}  # a provider that must not receive the reasoning; by default openai_responses
+TEXT = "It is the readme – très bref! 😀"
 
 
-def test_every_api_of_a_chat_endpoint_has_a_client() -> None:
-    assert {*CLIENTS, "ollama_generate"} == {one.dialect for one in ENDPOINTS if one.operation == "chat"}
+def test_every_chat_endpoint_has_a_client() -> None:
+    assert {*CLIENTS, "ollama_generate"} == {endpoint.dialect for endpoint in ENDPOINTS if endpoint.operation == "chat"}
 
 
 @pytest.mark.parametrize("client", DIALECTS)
-async def test_all_pairs_accumulate_what_the_provider_sent(gateway_server: ServerFixture, client: str) -> None:
+async def test_every_client_reads_reply_of_every_provider(gateway_server: ServerFixture, client: str) -> None:
     for upstream in DIALECTS:
         fake = gateway_server.fakes[upstream]
         for stream in (False, True):
-            fake.answer_with(text_part(WORDS))
+            fake.answer_with(text_part(TEXT))
             answer = await asyncio.to_thread(ask, client, gateway_server.base_url, upstream, "hi", stream=stream)
-            assert (answer.text, answer.calls) == (WORDS, []), (client, upstream, stream)
+            assert (answer.text, answer.calls) == (TEXT, []), (client, upstream, stream)
             fake.answer_with(
                 text_part("Two."), call_part("read_file", {"path": "a"}), call_part("read_file", {"path": "b é"})
             )
@@ -47,7 +49,7 @@ async def test_all_pairs_accumulate_what_the_provider_sent(gateway_server: Serve
 
 
 @pytest.mark.parametrize("client", DIALECTS)
-async def test_an_error_has_the_shape_of_the_caller_s_api(gateway_server: ServerFixture, client: str) -> None:
+async def test_error_has_shape_of_callers_api(gateway_server: ServerFixture, client: str) -> None:
     for upstream in DIALECTS:
         gateway_server.fakes[upstream].fail(429, "slow down", {"retry-after": "7"})
         with pytest.raises(SdkError, match="slow down") as caught:
@@ -56,7 +58,7 @@ async def test_an_error_has_the_shape_of_the_caller_s_api(gateway_server: Server
 
 
 @pytest.mark.parametrize("client", DIALECTS)
-async def test_a_stream_that_is_cut_is_an_error(gateway_server: ServerFixture, client: str) -> None:
+async def test_cut_stream_is_an_error(gateway_server: ServerFixture, client: str) -> None:
     for upstream in DIALECTS:
         gateway_server.fakes[upstream].cut(400, text_part("word " * 200))
         with pytest.raises(Exception, match=r".") as caught:
@@ -66,44 +68,42 @@ async def test_a_stream_that_is_cut_is_an_error(gateway_server: ServerFixture, c
 
 @pytest.mark.parametrize("upstream", ["gemini", "bedrock_converse", "openai_chat", "openai_responses"])
 @pytest.mark.parametrize("stream", [False, True])
-async def test_reasoning_reaches_the_caller_and_returns_to_its_provider_only(
+async def test_reasoning_returns_only_to_its_provider(
     gateway_server: ServerFixture, upstream: str, stream: bool
 ) -> None:
     fake = gateway_server.fakes[upstream]
     fake.answer_with(thinking_part("Hm, well."), text_part("So."))
     question: list[Any] = [{"role": "user", "content": "hi"}]
     tool = {"name": "read_file", "description": "Read.", "input_schema": {"type": "object"}}
-    given = {"max_tokens": 5000, "tools": [tool], "thinking": {"type": "enabled", "budget_tokens": 1024}}
+    options = {"max_tokens": 5000, "tools": [tool], "thinking": {"type": "enabled", "budget_tokens": 1024}}
 
     def ask_twice() -> list[Any]:
         import anthropic
 
         with anthropic.Anthropic(api_key=KEY, base_url=gateway_server.base_url, max_retries=0) as client:
             if stream:
-                with client.messages.stream(model=upstream, messages=question, **given) as events:
+                with client.messages.stream(model=upstream, messages=question, **options) as events:
                     content = events.get_final_message().content
             else:
-                content = client.messages.create(model=upstream, messages=question, **given).content
+                content = client.messages.create(model=upstream, messages=question, **options).content
             blocks = [block.model_dump(exclude_none=True) for block in content]
             more = [*question, {"role": "assistant", "content": blocks}, {"role": "user", "content": "more"}]
-            client.messages.create(model=upstream, messages=more, **given)
-            client.messages.create(model=OTHERS.get(upstream, "openai_responses"), messages=more, **given)
+            client.messages.create(model=upstream, messages=more, **options)
+            client.messages.create(model=FOREIGN_PROVIDERS.get(upstream, "openai_responses"), messages=more, **options)
         return blocks
 
     reasoning, answer = await asyncio.to_thread(ask_twice)
     assert (reasoning["type"], reasoning["thinking"], answer["text"]) == ("thinking", "Hm, well.", "So.")
     assert fake.refusals == []
-    if upstream != "openai_chat":  # which has no signatures
+    if upstream != "openai_chat":  # it has no signatures
         assert "Hm, well." in str(fake.bodies[1])
-    other = gateway_server.fakes[OTHERS.get(upstream, "openai_responses")]
+    other = gateway_server.fakes[FOREIGN_PROVIDERS.get(upstream, "openai_responses")]
     assert other.refusals == []
     assert "Hm, well." not in str(other.bodies)
 
 
 @pytest.mark.parametrize("upstream", ["gemini", "bedrock_converse", "openai_chat", "openai_responses"])
-async def test_a_caller_of_the_messages_api_sees_one_open_block_at_a_time(
-    gateway_server: ServerFixture, upstream: str
-) -> None:
+async def test_messages_stream_has_one_open_block_at_a_time(gateway_server: ServerFixture, upstream: str) -> None:
     """Claude Code adds a block to the answer when it ends, so text must not start before reasoning has ended."""
     gateway_server.fakes[upstream].answer_with(
         thinking_part("Hm, well."), text_part("So."), call_part("read_file", {"path": "a"})
@@ -120,18 +120,16 @@ async def test_a_caller_of_the_messages_api_sees_one_open_block_at_a_time(
     async with httpx.AsyncClient(base_url=gateway_server.base_url) as client:
         response = await client.post("/v1/messages", json=body, headers=headers)
     events = [json.loads(line[6:]) for line in response.text.splitlines() if line.startswith("data: ")]
-    borders = [event for event in events if event["type"] in ("content_block_start", "content_block_stop")]
-    assert [(event["type"], event["index"]) for event in borders] == [
-        (f"content_block_{border}", index) for index in range(3) for border in ("start", "stop")
+    boundaries = [event for event in events if event["type"] in ("content_block_start", "content_block_stop")]
+    assert [(event["type"], event["index"]) for event in boundaries] == [
+        (f"content_block_{boundary}", index) for index in range(3) for boundary in ("start", "stop")
     ]
-    kinds = [event["content_block"]["type"] for event in borders[::2]]
+    kinds = [event["content_block"]["type"] for event in boundaries[::2]]
     assert kinds == ["thinking", "text", "tool_use"]
 
 
 @pytest.mark.parametrize("stream", [False, True])
-async def test_a_conversation_with_foreign_reasoning_moves_to_the_caller_s_own_provider(
-    gateway_server: ServerFixture, stream: bool
-) -> None:
+async def test_foreign_reasoning_is_not_sent_to_native_provider(gateway_server: ServerFixture, stream: bool) -> None:
     gateway_server.fakes["gemini"].answer_with(thinking_part("Hm, well."), text_part("So."))
     fake = gateway_server.fakes["anthropic"]
     fake.answer_with(text_part("Yes."))
@@ -150,7 +148,7 @@ async def test_a_conversation_with_foreign_reasoning_moves_to_the_caller_s_own_p
 
 
 @pytest.mark.parametrize("upstream", ["ollama", "anthropic"])
-async def test_the_older_api_of_ollama_is_served(gateway_server: ServerFixture, upstream: str) -> None:
+async def test_ollama_generate_api_is_supported(gateway_server: ServerFixture, upstream: str) -> None:
     gateway_server.fakes[upstream].reply("Whole.")
     gateway_server.fakes[upstream].reply("In pieces.")
 
@@ -170,7 +168,7 @@ async def test_the_older_api_of_ollama_is_served(gateway_server: ServerFixture, 
 
 
 @pytest.mark.parametrize("upstream", ["openai_chat", "openai_responses", "anthropic"])
-async def test_a_responses_body_at_the_chat_path_gets_chat_chunks(gateway_server: ServerFixture, upstream: str) -> None:
+async def test_responses_body_at_chat_path_returns_chat_chunks(gateway_server: ServerFixture, upstream: str) -> None:
     gateway_server.fakes[upstream].answer_with(call_part("read_file", {"path": "a"}))
     tool = {"type": "function", "name": "read_file", "parameters": {"type": "object"}}
     body = {"model": upstream, "stream": True, "input": [{"role": "user", "content": "hi"}], "tools": [tool]}
@@ -185,9 +183,7 @@ async def test_a_responses_body_at_the_chat_path_gets_chat_chunks(gateway_server
 
 @pytest.mark.parametrize("upstream", ["bedrock_converse", "cohere"])
 @pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/messages", "/v1/responses", "/api/chat"])
-async def test_a_reply_names_its_model_if_the_provider_does_not(
-    gateway_server: ServerFixture, upstream: str, path: str
-) -> None:
+async def test_reply_names_model_if_provider_does_not(gateway_server: ServerFixture, upstream: str, path: str) -> None:
     question = [{"role": "user", "content": "hi"}]
     body = {"model": upstream, "max_tokens": 50, "input" if "responses" in path else "messages": question}
     for stream in (False, True):

@@ -1,4 +1,4 @@
-"""In the caller's own dialect, bytes pass: bodies, queries, protocol headers, replies, errors and streams."""
+"""Bodies, queries, protocol headers, replies, errors and streams pass unchanged to a provider of the caller's dialect."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ STREAM = (
 async def run_gateway(
     folder: Path, *answers: Answer, more: str = ""
 ) -> AsyncIterator[tuple[aiohttp.ClientSession, FaultyServer]]:
-    """A gateway over a server that sends exactly these bytes, as the providers ``up-a`` (Anthropic), ``up-o`` and ``up-r`` (OpenAI)."""
+    """Run a gateway with the providers ``up-a`` (Anthropic), ``up-o`` and ``up-r`` (OpenAI), which send these answers."""
     async with contextlib.AsyncExitStack() as stack:
         upstream = await stack.enter_async_context(FaultyServer(answers))
         file = folder / "config.toml"
@@ -55,12 +55,12 @@ async def run_gateway(
 
 
 async def post(client: aiohttp.ClientSession, path: str, body: bytes, **headers: str) -> tuple[int, Any, bytes]:
-    given = {"content-type": "application/json", **{name.replace("_", "-"): value for name, value in headers.items()}}
-    async with client.post(path, data=body, headers=given) as response:
+    fields = {"content-type": "application/json", **{name.replace("_", "-"): value for name, value in headers.items()}}
+    async with client.post(path, data=body, headers=fields) as response:
         return response.status, response.headers, await response.read()
 
 
-async def test_a_request_arrives_as_it_was_sent_and_the_stream_comes_back_as_it_was(tmp_path: Path) -> None:
+async def test_request_and_stream_pass_unchanged(tmp_path: Path) -> None:
     async with run_gateway(tmp_path, make_stream([STREAM])) as (client, upstream):
         status, headers, body = await post(
             client, "/v1/messages?beta=true", MESSAGES, x_api_key="mine", anthropic_beta="new-1,new-2", cookie="c=1"
@@ -75,18 +75,18 @@ async def test_a_request_arrives_as_it_was_sent_and_the_stream_comes_back_as_it_
     assert headers["x-dragoman-model"] == "up-a:claude-x"
 
 
-async def test_an_alias_is_replaced_and_every_other_value_keeps_its_bytes(tmp_path: Path) -> None:
-    given = b'{"messages":[{"role":"user","content":"hi"}],"model":"alias","x":1e2,"y":12345678901234567890123}'
+async def test_only_alias_is_replaced_in_body(tmp_path: Path) -> None:
+    request = b'{"messages":[{"role":"user","content":"hi"}],"model":"alias","x":1e2,"y":12345678901234567890123}'
     async with run_gateway(tmp_path, make_answer(CHAT)) as (client, upstream):
-        status, headers, body = await post(client, "/v1/chat/completions", given, authorization="Bearer mine")
+        status, headers, body = await post(client, "/v1/chat/completions", request, authorization="Bearer mine")
         (received,) = upstream.requests
     assert (status, body) == (200, CHAT)
-    assert received.body == given.replace(b'"alias"', b'"gpt-x"')
+    assert received.body == request.replace(b'"alias"', b'"gpt-x"')
     assert received.headers["authorization"] == "Bearer sk-own-secret-key"
     assert headers["x-dragoman-route"] == "id"
 
 
-async def test_an_error_comes_back_as_it_was_with_its_hints(tmp_path: Path) -> None:
+async def test_error_passes_with_retry_headers_and_masked_key(tmp_path: Path) -> None:
     error = b'{"error":{"message":"slow down (sk-own-secret-key)","new":1}}'
     hints = {"retry-after": "7", "x-should-retry": "false", "x-ratelimit-limit-requests": "1", "set-cookie": "a=b"}
     async with run_gateway(tmp_path, make_answer(error, 429, **hints)) as (client, _):
@@ -100,15 +100,15 @@ async def test_an_error_comes_back_as_it_was_with_its_hints(tmp_path: Path) -> N
     assert "set-cookie" not in headers
 
 
-async def test_a_failed_model_is_replaced_by_the_next_one_before_the_first_token(tmp_path: Path) -> None:
+async def test_next_model_is_called_before_first_token(tmp_path: Path) -> None:
     more = '[gateway.models]\n"best" = ["up-a:first", "up-o:second"]\n'
     bad_stream = make_stream(
         [b'event: error\ndata: {"type":"error","error":{"type":"overloaded_error","message":"no"}}\n\n']
     )
     chunks = b'data: {"id":"c","choices":[{"index":0,"delta":{"role":"assistant","content":"Hi"},"finish_reason":null}]}\n\ndata: {"id":"c","choices":[{"index":0,"delta":{},"finish_reason":"stop"}]}\n\ndata: [DONE]\n\n'
     async with run_gateway(tmp_path, bad_stream, make_stream([chunks]), more=more) as (client, upstream):
-        given = b'{"model":"best","max_tokens":5,"stream":true,"messages":[{"role":"user","content":"hi"}]}'
-        status, headers, body = await post(client, "/v1/messages", given)
+        request = b'{"model":"best","max_tokens":5,"stream":true,"messages":[{"role":"user","content":"hi"}]}'
+        status, headers, body = await post(client, "/v1/messages", request)
         assert [request.json["model"] for request in upstream.requests] == ["first", "second"]
     assert status == 200
     assert headers["x-dragoman-model"] == "up-o:second"
@@ -118,7 +118,7 @@ async def test_a_failed_model_is_replaced_by_the_next_one_before_the_first_token
     assert b"message_stop" in body
 
 
-async def test_retries_follow_the_configuration(tmp_path: Path) -> None:
+async def test_retries_follow_configuration(tmp_path: Path) -> None:
     failure = make_answer(b'{"error":{"message":"oh"}}', 500)
     more = "[gateway]\nretries = 1\n"
     async with run_gateway(tmp_path, failure, make_answer(CHAT), more=more) as (client, upstream):
@@ -130,7 +130,7 @@ async def test_retries_follow_the_configuration(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("size", range(0, len(STREAM), 60))
-async def test_a_stream_that_is_cut_anywhere_ends_as_an_error(tmp_path: Path, size: int) -> None:
+async def test_stream_cut_anywhere_ends_with_error(tmp_path: Path, size: int) -> None:
     async with run_gateway(tmp_path, make_stream([STREAM[:size]], RESET if size % 120 else CLOSE)) as (client, _):
         status, _, body = await post(client, "/v1/messages", MESSAGES)
     if status == 200:
@@ -144,7 +144,7 @@ async def test_a_stream_that_is_cut_anywhere_ends_as_an_error(tmp_path: Path, si
 
 
 @pytest.mark.parametrize("page", [b"<html>Bad gateway</html>", b'{"error": "no"}', b"", b"data: {nonsense\n\n"])
-async def test_what_is_no_stream_is_an_error_with_a_status(tmp_path: Path, page: bytes) -> None:
+async def test_body_that_is_not_a_stream_is_a_502(tmp_path: Path, page: bytes) -> None:
     async with run_gateway(tmp_path, make_stream([page])) as (client, _):
         status, _, body = await post(client, "/v1/messages", MESSAGES)
     assert status == 502
@@ -166,7 +166,7 @@ async def test_what_is_no_stream_is_an_error_with_a_status(tmp_path: Path, page:
         (b'{"model":"a b","messages":[{"role":"user","content":"hi"}]}', 404),
     ],
 )
-async def test_a_bad_request_is_rejected_before_any_provider(tmp_path: Path, body: bytes, status: int) -> None:
+async def test_invalid_request_is_not_sent_to_provider(tmp_path: Path, body: bytes, status: int) -> None:
     async with run_gateway(tmp_path, make_answer(CHAT)) as (client, upstream):
         for path, kind in (("/v1/messages", "anthropic"), ("/v1/chat/completions", "openai")):
             found, _, text = await post(client, path, body)
@@ -197,8 +197,8 @@ REPEATED = {
 
 
 @pytest.mark.parametrize("name", REPEATED)
-async def test_a_name_that_occurs_twice_is_rejected(tmp_path: Path, name: str) -> None:
-    """The gateway would choose and price one model, and the provider might read the other one."""
+async def test_repeated_name_in_body_is_rejected(tmp_path: Path, name: str) -> None:
+    """Otherwise gateway and provider could read different models from the same body."""
     async with run_gateway(tmp_path, make_answer(b"{}")) as (client, upstream):
         status, _, body = await post(client, "/v1/messages", REPEATED[name])
         assert upstream.requests == []
@@ -208,7 +208,7 @@ async def test_a_name_that_occurs_twice_is_rejected(tmp_path: Path, name: str) -
     assert error["error"]["message"] == f"{repeated}: this name occurs twice in the body. Send it once."
 
 
-async def test_names_that_occur_once_are_not_rejected(tmp_path: Path) -> None:
+async def test_unique_names_in_body_are_accepted(tmp_path: Path) -> None:
     bodies = (
         b'{"model":"claude-x","max_tokens":5,"messages":[{"role":"user","content":"a\\u003a \\"model\\":"}]}',
         b'{"model":"claude-x", "max_tokens":5,"x\\u003a":1,\n"messages":[{"role":"user","content":"a: b","model":1}]}',
@@ -220,7 +220,7 @@ async def test_names_that_occur_once_are_not_rejected(tmp_path: Path) -> None:
         assert tuple(request.body for request in upstream.requests) == bodies
 
 
-async def test_a_body_with_too_many_levels_is_rejected(tmp_path: Path) -> None:
+async def test_deeply_nested_body_is_rejected(tmp_path: Path) -> None:
     deep = b"[" * 50_000 + b"]" * 50_000
     async with run_gateway(tmp_path, make_answer(b"{}")) as (client, _):
         status, _, body = await post(client, "/v1/messages", b'{"model":"claude-x","messages":' + deep + b"}")

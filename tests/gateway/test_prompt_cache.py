@@ -1,4 +1,4 @@
-"""Prompts are marked for caching where a provider caches by marks, and nothing else changes."""
+"""Prompts are marked for caching if the provider caches marked prompts. Nothing else changes."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def user(text: str) -> dict[str, str]:
     return {"role": "user", "content": text}
 
 
-async def test_a_translated_prompt_is_marked(tmp_path: Path) -> None:
+async def test_translated_prompt_is_marked(tmp_path: Path) -> None:
     async with run_test_server(tmp_path, "anthropic", "openai_chat", rows=CACHED) as server:
         fake = server.fakes["anthropic"]
         for _ in range(3):
@@ -54,7 +54,7 @@ async def test_a_translated_prompt_is_marked(tmp_path: Path) -> None:
         assert fake.refusals == []
 
 
-async def test_marks_of_the_caller_and_same_dialects_stay(tmp_path: Path) -> None:
+async def test_prompt_of_same_dialect_is_not_marked(tmp_path: Path) -> None:
     async with run_test_server(tmp_path, "anthropic", rows=CACHED) as server:
         fake = server.fakes["anthropic"]
         fake.answer_with(text_part("Yes."))
@@ -64,7 +64,7 @@ async def test_marks_of_the_caller_and_same_dialects_stay(tmp_path: Path) -> Non
         assert count_marks(fake.bodies[0]) == 0
 
 
-async def test_a_setting_turns_it_off(tmp_path: Path) -> None:
+async def test_setting_disables_prompt_caching(tmp_path: Path) -> None:
     rows = CACHED + "[gateway]\nprompt_caching = false\n"
     async with run_test_server(tmp_path, "anthropic", rows=rows) as server:
         fake = server.fakes["anthropic"]
@@ -73,7 +73,7 @@ async def test_a_setting_turns_it_off(tmp_path: Path) -> None:
         assert count_marks(fake.bodies[0]) == 0
 
 
-async def test_own_turns_are_marked_unless_the_agent_says_no(tmp_path: Path) -> None:
+async def test_turns_are_marked_unless_agent_disables_it(tmp_path: Path) -> None:
     async with run_test_server(tmp_path, "anthropic", rows=CACHED) as server:
         fake = server.fakes["anthropic"]
         for caching in (True, False):
@@ -84,7 +84,7 @@ async def test_own_turns_are_marked_unless_the_agent_says_no(tmp_path: Path) -> 
         assert [count_marks(body) for body in fake.bodies] == [1, 0]
 
 
-def test_a_receipt_shows_what_the_cache_saved() -> None:
+def test_receipt_contains_cache_savings() -> None:
     table = prices_from_mapping(SPECIFIED)
     at = MAY
     usage = TokenUsage(input_tokens=10, output_tokens=1, cached_input_tokens=1_000_000)

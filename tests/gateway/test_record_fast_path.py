@@ -1,4 +1,4 @@
-"""A question and its answer in plain texts are recorded on a fast path; the rows are those of the general path."""
+"""A question and an answer of plain text are recording on a fast path, with the same rows as on the general path."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ from tests.gateway.test_translation_fast_path import (
 )
 from tests.servers.faulty_server import Answer, ReceivedRequest, make_answer
 
-SESSION_COLUMNS = f"{sessions._SESSION_COLUMNS}, last_message_id, listed_at"  # without those of the search index
+SESSION_COLUMNS = f"{sessions._SESSION_COLUMNS}, last_message_id, listed_at"  # without the columns of the search index
 TABLES = {
     "sessions": "id",
     "messages": "session_id, seq",
@@ -69,37 +69,41 @@ def fix_time_and_ids(gateway: OpenGateway, monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(services.client, "clock", lambda: 0.0)
 
 
-class Recorded(msgspec.Struct):
+class RecordResult(msgspec.Struct):
     rows: Rows
     statuses: list[int]
-    plain: int  # calls that the fast path recorded
+    plain: int  # calls that the fast path recording
 
 
 async def record(
     folder: Path, monkeypatch: pytest.MonkeyPatch, dialect: str, bodies: list[bytes], answer: Respond, **headers: str
-) -> Recorded:
-    """Send requests, and return all rows."""
+) -> RecordResult:
+    """Send requests and return all rows."""
     folder.mkdir()
 
     def respond(request: ReceivedRequest) -> Answer:
         return answer(request) if callable(answer) else answer
 
-    made: list[Any] = []
+    sessions_made: list[Any] = []
     with monkeypatch.context() as patch:
         make_session = record_fast_path.make_session
-        patch.setattr(record_fast_path, "make_session", lambda *args: made.append(make_session(*args)) or made[-1])
+        patch.setattr(
+            record_fast_path,
+            "make_session",
+            lambda *args: sessions_made.append(make_session(*args)) or sessions_made[-1],
+        )
         async with open_gateway(folder, respond, PATHS, "durable") as gateway:
             fix_time_and_ids(gateway, patch)
             statuses = [(await gateway.post(dialect, "m", body, **headers)).status for body in bodies]
             store = gateway.gateway.services.store
             rows = await store._read(read_tables())
             assert (await store.verify()).is_sound
-    return Recorded(rows, statuses, sum(session is not None for session in made))
+    return RecordResult(rows, statuses, sum(session is not None for session in sessions_made))
 
 
 async def compare(
     folder: Path, monkeypatch: pytest.MonkeyPatch, dialect: str, bodies: list[bytes], answer: Respond, **headers: str
-) -> Recorded:
+) -> RecordResult:
     """Record the same calls on both paths, and compare every column of every row."""
     fast = await record(folder / "fast", monkeypatch, dialect, bodies, answer, **headers)
     monkeypatch.setattr(record_fast_path, "make_session", lambda *_: None)
@@ -119,19 +123,19 @@ def reply_of(provider: str, **changes: Any) -> Answer:
 
 @pytest.mark.parametrize("provider", PATHS)
 @pytest.mark.parametrize("case", cases(REQUESTS))
-async def test_a_request_is_recorded_as_on_the_general_path(
+async def test_request_has_rows_of_general_path(
     tmp_path: Path, case: Case, provider: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     dialect, fields, is_plain = case
     bodies = [make_body(provider, change_texts(fields)), make_body(provider, fields)]
-    recorded = await compare(tmp_path, monkeypatch, dialect, bodies, reply_of(provider))
+    recording = await compare(tmp_path, monkeypatch, dialect, bodies, reply_of(provider))
     roles = [message["role"] for message in fields["messages"] if message["role"] != "system"]
-    assert recorded.plain == (1 if is_plain and roles == ["user"] else 0)
+    assert recording.plain == (1 if is_plain and roles == ["user"] else 0)
 
 
 @pytest.mark.parametrize("dialect", PATHS)
 @pytest.mark.parametrize("system", [True, False])
-async def test_a_system_prompt_is_recorded_as_on_the_general_path(
+async def test_system_prompt_has_rows_of_general_path(
     tmp_path: Path, dialect: str, system: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fields: dict[str, Any] = {"messages": user("Wie heißt du?\n<b>x</b>")}
@@ -140,14 +144,14 @@ async def test_a_system_prompt_is_recorded_as_on_the_general_path(
     elif system:
         fields["messages"].insert(0, {"role": "system", "content": "Be brief.\nAnd kind."})
     bodies = [make_body(dialect, change_texts(fields)), make_body(dialect, fields)]
-    recorded = await compare(tmp_path, monkeypatch, dialect, bodies, reply_of(dialect))
-    assert recorded.plain == 1
-    assert len(recorded.rows["messages"]) == (6 if system else 4)
+    recording = await compare(tmp_path, monkeypatch, dialect, bodies, reply_of(dialect))
+    assert recording.plain == 1
+    assert len(recording.rows["messages"]) == (6 if system else 4)
 
 
 @pytest.mark.parametrize("dialect", PATHS)
 @pytest.mark.parametrize("case", cases(REPLY_CHANGES))
-async def test_a_reply_is_recorded_as_on_the_general_path(
+async def test_reply_has_rows_of_general_path(
     tmp_path: Path, case: Case, dialect: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     provider, changes, _ = case
@@ -155,39 +159,35 @@ async def test_a_reply_is_recorded_as_on_the_general_path(
     await compare(tmp_path, monkeypatch, dialect, bodies, reply_of(provider, **changes))
 
 
-async def test_a_long_answer_takes_the_general_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_long_reply_uses_general_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     bodies = [make_body("openai_chat", {"messages": user(text)}) for text in ("Hi", "Hello")]
     long = await compare(tmp_path, monkeypatch, "openai_chat", bodies, reply_of("openai_chat", text="word " * 5_000))
     assert long.plain == 0
 
 
-async def test_without_usage_the_general_path_estimates_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_reply_without_usage_uses_general_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     bodies = [make_body("openai_chat", {"messages": user(text)}) for text in ("Hi", "Hello")]
     reply = {name: value for name, value in REPLIES["openai_chat"].items() if name != "usage"}
     answer = make_answer(msgspec.json.encode(reply))
     assert (await compare(tmp_path, monkeypatch, "openai_chat", bodies, answer)).plain == 0
 
 
-async def test_a_session_that_a_client_names_takes_the_general_path(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_session_named_by_client_uses_general_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     bodies = [make_body("openai_chat", {"messages": user(text)}) for text in ("Hi", "Hello")]
     headers = {"x-session-id": "s1"}
-    recorded = await compare(tmp_path, monkeypatch, "openai_chat", bodies, reply_of("openai_chat"), **headers)
-    assert recorded.plain == 0
+    recording = await compare(tmp_path, monkeypatch, "openai_chat", bodies, reply_of("openai_chat"), **headers)
+    assert recording.plain == 0
 
 
-async def test_the_next_call_continues_a_session_of_the_fast_path(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_next_call_continues_session_of_fast_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     first = user("Hello")
     bodies = [make_body("openai_chat", {"messages": messages}) for messages in (user("Hi"), first)]
-    answered = [*first, {"role": "assistant", "content": "Yes."}, *user("And?")]
-    bodies.append(make_body("openai_chat", {"messages": answered}))
-    recorded = await compare(tmp_path, monkeypatch, "openai_chat", bodies, reply_of("openai_chat"))
-    assert recorded.plain == 1
-    assert len(recorded.rows["sessions"]) == 2
-    assert len(recorded.rows["messages"]) == 6
+    continued = [*first, {"role": "assistant", "content": "Yes."}, *user("And?")]
+    bodies.append(make_body("openai_chat", {"messages": continued}))
+    recording = await compare(tmp_path, monkeypatch, "openai_chat", bodies, reply_of("openai_chat"))
+    assert recording.plain == 1
+    assert len(recording.rows["sessions"]) == 2
+    assert len(recording.rows["messages"]) == 6
 
 
 async def test_a_reply_with_a_key_twice_is_rejected_as_on_the_general_path(
@@ -200,13 +200,13 @@ async def test_a_reply_with_a_key_twice_is_rejected_as_on_the_general_path(
         return make_answer(reply if is_first else reply.replace(b'"created":', b'"created":1,"created":'))
 
     bodies = [make_body("openai_chat", {"messages": user(text)}) for text in ("Hi", "Hello")]
-    recorded = await compare(tmp_path, monkeypatch, "openai_chat", bodies, respond)
-    assert recorded.statuses == [200, 502]
-    assert len(recorded.rows["sessions"]) == 1
+    recording = await compare(tmp_path, monkeypatch, "openai_chat", bodies, respond)
+    assert recording.statuses == [200, 502]
+    assert len(recording.rows["sessions"]) == 1
 
 
 def make_plain(number: int) -> PlainSession:
-    """A call; of each three, two have the same transcript."""
+    """Return a call. Two of three have the same transcript."""
     at = to_micros(NOW)
     rows = [
         Columns(f"{number}-{role}", role, f'[{{"type":"text","text":"{number}"}}]', "{}", at, 1, "complete")
@@ -228,7 +228,7 @@ def make_plain(number: int) -> PlainSession:
 
 
 @pytest.mark.parametrize("count", [2, 7, 21])
-async def test_calls_that_share_a_commit_have_the_rows_of_single_calls(tmp_path: Path, count: int) -> None:
+async def test_calls_of_shared_commit_have_rows_of_single_calls(tmp_path: Path, count: int) -> None:
     calls = [functools.partial(make_plain, number) for number in range(count)]
     async with open_store(f"sqlite:///{tmp_path}/single.db") as store:
         for call in calls:
@@ -245,10 +245,10 @@ async def test_calls_that_share_a_commit_have_the_rows_of_single_calls(tmp_path:
 
 
 async def test_the_rows_of_calls_that_share_a_commit_are_made_together(tmp_path: Path) -> None:
-    made: list[int] = []
+    sessions_made: list[int] = []
 
     def make(number: int) -> PlainSession:
-        made.append(number)
+        sessions_made.append(number)
         return make_plain(number)
 
     async with open_store(f"sqlite:///{tmp_path}/chats.db") as store:
@@ -257,9 +257,9 @@ async def test_the_rows_of_calls_that_share_a_commit_are_made_together(tmp_path:
         first = asyncio.create_task(store.gateway.record_plain(lambda: make(0), gather))
         for _ in range(2 * loop_writer._TURNS):
             await asyncio.sleep(0)
-        assert made == []
+        assert sessions_made == []
         await asyncio.gather(first, store.gateway.record_plain(lambda: make(1), gather))
-    assert made == [0, 1]
+    assert sessions_made == [0, 1]
 
 
 async def test_a_call_that_the_fast_path_cannot_record_leaves_the_others_of_its_commit(tmp_path: Path) -> None:
@@ -273,7 +273,7 @@ async def test_a_call_that_the_fast_path_cannot_record_leaves_the_others_of_its_
         assert [row.session_id for row in (first, third) if isinstance(row, GatewayRow)] == ["sess_01", "sess_02"]
 
 
-async def test_a_call_whose_session_exists_leaves_the_others_of_its_commit(tmp_path: Path) -> None:
+async def test_conflict_does_not_fail_other_calls_of_commit(tmp_path: Path) -> None:
     async with open_store(f"sqlite:///{tmp_path}/chats.db") as store:
         await store.gateway.record_plain(lambda: make_plain(1))
         calls = [store.gateway.record_plain(functools.partial(make_plain, number)) for number in range(3)]
@@ -284,7 +284,7 @@ async def test_a_call_whose_session_exists_leaves_the_others_of_its_commit(tmp_p
         assert len((await store._read(read_tables()))["messages"]) == 6
 
 
-async def test_a_call_whose_caller_is_cancelled_is_stored_and_acknowledged(tmp_path: Path) -> None:
+async def test_call_is_stored_if_its_caller_is_cancelled(tmp_path: Path) -> None:
     async with open_store(f"sqlite:///{tmp_path}/chats.db") as store:
         task = asyncio.create_task(store.gateway.record_plain(lambda: make_plain(1)))
         await asyncio.sleep(0)

@@ -1,4 +1,4 @@
-"""A request that repeats the head of the last one on its connection is not parsed, and answered as others are."""
+"""A request with the same head as the previous request of its connection is answered without parsing the head."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ FOUND = endpoints.match("POST", PATH)
 LINES = b"POST /v1/messages HTTP/1.1\r\nHost: 127.0.0.1\r\nX-A: b\r\n"
 
 
-class Received:
-    """Keeps the URL and the headers that a parser reports."""
+class HeadRecorder:
+    """Records the URL and the headers that a parser reports."""
 
     def __init__(self) -> None:
         self.url = b""
@@ -36,15 +36,15 @@ class Received:
 
 
 def parse_head(data: bytes) -> RequestHead | None:
-    received = Received()
-    httptools.HttpRequestParser(received).feed_data(data)
+    recorder = HeadRecorder()
+    httptools.HttpRequestParser(recorder).feed_data(data)
     assert FOUND is not None
     routes = {PATH.encode(): Route(FOUND, PATH, ("POST", PATH))}
-    return read_head(received.url, received.pairs, routes, data)
+    return read_head(recorder.url, recorder.pairs, routes, data)
 
 
 class SpyParser:
-    """A parser that keeps what it receives."""
+    """A parser that records its input."""
 
     def __init__(self, parser: Any) -> None:
         self._parser = parser
@@ -58,20 +58,20 @@ class SpyParser:
         return getattr(self._parser, name)
 
 
-def spy(served: RawGateway) -> tuple[Any, SpyParser]:
-    """Return the only connection of a server, and its parser."""
+def spy_on_parser(served: RawGateway) -> tuple[Any, SpyParser]:
+    """Replace the parser of the only connection of a server. Return the connection and the new parser."""
     (connection,) = served.server.server_state.connections
     connection.parser = SpyParser(connection.parser)
     return connection, connection.parser
 
 
-async def ask(client: RawClient, *words: str) -> None:
-    for word in words:
-        body = QUESTION.replace(b'"hi"', f'"{word}"'.encode())
+async def ask(client: RawClient, *texts: str) -> None:
+    for text in texts:
+        body = QUESTION.replace(b'"hi"', f'"{text}"'.encode())
         assert (await client.ask(make_request(PATH, body))).status == 200
 
 
-def sent_texts(served: RawGateway) -> list[str]:
+def upstream_texts(served: RawGateway) -> list[str]:
     return [msgspec.json.decode(request.body)["messages"][-1]["content"] for request in served.upstream.requests]
 
 
@@ -95,7 +95,7 @@ def sent_texts(served: RawGateway) -> list[str]:
         (b"", None),
     ],
 )
-def test_a_head_is_recognized_if_only_its_length_differs(data: bytes, length: bytes | None) -> None:
+def test_head_matches_if_only_content_length_differs(data: bytes, length: bytes | None) -> None:
     head = parse_head(LINES + b"Content-Length: 77\r\n\r\n")
     assert head is not None
     assert head.find_length(data) == length
@@ -112,7 +112,7 @@ def test_a_head_is_recognized_if_only_its_length_differs(data: bytes, length: by
         pytest.param(LINES + b"X-B: \r\nX-C: Content-Length: 5\r\nContent-Length: 5\r\n\r\n", id="the length twice"),
     ],
 )
-def test_a_head_of_any_layout_recognizes_itself(data: bytes) -> None:
+def test_head_of_any_layout_matches_itself(data: bytes) -> None:
     head = parse_head(data)
     assert head is not None
     assert head.find_length(data) == b"5"
@@ -127,29 +127,29 @@ def test_a_head_of_any_layout_recognizes_itself(data: bytes) -> None:
         pytest.param(b"\r\n" + LINES + b"Content-Length: 5\r\n\r\n", id="an empty line before"),
     ],
 )
-def test_a_head_with_another_layout_than_its_fields_is_always_parsed(data: bytes) -> None:
+def test_head_with_unusual_layout_is_always_parsed(data: bytes) -> None:
     head = parse_head(data)
     assert head is not None
     assert head.find_length(data) is None
 
 
-async def test_a_repeated_head_is_not_parsed(tmp_path: Path) -> None:
+async def test_repeated_head_is_not_parsed(tmp_path: Path) -> None:
     async with run_raw_gateway(tmp_path) as served, served.connect() as client:
         await ask(client, "one")
-        _, parser = spy(served)
+        _, parser = spy_on_parser(served)
         await ask(client, "two", "a longer text", "three" * 100)
         assert parser.data == []
         assert (await client.ask(make_request(PATH, b""))).status == 400
         assert parser.data == []
         assert (await client.ask(make_request(PATH, QUESTION, "user-agent: another"))).status == 200
         assert parser.data != []
-        assert sent_texts(served) == ["one", "two", "a longer text", "three" * 100, "hi"]
+        assert upstream_texts(served) == ["one", "two", "a longer text", "three" * 100, "hi"]
 
 
-async def test_a_repeated_request_may_arrive_in_pieces(tmp_path: Path) -> None:
+async def test_repeated_request_may_arrive_in_pieces(tmp_path: Path) -> None:
     async with run_raw_gateway(tmp_path, record="off") as served, served.connect() as client:
         await ask(client, "one")
-        connection, parser = spy(served)
+        connection, parser = spy_on_parser(served)
         request = make_request(PATH, QUESTION)
         head_size = request.index(b"\r\n\r\n") + 4
         for at in reversed(range(1, len(request))):
@@ -158,21 +158,21 @@ async def test_a_repeated_request_may_arrive_in_pieces(tmp_path: Path) -> None:
             connection.data_received(request[at:])
             assert (await client.read_response()).status == 200
             assert (parser.data == []) == (at >= head_size)
-        assert sent_texts(served) == ["one", *["hi"] * (len(request) - 1)]
+        assert upstream_texts(served) == ["one", *["hi"] * (len(request) - 1)]
 
 
-async def test_requests_behind_a_repeated_one_are_answered_in_order(tmp_path: Path) -> None:
+async def test_pipelined_repeated_requests_are_answered_in_order(tmp_path: Path) -> None:
     async with run_raw_gateway(tmp_path) as served, served.connect() as client:
         await ask(client, "one")
-        connection, _ = spy(served)
+        connection, _ = spy_on_parser(served)
         bodies = [QUESTION.replace(b'"hi"', f'"{word}"'.encode()) for word in ("two", "three", "four")]
         connection.data_received(b"".join(make_request(PATH, body) for body in bodies))
         assert [(await client.read_response()).status for _ in bodies] == [200] * 3
         await ask(client, "five")
-        assert sent_texts(served) == ["one", "two", "three", "four", "five"]
+        assert upstream_texts(served) == ["one", "two", "three", "four", "five"]
 
 
-async def test_bytes_behind_the_length_are_the_next_request(tmp_path: Path) -> None:
+async def test_bytes_after_content_length_are_next_request(tmp_path: Path) -> None:
     async with run_raw_gateway(tmp_path) as served, served.connect() as client:
         await ask(client, "one")
         await client.send(make_request(PATH, QUESTION + b"0123456789"[:3], length=len(QUESTION)))
@@ -182,20 +182,20 @@ async def test_bytes_behind_the_length_are_the_next_request(tmp_path: Path) -> N
         assert len(served.upstream.requests) <= 2
 
 
-async def test_a_repeated_head_passes_the_same_checks(tmp_path: Path) -> None:
+async def test_repeated_head_is_authorized_again(tmp_path: Path) -> None:
     async with run_raw_gateway(tmp_path, require_keys=True) as served, served.connect() as client:
         key = new_key(served.state.peppers)
         await served.state.store.keys.create(key.public_id, key.secret_hash, user_id="ann", scopes=("chat",))
         request = make_request(PATH, QUESTION, f"x-api-key: {key.text}")
         for _ in range(3):
             assert (await client.ask(request)).status == 200
-        connection, parser = spy(served)
+        connection, parser = spy_on_parser(served)
         served.state.keys.clear()  # the application verifies the key again
         assert (await client.ask(request)).status == 200
         assert parser.data == [request]
         assert connection.timeout_keep_alive_task is not None
         connection.data_received(request)
-        assert connection.timeout_keep_alive_task is None  # else it would close the connection during the call
+        assert connection.timeout_keep_alive_task is None  # otherwise it closes the connection during the call
         assert (await client.read_response()).status == 200
         assert parser.data == [request]
         await served.state.store.keys.revoke(key.public_id)

@@ -1,4 +1,4 @@
-"""The Responses API over a WebSocket: the same events as over HTTP, state of the connection, and failures."""
+"""Tests of the Responses API over a WebSocket: events, state of the connection and failures."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Socket:
         self._socket = socket
 
     async def ask(self, text: str, **fields: Any) -> dict[str, Any]:
-        """One request; its last event."""
+        """Send a request and return its last event."""
         return (await self.ask_all(text, **fields))[-1]
 
     async def ask_all(self, text: str, **fields: Any) -> list[dict[str, Any]]:
@@ -55,7 +55,7 @@ async def connect(server: ServerFixture, path: str = "/v1/responses", **options:
 
 
 @pytest.mark.parametrize("model", ["anthropic", "openai_responses"])
-async def test_a_response_has_the_events_of_a_stream(gateway_server: ServerFixture, model: str) -> None:
+async def test_response_has_events_of_stream(gateway_server: ServerFixture, model: str) -> None:
     fake = gateway_server.fakes[model]
     fake.answer_with(text_part("One."))
     async with connect(gateway_server) as socket:
@@ -70,7 +70,7 @@ async def test_a_response_has_the_events_of_a_stream(gateway_server: ServerFixtu
 
 
 @pytest.mark.parametrize("path", ["/v1/responses", "/responses"])
-async def test_a_connection_continues_what_is_not_stored(gateway_server: ServerFixture, path: str) -> None:
+async def test_connection_continues_response_that_is_not_stored(gateway_server: ServerFixture, path: str) -> None:
     fake = gateway_server.fakes["anthropic"]
     fake.answer_with(text_part("One."))
     fake.answer_with(text_part("Two."))
@@ -79,7 +79,7 @@ async def test_a_connection_continues_what_is_not_stored(gateway_server: ServerF
         second = (await socket.ask("2?", previous_response_id=first["id"]))["response"]
         assert second["previous_response_id"] == first["id"]
         assert [message["role"] for message in fake.bodies[1]["messages"]] == ["user", "assistant", "user"]
-    async with connect(gateway_server) as socket:  # another connection does not have it
+    async with connect(gateway_server) as socket:  # the response is unknown to another connection
         event = await socket.ask("3?", previous_response_id=second["id"])
         assert (event["type"], event["status"]) == ("error", 400)
         assert event["error"]["code"] == "previous_response_not_found"
@@ -87,7 +87,7 @@ async def test_a_connection_continues_what_is_not_stored(gateway_server: ServerF
         assert (await socket.ask("all of it"))["type"] == "response.completed"
 
 
-async def test_a_stored_response_is_continued_on_another_connection(gateway_server: ServerFixture) -> None:
+async def test_stored_response_is_continued_on_another_connection(gateway_server: ServerFixture) -> None:
     fake = gateway_server.fakes["anthropic"]
     fake.answer_with(text_part("One."))
     fake.answer_with(text_part("Two."))
@@ -99,7 +99,7 @@ async def test_a_stored_response_is_continued_on_another_connection(gateway_serv
     assert len(fake.bodies[1]["messages"]) == 3
 
 
-async def test_a_failed_continuation_removes_what_it_continues(gateway_server: ServerFixture) -> None:
+async def test_failed_continuation_removes_previous_response(gateway_server: ServerFixture) -> None:
     fake = gateway_server.fakes["anthropic"]
     fake.answer_with(text_part("One."))
     fake.fail(500, "broken")
@@ -111,7 +111,7 @@ async def test_a_failed_continuation_removes_what_it_continues(gateway_server: S
         assert again["error"]["code"] == "previous_response_not_found"
 
 
-async def test_a_prepared_response_calls_no_model_and_is_continued(gateway_server: ServerFixture) -> None:
+async def test_prepared_response_calls_no_model_and_is_continued(gateway_server: ServerFixture) -> None:
     fake = gateway_server.fakes["anthropic"]
     fake.answer_with(text_part("One."))
     async with connect(gateway_server) as socket:
@@ -122,7 +122,7 @@ async def test_a_prepared_response_calls_no_model_and_is_continued(gateway_serve
     assert "Context." in str(body)
 
 
-async def test_a_message_that_is_no_request_is_an_error_and_the_connection_goes_on(
+async def test_connection_stays_open_after_invalid_message(
     gateway_server: ServerFixture,
 ) -> None:
     gateway_server.fakes["anthropic"].answer_with(text_part("One."))
@@ -135,7 +135,7 @@ async def test_a_message_that_is_no_request_is_an_error_and_the_connection_goes_
         assert (await socket.ask("1?"))["type"] == "response.completed"
 
 
-async def test_a_handshake_needs_a_key_and_a_path(tmp_path: Path) -> None:
+async def test_handshake_requires_key_and_path(tmp_path: Path) -> None:
     async with run_test_server(tmp_path, "anthropic", require_keys=True) as server:
         key = await server.make_key()
         for path, headers, status in (("/v1/responses", {}, 401), ("/v1/messages", key, 404), ("/nothing", key, 404)):
@@ -147,7 +147,7 @@ async def test_a_handshake_needs_a_key_and_a_path(tmp_path: Path) -> None:
             assert (await socket.ask("1?"))["type"] == "response.completed"
 
 
-async def test_a_page_of_another_site_cannot_open_a_connection(gateway_server: ServerFixture) -> None:
+async def test_handshake_of_foreign_origin_is_rejected(gateway_server: ServerFixture) -> None:
     with pytest.raises(aiohttp.WSServerHandshakeError) as caught:
         await gateway_server.client.ws_connect("/v1/responses", origin="https://evil.example")
     assert caught.value.status in (401, 403)
@@ -164,7 +164,7 @@ FAILURES = {
 
 
 @pytest.mark.parametrize(("answer", "status", "message"), FAILURES.values(), ids=FAILURES)
-async def test_an_error_that_is_not_json_is_an_event(tmp_path: Path, answer: Answer, status: int, message: str) -> None:
+async def test_error_that_is_not_json_is_an_event(tmp_path: Path, answer: Answer, status: int, message: str) -> None:
     async with run_gateway(tmp_path, answer) as (client, _), client.ws_connect("/v1/responses") as socket:
         event = await Socket(socket).ask("1?", model="up-r:gpt")
     assert (event["type"], event["status"]) == ("error", status)
@@ -176,13 +176,13 @@ async def test_an_error_that_is_not_json_is_an_event(tmp_path: Path, answer: Ans
     "answer",
     [
         pytest.param(make_answer(HTML, 200, content_type="text/html"), id="a page"),
-        pytest.param(make_answer(b"", 200, content_type="text/event-stream"), id="nothing"),
+        pytest.param(make_answer(b"", 200, content_type="text/event-stream"), id="an empty body"),
         pytest.param(make_stream((b'data: {"type":"response.created","response":\n\n',)), id="half an event"),
         pytest.param(make_stream((b"data: \xff{}\n\n",)), id="not UTF-8"),
-        pytest.param(make_stream((b"data: {}\n\n",)), id="an event of no type"),
+        pytest.param(make_stream((b"data: {}\n\n",)), id="an event without a type"),
     ],
 )
-async def test_a_stream_that_is_none_ends_with_an_error(tmp_path: Path, answer: Answer, model: str) -> None:
+async def test_invalid_stream_ends_with_error(tmp_path: Path, answer: Answer, model: str) -> None:
     async with run_gateway(tmp_path, answer, answer) as (client, _), client.ws_connect("/v1/responses") as socket:
         for _ in range(2):  # the connection stays open
             event = await Socket(socket).ask("1?", model=model)

@@ -1,4 +1,4 @@
-"""State of the Responses API: the official SDK continues, retrieves and deletes responses on providers without state."""
+"""The OpenAI SDK continues, retrieves and deletes responses although the providers have no state."""
 
 from __future__ import annotations
 
@@ -20,28 +20,28 @@ UPSTREAMS = ["anthropic", "gemini", "openai_responses"]
 TOOL: Any = {"type": "function", "name": "read_file", "parameters": {"type": "object"}, "strict": False}
 
 
-def sdk(server: ServerFixture, key: str = KEY) -> Any:
+def make_client(server: ServerFixture, key: str = KEY) -> Any:
     return openai.OpenAI(api_key=key, base_url=f"{server.base_url}/v1", max_retries=0, timeout=60)
 
 
-def test_every_operation_of_the_table_is_handled(gateway_server: ServerFixture) -> None:
+def test_every_operation_has_a_handler(gateway_server: ServerFixture) -> None:
     gateway = gateway_server.state.gateway
     assert isinstance(gateway, Gateway)
     assert {endpoint.operation for endpoint in ENDPOINTS} == gateway.operations
 
 
 @pytest.mark.parametrize("model", UPSTREAMS)
-async def test_a_response_is_continued_on_any_provider(gateway_server: ServerFixture, model: str) -> None:
+async def test_response_is_continued_on_any_provider(gateway_server: ServerFixture, model: str) -> None:
     fake = gateway_server.fakes[model]
     fake.answer_with(call_part("read_file", {"path": "README.md"}))
     fake.answer_with(text_part("It is Foo."))
     fake.answer_with(text_part("Yes, Foo."))
 
     def converse() -> list[Any]:
-        with sdk(gateway_server) as client:
+        with make_client(gateway_server) as client:
             first = client.responses.create(model=model, input="What is it?", tools=[TOOL])
-            (made,) = [item for item in first.output if item.type == "function_call"]
-            output: Any = {"type": "function_call_output", "call_id": made.call_id, "output": "# Foo"}
+            (call,) = [item for item in first.output if item.type == "function_call"]
+            output: Any = {"type": "function_call_output", "call_id": call.call_id, "output": "# Foo"}
             with client.responses.stream(
                 model=model, input=[output], previous_response_id=first.id, tools=[TOOL]
             ) as events:
@@ -59,19 +59,19 @@ async def test_a_response_is_continued_on_any_provider(gateway_server: ServerFix
     assert [item.content[0].text for item in items.data] == ["Sure?"]
     assert fake.refusals == []
     sent = str(fake.bodies[-1])
-    assert all(words in sent for words in ("What is it?", "README.md", "# Foo", "It is Foo.", "Sure?"))
+    assert all(text in sent for text in ("What is it?", "README.md", "# Foo", "It is Foo.", "Sure?"))
     (session,) = await gateway_server.store.list_sessions()
     assert session.last_seq == 6
 
 
 @pytest.mark.parametrize("model", ["anthropic", "openai_responses"])
-async def test_a_conversation_collects_its_items(gateway_server: ServerFixture, model: str) -> None:
+async def test_conversation_contains_items_of_its_responses(gateway_server: ServerFixture, model: str) -> None:
     fake = gateway_server.fakes[model]
     fake.answer_with(text_part("First."))
     fake.answer_with(text_part("Second."))
 
     def converse() -> list[str]:
-        with sdk(gateway_server) as client:
+        with make_client(gateway_server) as client:
             conversation = client.conversations.create(metadata={"a": "b"})
             for question in ("One?", "Two?"):
                 response = client.responses.create(model=model, input=question, conversation=conversation.id)
@@ -89,13 +89,13 @@ async def test_a_conversation_collects_its_items(gateway_server: ServerFixture, 
     assert "First." in str(fake.bodies[-1])
 
 
-async def test_items_are_listed_as_the_api_lists_them(gateway_server: ServerFixture) -> None:
+async def test_items_are_listed_in_pages_and_order(gateway_server: ServerFixture) -> None:
     fake = gateway_server.fakes["openai_responses"]
     texts = [f"Item {number}" for number in range(5)]
     messages: Any = [{"role": "user", "content": text} for text in texts]
 
     def converse() -> None:
-        with sdk(gateway_server) as client:
+        with make_client(gateway_server) as client:
             response = client.responses.create(model="anthropic", input=messages)
             listed = list(client.responses.input_items.list(response.id, limit=2, order="asc"))
             assert [item.content[0].text for item in listed] == texts
@@ -107,11 +107,11 @@ async def test_items_are_listed_as_the_api_lists_them(gateway_server: ServerFixt
             assert items[0].content[0].type == "output_text"
             found = client.conversations.items.retrieve(items[1].id, conversation_id=conversation.id)
             assert found.content[0].text == "Item 4"
-            left = client.conversations.items.delete(items[1].id, conversation_id=conversation.id)
-            assert left.id == conversation.id
-            for call in (client.conversations.items.retrieve, client.conversations.items.delete):
+            remaining = client.conversations.items.delete(items[1].id, conversation_id=conversation.id)
+            assert remaining.id == conversation.id
+            for method in (client.conversations.items.retrieve, client.conversations.items.delete):
                 with pytest.raises(openai.NotFoundError):
-                    call(items[1].id, conversation_id=conversation.id)
+                    method(items[1].id, conversation_id=conversation.id)
             with pytest.raises(openai.BadRequestError, match="there is no item"):
                 client.conversations.items.list(conversation.id, after=items[1].id)
             with pytest.raises(openai.BadRequestError, match="each item must be an object"):
@@ -124,15 +124,15 @@ async def test_items_are_listed_as_the_api_lists_them(gateway_server: ServerFixt
     assert not any("id" in item for item in sent), "the provider does not know the ids of the gateway"
 
 
-async def test_what_is_deleted_or_was_not_stored_cannot_be_continued(gateway_server: ServerFixture) -> None:
+async def test_deleted_or_unstored_response_is_not_found(gateway_server: ServerFixture) -> None:
     def converse() -> None:
-        with sdk(gateway_server) as client:
-            kept = client.responses.create(model="anthropic", input="Hi")
-            private = client.responses.create(model="anthropic", input="Hi", store=False)
+        with make_client(gateway_server) as client:
+            stored = client.responses.create(model="anthropic", input="Hi")
+            unstored = client.responses.create(model="anthropic", input="Hi", store=False)
             with pytest.raises(openai.BadRequestError):
-                client.responses.cancel(kept.id)
-            client.responses.delete(kept.id)
-            for name in (kept.id, private.id, "resp_unknown"):
+                client.responses.cancel(stored.id)
+            client.responses.delete(stored.id)
+            for name in (stored.id, unstored.id, "resp_unknown"):
                 with pytest.raises(openai.NotFoundError):
                     client.responses.retrieve(name)
                 with pytest.raises(openai.BadRequestError) as caught:
@@ -142,35 +142,35 @@ async def test_what_is_deleted_or_was_not_stored_cannot_be_continued(gateway_ser
     await asyncio.to_thread(converse)
 
 
-async def test_state_of_one_key_does_not_exist_for_another(tmp_path: Path) -> None:
-    """Every endpoint with an id: for a stranger, what is Ann's is the same as what nobody has."""
+async def test_state_of_another_user_is_not_found(tmp_path: Path) -> None:
+    """Each endpoint with an id returns the same error for an object of another user and for an unknown id."""
     async with run_test_server(tmp_path, require_keys=True) as server:
         keys = {user: (await server.make_key(user))["Authorization"].removeprefix("Bearer ") for user in ("ann", "bob")}
 
         def prepare() -> dict[str, str]:
-            with sdk(server, keys["ann"]) as client:
+            with make_client(server, keys["ann"]) as client:
                 response = client.responses.create(model="anthropic", input="secret of ann")
                 conversation = client.conversations.create(items=[{"role": "user", "content": "secret of ann"}])
                 return {"responses": response.id, "conversations": conversation.id}
 
         ids = await asyncio.to_thread(prepare)
-        tried = 0
+        count = 0
         for endpoint in ENDPOINTS:
             if "{id}" not in endpoint.path:
                 continue
             name = ids[endpoint.path.split("/")[1]]
             answers = []
-            for given in (name, "unknown"):
-                path = endpoint.paths[0].replace("{id}", given)
+            for object_id in (name, "unknown"):
+                path = endpoint.paths[0].replace("{id}", object_id)
                 headers = {"Authorization": f"Bearer {keys['bob']}", "content-type": "application/json"}
                 async with server.client.request(endpoint.method, path, headers=headers, data=b"{}") as response:
-                    answers.append((response.status, (await response.text()).replace(given, "ID")))
+                    answers.append((response.status, (await response.text()).replace(object_id, "ID")))
             assert answers[0] == answers[1]
             assert answers[0][0] == 404
-            tried += 1
+            count += 1
             async with server.client.request(endpoint.method, path, data=b"{}") as response:
                 assert response.status == 401
-        assert tried == 11
+        assert count == 11
         body = {"model": "anthropic", "input": "hi", "previous_response_id": ids["responses"]}
         headers = {"Authorization": f"Bearer {keys['bob']}"}
         async with server.client.post("/v1/responses", json=body, headers=headers) as response:

@@ -1,4 +1,4 @@
-"""The hash of a conversation covers its texts without white space, however they are split into blocks."""
+"""The hash of a conversation ignores white space and the division of text into blocks."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ TEXTS = ["Hi.", " a\tb\n", "".join(map(chr, range(128))), "ä\u00a0b\u2003c", "\
 
 @pytest.mark.parametrize("text", TEXTS)
 @pytest.mark.parametrize("role", list(Role))
-def test_one_text_has_the_hash_of_its_parts(role: Role, text: str) -> None:
+def test_hash_ignores_division_into_blocks(role: Role, text: str) -> None:
     whole = extend_chain(b"before", role, (TextBlock(text),))
     for at in range(0, len(text) + 1, 7):
         assert extend_chain(b"before", role, (TextBlock(text[:at]), TextBlock(text[at:]))) == whole
 
 
 @pytest.mark.parametrize("text", TEXTS)
-def test_white_space_does_not_change_the_hash(text: str) -> None:
-    words = "".join(text.split())
-    expected = extend_chain(b"", Role.USER, (TextBlock(words),))
+def test_hash_ignores_white_space(text: str) -> None:
+    compact = "".join(text.split())
+    expected = extend_chain(b"", Role.USER, (TextBlock(compact),))
     assert extend_chain(b"", Role.USER, (TextBlock(text),)) == expected
-    assert extend_chain(b"", Role.USER, (TextBlock(" \n".join(words)),)) == expected
+    assert extend_chain(b"", Role.USER, (TextBlock(" \n".join(compact)),)) == expected
 
 
 def test_stored_hashes_stay_valid() -> None:

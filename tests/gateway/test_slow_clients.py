@@ -1,6 +1,6 @@
-"""Hundreds of clients that send or read slowly do not keep others waiting, and get whole answers in the end.
+"""Hundreds of clients that send or read slowly do not delay others, and receive complete responses.
 
-``make bench BENCH=gateway BENCH_ARGS="--slow 10000"`` does the same with ten thousand of them.
+``make bench BENCH=gateway BENCH_ARGS="--slow 10000"`` does the same with 10,000 clients.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-from tests.gateway.raw_gateway import QUESTION, RawGateway, answer_whole, make_request, run_raw_gateway
+from tests.gateway.raw_gateway import QUESTION, RawGateway, answer_without_stream, make_request, run_raw_gateway
 from tests.servers.faulty_server import Answer, ReceivedRequest, make_stream
 
 READERS: Final = 40
@@ -28,11 +28,11 @@ REQUEST: Final = make_request("/v1/chat/completions", QUESTION)
 
 
 def respond(request: ReceivedRequest) -> Answer:
-    return make_stream(PIECES) if b'"stream":true' in request.body else answer_whole(request)
+    return make_stream(PIECES) if b'"stream":true' in request.body else answer_without_stream(request)
 
 
 async def connect(port: int) -> socket.socket:
-    """A connection that accepts few bytes before they are read."""
+    """Open a connection with a small receive buffer."""
     sock = socket.socket()
     sock.setblocking(False)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
@@ -56,11 +56,11 @@ async def wait_until(is_done: Callable[[], bool]) -> None:
 
 
 def count_paused(served: RawGateway) -> int:
-    """The number of connections whose client does not read."""
+    """Return the number of connections whose client does not read."""
     return sum(bool(connection.flow.write_paused) for connection in served.server.server_state.connections)
 
 
-async def test_slow_clients_do_not_keep_others_waiting(tmp_path: Path) -> None:
+async def test_slow_clients_do_not_delay_others(tmp_path: Path) -> None:
     loop = asyncio.get_running_loop()
     async with run_raw_gateway(tmp_path, respond) as served:
         readers = [await connect(served.port) for _ in range(READERS)]

@@ -1,4 +1,4 @@
-"""Servers of a part of the Responses API: their responses get the missing fields, and complete ones stay as they are."""
+"""The gateway adds fields that a server omits from its responses. Complete responses are unchanged."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ TOOL = {"type": "function", "name": "look", "parameters": {"type": "object"}}
 TEXT = {"type": "output_text", "text": "Hi there"}
 MESSAGE = {"type": "message", "id": "msg_1", "role": "assistant", "content": [TEXT]}
 CALL = {"type": "function_call", "id": "fc_1", "call_id": "call_1", "name": "look", "arguments": "{}"}
-THOUGHT = {"type": "reasoning", "id": "rs_1"}
+REASONING = {"type": "reasoning", "id": "rs_1"}
 RESPONSE = {
     "id": "resp_1",
     "object": "response",
     "status": "completed",
     "model": "m",
     "tools": None,
-    "output": [THOUGHT, MESSAGE, CALL],
+    "output": [REASONING, MESSAGE, CALL],
     "usage": {"input_tokens": 3, "output_tokens": 4, "input_tokens_details": {"cached_tokens": 2}, "own": 1},
     "timings": {"total": 1.5},
 }
@@ -31,8 +31,8 @@ START = {"response": {"id": "resp_1", "object": "response", "status": "in_progre
 EVENTS: list[tuple[str, dict[str, Any]]] = [
     ("response.created", START),
     ("response.in_progress", START),
-    ("response.output_item.added", {"item": THOUGHT}),
-    ("response.output_item.done", {"item": THOUGHT}),
+    ("response.output_item.added", {"item": REASONING}),
+    ("response.output_item.done", {"item": REASONING}),
     ("response.output_item.added", {"item": {**MESSAGE, "content": []}}),
     ("response.content_part.added", {"part": {**TEXT, "text": ""}}),
     ("response.output_text.delta", {"delta": "Hi "}),
@@ -66,23 +66,23 @@ async def post(folder: Path, answer: Answer, **fields: Any) -> bytes:
     return sent.body
 
 
-def get_sent(wire: Any, sent: Any) -> Any:
-    """The part of a value that was sent."""
+def select_sent_fields(wire: Any, sent: Any) -> Any:
+    """Return the fields of a response that the server sent."""
     if isinstance(sent, dict):
-        return {name: get_sent(wire[name], value) for name, value in sent.items() if value is not None}
-    return [get_sent(*pair) for pair in zip(wire, sent, strict=True)] if isinstance(sent, list) else wire
+        return {name: select_sent_fields(wire[name], value) for name, value in sent.items() if value is not None}
+    return [select_sent_fields(*pair) for pair in zip(wire, sent, strict=True)] if isinstance(sent, list) else wire
 
 
-async def test_a_whole_response_gets_all_fields(tmp_path: Path) -> None:
+async def test_missing_fields_of_response_are_added(tmp_path: Path) -> None:
     answer = make_answer(msgspec.json.encode(RESPONSE))
     wire = msgspec.json.decode(await post(tmp_path, answer, tools=[TOOL], instructions="Be brief.", temperature=0.5))
     check_response(wire)
-    assert get_sent(wire, RESPONSE) == {name: value for name, value in RESPONSE.items() if value is not None}
+    assert select_sent_fields(wire, RESPONSE) == {name: value for name, value in RESPONSE.items() if value is not None}
     assert (wire["instructions"], wire["temperature"], wire["tools"][0]["name"]) == ("Be brief.", 0.5, "look")
     assert wire["usage"]["total_tokens"] == 7
 
 
-async def test_a_stream_gets_all_fields(tmp_path: Path) -> None:
+async def test_missing_fields_of_stream_are_added(tmp_path: Path) -> None:
     data = write_stream(EVENTS)
     answer = make_stream([data[at : at + 100] for at in range(0, len(data), 100)])
     stream = await post(tmp_path, answer, stream=True, tools=[TOOL])
@@ -91,11 +91,11 @@ async def test_a_stream_gets_all_fields(tmp_path: Path) -> None:
         checker.add(msgspec.json.decode(frame.partition("\ndata: ")[2]))
     assert checker.kinds == [name for name, _ in EVENTS]
     sent = [{"type": name, **fields} for name, fields in EVENTS[:-1]]
-    assert [get_sent(*pair) for pair in zip(checker.events, sent, strict=False)] == sent
+    assert [select_sent_fields(*pair) for pair in zip(checker.events, sent, strict=False)] == sent
     assert checker.response["timings"] == {"total": 1.5}
 
 
-async def test_a_complete_response_stays_as_it_is(tmp_path: Path) -> None:
+async def test_complete_response_is_unchanged(tmp_path: Path) -> None:
     complete = {**RESPONSE, "tools": [], "tool_choice": "auto"}
     body = msgspec.json.encode(complete)
     assert await post(tmp_path, make_answer(body)) == body

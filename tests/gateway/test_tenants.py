@@ -1,4 +1,4 @@
-"""Stored responses, conversations and sessions belong to the owner of a key: for everybody else they do not exist."""
+"""Stored responses, conversations and sessions are visible only to the owner of the key."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from dragoman.gateway.endpoints import ENDPOINTS, GatewayEndpoint
 from tests.fake_providers import text_part
 from tests.server.conftest import ServerFixture, run_test_server
 
-OBJECTS = [one for one in ENDPOINTS if "{id}" in one.path]  # found, so that a new endpoint is covered
+OBJECTS = [endpoint for endpoint in ENDPOINTS if "{id}" in endpoint.path]  # includes new endpoints
 ITEMS = [{"type": "message", "role": "user", "content": "Mine."}]
 
 
@@ -23,22 +23,22 @@ async def send(
 
 
 async def make_callers(server: ServerFixture) -> tuple[dict[str, str], list[dict[str, str]]]:
-    """The owner, and others: another user, the same user in a team, and another member of another team."""
+    """Return the owner and others: another user, the same user in a team, and a member of another team."""
     owner = await server.make_key("ann")
     others = [await server.make_key("bob"), await server.make_key("ann", team_id="red")]
     return owner, [*others, await server.make_key("eve", team_id="blue")]
 
 
 async def create_objects(server: ServerFixture, owner: dict[str, str]) -> dict[str, str]:
-    """A response and a conversation of the owner: their ids, by the first part of their path."""
+    """Create a response and a conversation of the owner. Return their ids by the first part of their path."""
     server.fakes["anthropic"].answer_with(text_part("Yes."))
     _, response = await send(server, owner, "POST", "/v1/responses", {"model": "anthropic", "input": "Mine."})
     _, conversation = await send(server, owner, "POST", "/v1/conversations", {"items": ITEMS})
     return {"responses": response["id"], "conversations": conversation["id"]}
 
 
-@pytest.mark.parametrize("endpoint", OBJECTS, ids=lambda one: f"{one.method} {one.path}")
-async def test_an_object_of_another_owner_does_not_exist(tmp_path: Path, endpoint: GatewayEndpoint) -> None:
+@pytest.mark.parametrize("endpoint", OBJECTS, ids=lambda endpoint: f"{endpoint.method} {endpoint.path}")
+async def test_object_of_another_owner_is_not_found(tmp_path: Path, endpoint: GatewayEndpoint) -> None:
     async with run_test_server(tmp_path, "anthropic", require_keys=True) as server:
         owner, others = await make_callers(server)
         ids = await create_objects(server, owner)
@@ -59,7 +59,7 @@ async def test_an_object_of_another_owner_does_not_exist(tmp_path: Path, endpoin
         assert status == (400 if endpoint.path.endswith("/cancel") else 200)
 
 
-async def test_a_request_cannot_continue_what_another_owner_stored(tmp_path: Path) -> None:
+async def test_state_of_another_owner_cannot_be_continued(tmp_path: Path) -> None:
     async with run_test_server(tmp_path, "anthropic", require_keys=True) as server:
         owner, others = await make_callers(server)
         ids = await create_objects(server, owner)
@@ -68,11 +68,11 @@ async def test_a_request_cannot_continue_what_another_owner_stored(tmp_path: Pat
         body = {"model": "anthropic", "input": "And?"}
         for other in others:
             for path in ("/v1/responses", "/v1/responses/compact"):
-                given = {**body, "previous_response_id": ids["responses"]}
-                status, answer = await send(server, other, "POST", path, given)
+                fields = {**body, "previous_response_id": ids["responses"]}
+                status, answer = await send(server, other, "POST", path, fields)
                 assert (status, answer["error"]["code"]) == (400, "previous_response_not_found")
-            given = {**body, "conversation": ids["conversations"]}
-            assert (await send(server, other, "POST", "/v1/responses", given))[0] == 404
+            fields = {**body, "conversation": ids["conversations"]}
+            assert (await send(server, other, "POST", "/v1/responses", fields))[0] == 404
             async with server.client.ws_connect("/v1/responses", headers=other) as socket:
                 request = {"type": "response.create", **body, "previous_response_id": ids["responses"]}
                 await socket.send_json(request)
@@ -81,11 +81,11 @@ async def test_a_request_cannot_continue_what_another_owner_stored(tmp_path: Pat
         assert len(fake.bodies) == count, "a provider was called"
 
 
-async def test_a_recorded_session_is_shown_to_its_owner_only(tmp_path: Path) -> None:
+async def test_recorded_session_is_visible_only_to_owner(tmp_path: Path) -> None:
     async with run_test_server(tmp_path, "anthropic", require_keys=True) as server:
         owner, others = await make_callers(server)
         await create_objects(server, owner)
-        (session,) = [one for one in await server.store.list_sessions() if one.last_seq]
+        (session,) = [session for session in await server.store.list_sessions() if session.last_seq]
         path = f"/api/v1/agent/history?threadId={session.id}"
         assert (await send(server, owner, "GET", path))[0] == 200
         for other in others:

@@ -1,4 +1,4 @@
-"""Tools in forms that only the Responses API has reach providers of other APIs, and their calls come back in the same form."""
+"""Tool forms of the Responses API work with providers of other APIs. Calls return in the same form."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ FOREIGN = [name for name in CLIENTS if name != "openai_responses"]
 
 
 async def respond(server: ServerFixture, model: str, items: list[Any], *, stream: bool) -> list[dict[str, Any]]:
-    """One call of the Responses API; the items that came."""
+    """Call the Responses API and return the output items."""
     body = {"model": model, "input": items, "tools": TOOLS, "stream": stream, "store": False}
     async with server.client.post("/v1/responses", json=body) as response:
         data = await response.read()
@@ -39,17 +39,17 @@ async def respond(server: ServerFixture, model: str, items: list[Any], *, stream
     if not stream:
         return list(msgspec.json.decode(data)["output"])
     events = [msgspec.json.decode(line[6:]) for line in data.splitlines() if line.startswith(b"data: {")]
-    done = [event["item"] for event in events if event["type"] == "response.output_item.done"]
+    items_done = [event["item"] for event in events if event["type"] == "response.output_item.done"]
     assert events[-1]["type"] == "response.completed"
-    assert events[-1]["response"]["output"] == done
+    assert events[-1]["response"]["output"] == items_done
     texts = [event["input"] for event in events if event["type"] == "response.custom_tool_call_input.done"]
-    assert texts == [item["input"] for item in done if item["type"] == "custom_tool_call"]
-    return done
+    assert texts == [item["input"] for item in items_done if item["type"] == "custom_tool_call"]
+    return items_done
 
 
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize("model", FOREIGN)
-async def test_namespaces_and_texts_reach_every_provider(
+async def test_namespaces_and_custom_tools_reach_every_provider(
     gateway_server: ServerFixture, model: str, stream: bool
 ) -> None:
     fake = gateway_server.fakes[model]
@@ -72,7 +72,7 @@ async def test_namespaces_and_texts_reach_every_provider(
     assert "patched" in sent
 
 
-def test_a_joined_name_has_a_limit_and_stays_unique() -> None:
+def test_joined_name_is_limited_and_unique() -> None:
     first, second = join_name("n" * 50, "a" * 50), join_name("n" * 50, "a" * 49 + "b")
     assert join_name("workers", "spawn") == "workers__spawn"
     assert len(first) == len(second) == 64

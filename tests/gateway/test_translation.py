@@ -1,4 +1,4 @@
-"""Answers in another API than the provider's: what clients would otherwise have to guess, or would reject."""
+"""Tests of replies that are translated from the API of the provider to the API of the caller."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ BODIES: dict[str, dict[str, Any]] = {
     "openai_responses": {"input": "hi"},
 }
 TOOL = {"name": "look", "input_schema": {"type": "object"}}
-PICTURE = "https://example.com/a.png"
+IMAGE_URL = "https://example.com/a.png"
 
 
-def frames(*events: Any) -> bytes:
-    """Events as a stream of server-sent events; those of the Messages API have names."""
+def make_frames(*events: Any) -> bytes:
+    """Return events as server-sent events. An event with a type has a name."""
     out = b""
     for event in events:
         name = f"event: {event['type']}\n" if isinstance(event, dict) and "type" in event else ""
@@ -53,7 +53,7 @@ def call_without_input(index: int) -> list[dict[str, Any]]:
 def messages_stream(*events: dict[str, Any], stop_reason: str) -> bytes:
     message = {"id": "m", "type": "message", "role": "assistant", "model": "c", "content": [], "stop_reason": None}
     usage = {"input_tokens": 3, "output_tokens": 4}
-    return frames(
+    return make_frames(
         {"type": "message_start", "message": {**message, "stop_sequence": None, "usage": usage}},
         *events,
         {"type": "message_delta", "delta": {"stop_reason": stop_reason, "stop_sequence": None}, "usage": usage},
@@ -62,15 +62,17 @@ def messages_stream(*events: dict[str, Any], stop_reason: str) -> bytes:
 
 
 def chat_stream(*deltas: dict[str, Any]) -> bytes:
-    chunks = [{"id": "c", "object": "chat.completion.chunk", "choices": [{"index": 0, "delta": one}]} for one in deltas]
+    chunks = [
+        {"id": "c", "object": "chat.completion.chunk", "choices": [{"index": 0, "delta": delta}]} for delta in deltas
+    ]
     chunks[-1]["choices"][0]["finish_reason"] = "stop"
-    return frames(*chunks, b"[DONE]")
+    return make_frames(*chunks, b"[DONE]")
 
 
 def gemini_stream(*parts: dict[str, Any]) -> bytes:
     chunks: list[dict[str, Any]] = [{"candidates": [{"content": {"role": "model", "parts": [part]}}]} for part in parts]
     chunks[-1]["candidates"][0]["finishReason"] = "STOP"
-    return frames(*chunks)
+    return make_frames(*chunks)
 
 
 EMPTY = {
@@ -80,17 +82,17 @@ EMPTY = {
         "choices": [{"index": 0, "finish_reason": "stop", "message": {"role": "assistant", "content": ""}}]
     },
 }
-THOUGHTS = {
+REASONING = {
     "gemini": gemini_stream({"text": "Hm.", "thought": True}, {"text": "Yes."}),
     "openai_chat": chat_stream({"reasoning_content": "Hm"}, {"reasoning_content": "."}, {"content": "Yes."}),
 }
-ONLY_THOUGHTS = {
+REASONING_ONLY = {
     "gemini": gemini_stream({"text": "Hm.", "thought": True}),
     "openai_chat": chat_stream({"reasoning_content": "Hm."}),
 }
 
 
-def play(data: bytes, *, stream: bool = False, status: int = 200) -> Play:
+def answer_with(data: bytes, *, stream: bool = False, status: int = 200) -> Play:
     return lambda _: make_stream([data]) if stream else make_answer(data, status)
 
 
@@ -110,10 +112,10 @@ async def stream_reply(gateway: OpenGateway, client: str, upstream: str) -> Repl
 
 @pytest.mark.parametrize("client", ["cohere", "openai_chat", "openai_responses"])
 @pytest.mark.parametrize("count", [1, 2])
-async def test_the_input_of_a_call_without_input_is_an_empty_object(tmp_path: Path, client: str, count: int) -> None:
+async def test_call_without_input_has_empty_object(tmp_path: Path, client: str, count: int) -> None:
     calls = [event for index in range(count) for event in call_without_input(index)]
     data = messages_stream(*calls, stop_reason="tool_use")
-    async with open_gateway(tmp_path, play(data, stream=True)) as gateway:
+    async with open_gateway(tmp_path, answer_with(data, stream=True)) as gateway:
         sent = await ask(gateway, client, "anthropic", stream=True)
     reader = dialects.load(client).stream_reader()
     inputs: dict[int, str] = {}
@@ -123,42 +125,40 @@ async def test_the_input_of_a_call_without_input_is_an_empty_object(tmp_path: Pa
     assert list(inputs.values()) == ["{}"] * count
 
 
-async def test_calls_without_input_of_a_chat_stream_are_whole(tmp_path: Path) -> None:
+async def test_chat_stream_calls_without_input_are_complete(tmp_path: Path) -> None:
     calls = [
         {"index": at, "id": f"call_{at}", "type": "function", "function": {"name": "look", "arguments": ""}}
         for at in range(2)
     ]
     chunk = {"index": 0, "delta": {"role": "assistant", "tool_calls": calls}, "finish_reason": "tool_calls"}
-    data = frames({"id": "c", "object": "chat.completion.chunk", "choices": [chunk]}, b"[DONE]")
-    async with open_gateway(tmp_path, play(data, stream=True)) as gateway:
+    data = make_frames({"id": "c", "object": "chat.completion.chunk", "choices": [chunk]}, b"[DONE]")
+    async with open_gateway(tmp_path, answer_with(data, stream=True)) as gateway:
         reply = await stream_reply(gateway, "openai_responses", "openai_chat")
     assert [block.input for block in reply.content if isinstance(block, ToolUseBlock)] == [{}, {}]
 
 
-@pytest.mark.parametrize("streams", [THOUGHTS, ONLY_THOUGHTS])
-@pytest.mark.parametrize("upstream", THOUGHTS)
+@pytest.mark.parametrize("streams", [REASONING, REASONING_ONLY])
+@pytest.mark.parametrize("upstream", REASONING)
 @pytest.mark.parametrize("client", ["anthropic", "gemini", "openai_responses"])
-async def test_streamed_reasoning_has_the_signature_of_a_whole_reply(
+async def test_streamed_reasoning_has_signature(
     tmp_path: Path, client: str, upstream: str, streams: dict[str, bytes]
 ) -> None:
     if client == upstream:
         return
-    async with open_gateway(tmp_path, play(streams[upstream], stream=True)) as gateway:
+    async with open_gateway(tmp_path, answer_with(streams[upstream], stream=True)) as gateway:
         reply = await stream_reply(gateway, client, upstream)
     (thought,) = [block for block in reply.content if isinstance(block, ThinkingBlock)]
     assert thought.text == "Hm."
     assert thought.signature
 
 
-@pytest.mark.parametrize("upstream", THOUGHTS)
-async def test_streamed_reasoning_of_another_provider_is_not_sent_to_the_caller_s_own(
-    tmp_path: Path, upstream: str
-) -> None:
-    def answer(request: ReceivedRequest) -> Answer:
+@pytest.mark.parametrize("upstream", REASONING)
+async def test_streamed_foreign_reasoning_is_not_sent_to_native_provider(tmp_path: Path, upstream: str) -> None:
+    def respond(request: ReceivedRequest) -> Answer:
         return make_answer(msgspec.json.encode(EMPTY["anthropic"])) if "messages" in request.path else stream
 
-    stream = make_stream([THOUGHTS[upstream]])
-    async with open_gateway(tmp_path, answer) as gateway:
+    stream = make_stream([REASONING[upstream]])
+    async with open_gateway(tmp_path, respond) as gateway:
         reply = await stream_reply(gateway, "anthropic", upstream)
         wire = dialects.load("anthropic").write_reply(reply).wire
         history = [
@@ -174,8 +174,8 @@ async def test_streamed_reasoning_of_another_provider_is_not_sent_to_the_caller_
 
 @pytest.mark.parametrize("upstream", EMPTY)
 @pytest.mark.parametrize("client", BODIES)
-async def test_an_empty_answer_is_an_answer(tmp_path: Path, client: str, upstream: str) -> None:
-    async with open_gateway(tmp_path, play(msgspec.json.encode(EMPTY[upstream]))) as gateway:
+async def test_empty_reply_is_translated(tmp_path: Path, client: str, upstream: str) -> None:
+    async with open_gateway(tmp_path, answer_with(msgspec.json.encode(EMPTY[upstream]))) as gateway:
         wire = msgspec.json.decode(await ask(gateway, client, upstream))
     reply = dialects.load(client).read_reply(wire)
     assert reply.fault is not None
@@ -183,24 +183,24 @@ async def test_an_empty_answer_is_an_answer(tmp_path: Path, client: str, upstrea
 
 
 @pytest.mark.parametrize("upstream", ["gemini", "openai_chat", "openai_responses"])
-async def test_a_model_that_no_row_describes_receives_images(tmp_path: Path, upstream: str) -> None:
-    image = {"type": "image", "source": {"type": "url", "url": PICTURE}}
+async def test_unknown_model_receives_images(tmp_path: Path, upstream: str) -> None:
+    image = {"type": "image", "source": {"type": "url", "url": IMAGE_URL}}
     history = [{"role": "user", "content": [{"type": "text", "text": "What is it?"}, image]}]
     data = msgspec.json.encode(EMPTY.get(upstream, {"id": "r", "object": "response", "status": "completed"}))
-    async with open_gateway(tmp_path, play(data)) as gateway:
+    async with open_gateway(tmp_path, answer_with(data)) as gateway:
         await gateway.post(
             "anthropic",
             f"{upstream}:model",
             msgspec.json.encode({**BODIES["anthropic"], "model": f"{upstream}:model", "messages": history}),
         )
-        assert PICTURE in str(gateway.upstream.requests[-1].json)
+        assert IMAGE_URL in str(gateway.upstream.requests[-1].json)
 
 
 @pytest.mark.parametrize("client", ["anthropic", "openai_chat"])
-async def test_a_restored_call_has_the_id_of_its_result(tmp_path: Path, client: str) -> None:
+async def test_restored_call_has_id_of_its_result(tmp_path: Path, client: str) -> None:
     call = {"functionCall": {"name": "look", "args": {}}, "thoughtSignature": "c2lnbmVk"}
     first = {"candidates": [{"content": {"role": "model", "parts": [call]}, "finishReason": "STOP"}]}
-    async with open_gateway(tmp_path, play(msgspec.json.encode(first)), record="durable") as gateway:
+    async with open_gateway(tmp_path, answer_with(msgspec.json.encode(first)), record="durable") as gateway:
         wire = msgspec.json.decode(await ask(gateway, client, "gemini"))
         question = BODIES[client]["messages"]
         if client == "anthropic":
@@ -228,10 +228,10 @@ async def test_a_restored_call_has_the_id_of_its_result(tmp_path: Path, client: 
         ("openai_responses", 408, "server_error", "timeout"),
     ],
 )
-async def test_an_error_names_its_own_cause(
+async def test_error_type_and_code_match_status(
     tmp_path: Path, client: str, status: int, kind: str, code: str | None
 ) -> None:
-    async with open_gateway(tmp_path, play(b'{"error":"no"}', status=status)) as gateway:
+    async with open_gateway(tmp_path, answer_with(b'{"error":"no"}', status=status)) as gateway:
         body = {**BODIES[client], "model": "ollama:model"}
         sent = await gateway.post(client, "ollama:model", msgspec.json.encode(body))
     wire = msgspec.json.decode(sent.body)["error"]
@@ -239,15 +239,15 @@ async def test_an_error_names_its_own_cause(
 
 
 @pytest.mark.parametrize(("client", "status"), [("anthropic", 529), ("cohere", 503), ("openai_responses", 503)])
-async def test_a_status_of_one_api_only_is_the_usual_one_in_others(tmp_path: Path, client: str, status: int) -> None:
+async def test_status_529_is_translated(tmp_path: Path, client: str, status: int) -> None:
     error = b'{"error":{"message":"busy","type":"server_error","code":"x"}}'
-    async with open_gateway(tmp_path, play(error, status=529)) as gateway:
+    async with open_gateway(tmp_path, answer_with(error, status=529)) as gateway:
         body = msgspec.json.encode({**BODIES[client], "model": "openai_chat:model"})
         sent = await gateway.post(client, "openai_chat:model", body)
     assert sent.status == status
 
 
-def refuse_in_chat(*, stream: bool) -> bytes:
+def chat_refusal(*, stream: bool) -> bytes:
     if stream:
         return chat_stream(
             {"role": "assistant", "content": "", "refusal": None}, {"refusal": "I"}, {"refusal": " won't."}
@@ -256,7 +256,7 @@ def refuse_in_chat(*, stream: bool) -> bytes:
     return msgspec.json.encode({"id": "c", "choices": [{"index": 0, "finish_reason": "stop", "message": message}]})
 
 
-def refuse_in_response(*, stream: bool) -> bytes:
+def response_refusal(*, stream: bool) -> bytes:
     part = {"type": "refusal", "refusal": "I won't."}
     item = {"type": "message", "id": "msg_1", "role": "assistant", "status": "completed", "content": [part]}
     response = {"id": "resp_1", "object": "response", "status": "completed", "output": [item]}
@@ -264,7 +264,7 @@ def refuse_in_response(*, stream: bool) -> bytes:
         return msgspec.json.encode(response)
     start = {"id": "resp_1", "object": "response", "status": "in_progress", "output": []}
     place = {"item_id": "msg_1", "output_index": 0, "content_index": 0}
-    return frames(
+    return make_frames(
         {"type": "response.created", "response": start},
         {"type": "response.output_item.added", "output_index": 0, "item": {**item, "content": []}},
         {"type": "response.content_part.added", **place, "part": {**part, "refusal": ""}},
@@ -279,11 +279,11 @@ def refuse_in_response(*, stream: bool) -> bytes:
 
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize("client", ["openai_chat", "openai_responses"])
-async def test_a_refusal_is_one_in_both_apis_of_openai(tmp_path: Path, client: str, stream: bool) -> None:
+async def test_refusal_is_translated_between_openai_apis(tmp_path: Path, client: str, stream: bool) -> None:
     is_chat = client == "openai_chat"
     upstream = "openai_responses" if is_chat else "openai_chat"
-    data = (refuse_in_response if is_chat else refuse_in_chat)(stream=stream)
-    async with open_gateway(tmp_path, play(data, stream=stream)) as gateway:
+    data = (response_refusal if is_chat else chat_refusal)(stream=stream)
+    async with open_gateway(tmp_path, answer_with(data, stream=stream)) as gateway:
         if stream:
             wire = dialects.load(client).write_reply(await stream_reply(gateway, client, upstream)).wire
         else:
@@ -298,20 +298,20 @@ async def test_a_refusal_is_one_in_both_apis_of_openai(tmp_path: Path, client: s
 
 
 @pytest.mark.parametrize("upstream", ["anthropic", "openai_responses"])
-async def test_a_response_in_the_background_is_complete_when_it_is_returned(tmp_path: Path, upstream: str) -> None:
+async def test_background_response_is_returned_complete(tmp_path: Path, upstream: str) -> None:
     data = msgspec.json.encode(
         {"id": "resp_1", "object": "response", "status": "completed", "output": [], "tools": [], "tool_choice": "auto"}
         if upstream == "openai_responses"
         else {**EMPTY["anthropic"], "content": [{"type": "text", "text": "Hi"}]}
     )
-    async with open_gateway(tmp_path, play(data), record="durable") as gateway:
+    async with open_gateway(tmp_path, answer_with(data), record="durable") as gateway:
         wire = msgspec.json.decode(await ask(gateway, "openai_responses", upstream, background=True))
         assert "background" not in gateway.upstream.requests[-1].json
     assert wire["status"] == "completed"
 
 
 @pytest.mark.parametrize("has_question", [False, True])
-async def test_images_of_results_follow_in_a_message_of_the_user(tmp_path: Path, has_question: bool) -> None:
+async def test_images_of_tool_results_follow_in_user_message(tmp_path: Path, has_question: bool) -> None:
     image = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "iVBORw0KGgo="}}
     calls = [{"type": "tool_use", "id": f"toolu_{at}", "name": "look", "input": {}} for at in range(2)]
     results = [
@@ -324,7 +324,7 @@ async def test_images_of_results_follow_in_a_message_of_the_user(tmp_path: Path,
         {"role": "assistant", "content": calls},
         {"role": "user", "content": [*results, *question]},
     ]
-    async with open_gateway(tmp_path, play(msgspec.json.encode(EMPTY["openai_chat"]))) as gateway:
+    async with open_gateway(tmp_path, answer_with(msgspec.json.encode(EMPTY["openai_chat"]))) as gateway:
         await ask(gateway, "anthropic", "openai_chat", messages=history, tools=[TOOL])
         sent = gateway.upstream.requests[-1].json["messages"]
     assert [message["role"] for message in sent] == ["user", "assistant", "tool", "tool", "user"]

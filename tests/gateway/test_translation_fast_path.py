@@ -1,4 +1,4 @@
-"""Plain texts are translated on a fast path; the provider and the caller receive what the general path writes."""
+"""Plain text is translated on a fast path. Provider and caller receive the same bytes as from the general path."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from dragoman.gateway import chat_call, fast_path
-from tests.gateway.in_process import Sent, open_gateway
+from tests.gateway.in_process import CompleteResponse, open_gateway
 from tests.servers.faulty_server import Answer, ReceivedRequest, make_answer
 
 COMPLETION: dict[str, Any] = {
@@ -59,14 +59,14 @@ def user(text: Any) -> list[Any]:
     return [{"role": "user", "content": text}]
 
 
-# Requests of both dialects, and whether the second of two with these options is translated on the fast path.
+# Requests of both dialects, and whether the second request with the same options is translated on the fast path.
 REQUESTS: dict[str, Case] = {
     "a text": ("both", {"messages": user("hi")}, True),
     "turns": ("both", {"messages": TURNS}, True),
     "options": ("both", {"messages": user("hi"), "temperature": 0.25, "top_p": 1, "stream": False}, True),
     "a temperature that is too high": ("both", {"messages": user("hi"), "temperature": 1.5}, True),
     "an unknown type of an option": ("both", {"messages": user("hi"), "temperature": "hot"}, True),
-    "stop words": ("openai_chat", {"messages": user("hi"), "stop": ["a", " "]}, True),
+    "stop strings": ("openai_chat", {"messages": user("hi"), "stop": ["a", " "]}, True),
     "no limit": ("openai_chat", {"messages": user("hi"), "max_tokens": None}, True),
     "the new limit": ("openai_chat", {"messages": user("hi"), "max_completion_tokens": 7}, True),
     "a system message": ("openai_chat", {"messages": [SYSTEM, *TURNS]}, True),
@@ -94,17 +94,21 @@ REPLY_CHANGES: dict[str, Case] = {
     "nothing": ("both", {}, True),
     "a tier": ("both", {"service_tier": "default"}, True),
     "another tier": ("both", {"service_tier": "priority"}, True),
-    "a tier of nobody": ("both", {"service_tier": "x"}, True),
+    "an unknown tier": ("both", {"service_tier": "x"}, True),
     "no tier": ("both", {"service_tier": None}, True),
     "other characters": ("both", {"text": 'é "quoted" \U0001f600\n'}, True),
-    "a creation of a cache": (
+    "a cache creation": (
         "anthropic",
         {"usage": {"cache_creation": {"ephemeral_5m_input_tokens": 2, "ephemeral_1h_input_tokens": 0}}},
         True,
     ),
     "a cache for an hour": ("anthropic", {"usage": {"cache_creation": {"ephemeral_1h_input_tokens": 1}}}, False),
     "reasoning": ("openai_chat", {"usage": {"completion_tokens_details": {"reasoning_tokens": 4}}}, False),
-    "too much in the cache": ("openai_chat", {"usage": {"prompt_tokens_details": {"cached_tokens": 99}}}, False),
+    "more cached tokens than prompt tokens": (
+        "openai_chat",
+        {"usage": {"prompt_tokens_details": {"cached_tokens": 99}}},
+        False,
+    ),
     "negative counts": ("openai_chat", {"usage": {"prompt_tokens": -1}}, False),
     "a blank text": ("both", {"text": " "}, False),
     "no text": ("both", {"text": ""}, False),
@@ -129,7 +133,7 @@ def make_body(dialect: str, fields: dict[str, Any]) -> bytes:
 
 
 def change_texts(fields: dict[str, Any]) -> dict[str, Any]:
-    """The same options with other texts."""
+    """Return a request with the same options and other texts."""
     messages = fields["messages"]
     other = [
         {**message, "content": f"another {message['content']}"}
@@ -148,14 +152,14 @@ class Outcome(msgspec.Struct, frozen=True):
 
 
 async def translate(folder: Path, dialect: str, bodies: list[bytes], answer: Answer) -> Outcome:
-    """The outcome of the last of some requests."""
+    """Send requests and return the outcome of the last request."""
     folder.mkdir()
 
     def respond(_: ReceivedRequest) -> Answer:
         return answer
 
     async with open_gateway(folder, respond, PATHS) as gateway:
-        sent: Sent | None = None
+        sent: CompleteResponse | None = None
         for body in bodies:
             sent = await gateway.post(dialect, "m", body)
         assert sent is not None
@@ -167,7 +171,7 @@ async def translate(folder: Path, dialect: str, bodies: list[bytes], answer: Ans
 
 @pytest.fixture
 def general(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Turn the fast path off from here on."""
+    """A function that disables the fast path."""
 
     def turn_off() -> None:
         monkeypatch.setattr(fast_path, "read_plain", lambda _: None)
@@ -184,7 +188,7 @@ def count_calls(monkeypatch: pytest.MonkeyPatch, name: str) -> list[Any]:
 
 
 @pytest.mark.parametrize("case", cases(REQUESTS))
-async def test_a_request_is_translated_as_on_the_general_path(
+async def test_request_is_translated_as_on_general_path(
     tmp_path: Path, case: Case, general: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     dialect, fields, is_fast = case
@@ -214,7 +218,7 @@ async def test_a_request_is_translated_as_on_the_general_path(
         pytest.param(b'{"model":"anthropic:m","messages":[{"role":"user","content":"\xfa"}]}', id="not UTF-8"),
     ],
 )
-async def test_a_request_that_readers_reject_is_rejected(tmp_path: Path, body: bytes) -> None:
+async def test_invalid_request_is_rejected(tmp_path: Path, body: bytes) -> None:
     first = b'{"model":"anthropic:m","messages":[{"role":"user","content":"a"}]}'
     answer = make_answer(msgspec.json.encode(CLAUDE_REPLY))
     outcome = await translate(tmp_path / "fast", "openai_chat", [first, body], answer)
@@ -223,9 +227,7 @@ async def test_a_request_that_readers_reject_is_rejected(tmp_path: Path, body: b
 
 @pytest.mark.parametrize("provider", PATHS.values())
 @pytest.mark.parametrize("dialect", PATHS)
-async def test_a_reply_that_is_not_utf_8_is_an_error_of_the_provider(
-    tmp_path: Path, dialect: str, provider: str
-) -> None:
+async def test_reply_that_is_not_utf_8_is_an_upstream_error(tmp_path: Path, dialect: str, provider: str) -> None:
     body = b'{"model":"%b:m","max_tokens":64,"messages":[{"role":"user","content":"a"}]}' % provider.encode()
     reply = msgspec.json.encode(REPLIES[provider])
     outcome = await translate(tmp_path / "fast", dialect, [body], make_answer(reply.replace(b"Yes", b"\xfa")))
@@ -252,7 +254,7 @@ MESSAGES = b'[{"role":"user","content":"hi"}]'
         pytest.param((b'"messages":{"messages":%b}', False), id="an object of messages"),
     ],
 )
-async def test_messages_are_found_as_on_the_general_path(
+async def test_messages_are_located_as_on_general_path(
     tmp_path: Path, dialect: str, case: tuple[bytes, bool], general: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fields, is_fast = case
@@ -268,7 +270,7 @@ async def test_messages_are_found_as_on_the_general_path(
 
 
 @pytest.mark.parametrize("case", cases(REPLY_CHANGES))
-async def test_a_reply_is_translated_as_on_the_general_path(
+async def test_reply_is_translated_as_on_general_path(
     tmp_path: Path, case: Case, general: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     provider, changes, is_fast = case
@@ -299,7 +301,7 @@ def change_reply(provider: str, changes: dict[str, Any]) -> dict[str, Any]:
     return reply
 
 
-async def test_templates_of_one_model_do_not_serve_another(tmp_path: Path, general: Any) -> None:
+async def test_templates_are_not_shared_between_models(tmp_path: Path, general: Any) -> None:
     answer = make_answer(msgspec.json.encode(CLAUDE_REPLY))
     first = b'{"model":"anthropic:claude-3-5-haiku","messages":[{"role":"user","content":"a"}]}'
     body = first.replace(b"claude-3-5-haiku", b"claude-opus-4-1")
@@ -309,7 +311,7 @@ async def test_templates_of_one_model_do_not_serve_another(tmp_path: Path, gener
 
 
 @pytest.mark.parametrize("case", cases(REPLY_CHANGES))
-async def test_a_reply_in_the_same_api_is_passed_on_as_on_the_general_path(
+async def test_reply_of_same_api_is_forwarded_as_on_general_path(
     tmp_path: Path, case: Case, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     dialect, changes, _ = case

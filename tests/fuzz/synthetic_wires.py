@@ -1,6 +1,6 @@
-"""Seeds of the dialects of which no cassettes and no samples of the fidelity table exist: constructed wires.
+"""Synthetic seeds for the dialects without cassettes and without samples in the fidelity table.
 
-wires(dialect, part)     as in ``seeds``; nothing for every other dialect
+wires(dialect, part)     as in ``seeds``; empty for other dialects
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from tests.dialects.test_every_dialect import PIXEL
 
 _HELLO: Final = {"type": "text", "text": "Hello."}
 _CALL: Final = {"type": "tool_use", "id": "toolu_1", "name": "weather", "input": {"city": "Łódź"}}
-_CLAUDE_ANSWER: Final = {
+_CLAUDE_REPLY: Final = {
     "id": "msg_1",
     "type": "message",
     "role": "assistant",
@@ -22,14 +22,14 @@ _CLAUDE_ANSWER: Final = {
     "stop_sequence": None,
     "usage": {"input_tokens": 3, "output_tokens": 5},
 }
-_NOVA_ANSWER: Final = {
+_NOVA_REPLY: Final = {
     "output": {"message": {"role": "assistant", "content": [{"text": "Hello."}]}},
     "stopReason": "end_turn",
     "usage": {"inputTokens": 3, "outputTokens": 5, "totalTokens": 8},
 }
 _METRICS: Final = {"amazon-bedrock-invocationMetrics": {"inputTokenCount": 3, "outputTokenCount": 5}}
 _CLAUDE_EVENTS: Final[list[dict[str, Any]]] = [
-    {"type": "message_start", "message": {**_CLAUDE_ANSWER, "content": [], "stop_reason": None}},
+    {"type": "message_start", "message": {**_CLAUDE_REPLY, "content": [], "stop_reason": None}},
     {"type": "content_block_start", "index": 0, "content_block": {"type": "text", "text": ""}},
     {"type": "content_block_delta", "index": 0, "delta": {"type": "text_delta", "text": "Hello."}},
     {"type": "content_block_stop", "index": 0},
@@ -93,7 +93,7 @@ _COHERE_REQUEST: Final[dict[str, Any]] = {
     "stop_sequences": ["END"],
     "k": 3,
 }
-_COHERE_ANSWER: Final[dict[str, Any]] = {
+_COHERE_REPLY: Final[dict[str, Any]] = {
     "response_id": "r",
     "generation_id": "g",
     "text": "I'll look.",
@@ -106,15 +106,15 @@ _COHERE_ANSWER: Final[dict[str, Any]] = {
 _COHERE_EVENTS: Final[list[dict[str, Any]]] = [
     {"is_finished": False, "event_type": "stream-start", "generation_id": "g"},
     {"is_finished": False, "event_type": "text-generation", "text": "I'll look."},
-    {"is_finished": False, "event_type": "citation-generation", "citations": _COHERE_ANSWER["citations"]},
+    {"is_finished": False, "event_type": "citation-generation", "citations": _COHERE_REPLY["citations"]},
     {"is_finished": False, "event_type": "tool-calls-chunk", "tool_call_delta": {"index": 0, "name": "weather"}},
     {"is_finished": False, "event_type": "tool-calls-generation", "tool_calls": [WEATHER]},
-    {"is_finished": True, "event_type": "stream-end", "finish_reason": "COMPLETE", "response": _COHERE_ANSWER},
+    {"is_finished": True, "event_type": "stream-end", "finish_reason": "COMPLETE", "response": _COHERE_REPLY},
 ]
 
 _STATISTICS: Final = {"total_duration": 9, "prompt_eval_count": 3, "eval_count": 5, "context": [1, 2]}
 _GENERATE_START: Final = {"model": "llava", "created_at": "2026-01-01T12:00:00Z"}
-_GENERATE_ANSWER: Final = {
+_GENERATE_REPLY: Final = {
     **_GENERATE_START,
     "response": "Hello.",
     "thinking": "Hm.",
@@ -132,7 +132,7 @@ _INTERACTION: Final = {
     "usage": {"total_input_tokens": 3, "total_output_tokens": 5, "total_tokens": 8},
 }
 _RESULT: Final = {"type": "function_result", "call_id": "c1", "name": "weather", "result": {"degrees": 3}}
-_ASKED: Final = {"model": "gemini-3.5-flash", "store": False}
+_REQUEST: Final = {"model": "gemini-3.5-flash", "store": False}
 _INTERACTION_EVENTS: Final[list[dict[str, Any]]] = [
     {"event_type": "interaction.start", "interaction": {"id": "v1", "model": "m", "status": "in_progress"}},
     {"event_type": "content.start", "index": 0, "content": {"type": "thought"}},
@@ -165,31 +165,31 @@ _GOOGLE_ERROR: Final = {"error": {"code": 429, "status": "RESOURCE_EXHAUSTED", "
 
 
 def _frames(events: list[dict[str, Any]], key: str | None = None, name: str | None = None) -> list[Any]:
-    """A stream as a list of [event name, object]; the name is that of the key, or the same for each."""
+    """Return a stream as a list of [event name, object]. The name is the value of ``key``, or ``name``."""
     return [[event[key] if key is not None else name, event] for event in events]
 
 
 _WIRES: Final[dict[str, dict[str, list[Any]]]] = {
     "bedrock_invoke": {
         "request": [CLAUDE, NOVA, *PROMPTS.values()],
-        "reply": [_CLAUDE_ANSWER, _NOVA_ANSWER, *ANSWERS.values()],
+        "reply": [_CLAUDE_REPLY, _NOVA_REPLY, *ANSWERS.values()],
         "error": [{"message": "slow down", "__type": "ThrottlingException"}, {"message": "no such model"}],
         "stream": [_frames(events, name="chunk") for events in (_CLAUDE_EVENTS, _NOVA_EVENTS, *_TEXT_EVENTS)],
     },
     "cohere_v1": {
         "request": [_COHERE_REQUEST, {"message": "Hi."}],
-        "reply": [_COHERE_ANSWER, {"text": "Hello.", "finish_reason": "MAX_TOKENS"}],
+        "reply": [_COHERE_REPLY, {"text": "Hello.", "finish_reason": "MAX_TOKENS"}],
         "error": [{"message": "invalid api token"}],
         "stream": [_frames(_COHERE_EVENTS)],
     },
     "gemini_interactions": {
         "request": [
-            {**_ASKED, "input": "Hi.", "system_instruction": "Be brief.", "generation_config": {"temperature": 0.5}},
-            {**_ASKED, "input": [_HELLO, {"type": "image", "data": PIXEL, "mime_type": "image/png"}]},
-            {**_ASKED, "input": [{"role": "user", "content": "Hi."}, {"role": "model", "content": [_HELLO]}]},
-            {**_ASKED, "input": [{"type": "user_input", "content": [_HELLO]}, *STEPS, _RESULT]},
+            {**_REQUEST, "input": "Hi.", "system_instruction": "Be brief.", "generation_config": {"temperature": 0.5}},
+            {**_REQUEST, "input": [_HELLO, {"type": "image", "data": PIXEL, "mime_type": "image/png"}]},
+            {**_REQUEST, "input": [{"role": "user", "content": "Hi."}, {"role": "model", "content": [_HELLO]}]},
+            {**_REQUEST, "input": [{"type": "user_input", "content": [_HELLO]}, *STEPS, _RESULT]},
             {
-                **_ASKED,
+                **_REQUEST,
                 "input": [*STEPS, {"type": "user_input", "content": [_RESULT]}],
                 "previous_interaction_id": "v1",
                 "tools": [{"type": "function", "name": "weather", "parameters": {"type": "object"}}],
@@ -220,7 +220,7 @@ _WIRES: Final[dict[str, dict[str, list[Any]]]] = {
             },
             {"model": "llama3", "prompt": "Hi.", "raw": True},
         ],
-        "reply": [_GENERATE_ANSWER, {**_GENERATE_START, "response": "", "done": True, "done_reason": "load"}],
+        "reply": [_GENERATE_REPLY, {**_GENERATE_START, "response": "", "done": True, "done_reason": "load"}],
         "error": [{"error": "model 'llava' not found"}],
         "stream": [
             _frames(
@@ -236,5 +236,5 @@ _WIRES: Final[dict[str, dict[str, list[Any]]]] = {
 
 
 def wires(dialect: str, part: str) -> list[Any]:
-    """The constructed seeds of one part of a dialect."""
+    """Return the synthetic seeds of one part of a dialect."""
     return _WIRES.get(dialect, {}).get(part, [])
