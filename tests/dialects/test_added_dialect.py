@@ -1,4 +1,4 @@
-"""A provider is added as a row, and a dialect as one file; nothing else changes for them."""
+"""A provider is added with a catalog row, and a dialect with one file. No other change is required."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.dialects import test_every_dialect
 ADDED = Path(__file__).parent / "added"
 
 
-# --- a provider ------------------------------------------------------------------------------------------------------
+# --- provider --------------------------------------------------------------------------------------------------------
 
 ROWS = """
 [providers.acme]
@@ -36,7 +36,7 @@ supports_thinking = true
 """
 
 
-def test_a_provider_is_a_row() -> None:
+def test_provider_is_added_by_catalog_row() -> None:
     rows = catalog.builtin().overlay(catalog.rows_from_toml(ROWS))
     model = rows.model("rocket")
     assert (model.id, model.name, model.is_declared) == ("acme:rocket-2", "rocket-2", True)
@@ -46,7 +46,7 @@ def test_a_provider_is_a_row() -> None:
     assert "acme" not in catalog.builtin().providers
 
 
-def test_its_row_leads_to_the_dialect_that_it_speaks() -> None:
+def test_catalog_row_selects_dialect() -> None:
     rows = catalog.builtin().overlay(catalog.rows_from_toml(ROWS))
     model = rows.model("rocket")
     dialect = dialects.load(rows.provider(model.provider).dialect)
@@ -55,12 +55,12 @@ def test_its_row_leads_to_the_dialect_that_it_speaks() -> None:
     assert dialect.read_request(written.wire).model == "rocket-2"
 
 
-# --- a dialect -------------------------------------------------------------------------------------------------------
+# --- dialect ---------------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture
 def telegraph(monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
-    """The dialect in the folder beside this file, as if its file lay beside the others."""
+    """The dialect in the folder ``added``, which is added to the path of the dialects."""
     monkeypatch.setattr(dialects, "__path__", [*dialects.__path__, str(ADDED)])
     yield dialects.load("telegraph")
     sys.modules.pop(f"{dialects.__name__}.telegraph", None)
@@ -77,7 +77,7 @@ RECORD: dict[str, Any] = {
     "request": {
         "model": "m1",
         "limit": 100,
-        "priority": "high",  # nothing that we have a field for
+        "priority": "high",  # no canonical field
         "lines": [
             {"role": "system", "text": "Be brief."},
             {"role": "user", "text": "What is in README.md?", "at": 1.0},
@@ -100,33 +100,33 @@ RECORD: dict[str, Any] = {
 }
 
 
-def test_a_dialect_is_a_file_that_is_found(telegraph: ModuleType) -> None:
+def test_dialect_file_is_discovered(telegraph: ModuleType) -> None:
     assert "telegraph" in dialects.names()
     assert telegraph.NAME == "telegraph"
     assert dialects.load("telegraph") is telegraph
 
 
-def test_without_its_file_there_is_no_such_dialect() -> None:
+def test_dialect_without_file_is_unknown() -> None:
     assert "telegraph" not in dialects.names()
     with pytest.raises(LookupError, match="telegraph"):
         dialects.load("telegraph")
 
 
-def test_its_traffic_is_proved(telegraph: ModuleType) -> None:
+def test_round_trip_proof_passes_for_added_dialect(telegraph: ModuleType) -> None:
     proof = prove_records([RECORD], Proof(Counter(), [], []))
     assert proof.failures == []
     assert proof.broken == []
     assert proof.equal == {("telegraph", "acme", part): 1 for part in ("request", "reply", "stream")}
 
 
-def test_a_dialect_that_forgets_something_is_caught(telegraph: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_round_trip_proof_detects_missing_notes(telegraph: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(telegraph, "make_notes", lambda *_, **__: None)
     proof = prove_records([RECORD], Proof(Counter(), [], []))
     assert [failure.part for failure in proof.failures] == ["request", "reply"]
     assert "'priority' is missing" in proof.failures[0].difference
 
 
-def test_an_edit_of_what_was_read_shows_and_the_rest_stays(telegraph: ModuleType) -> None:
+def test_edited_message_keeps_other_fields(telegraph: ModuleType) -> None:
     read = telegraph.read_request(RECORD["request"])
     first, question, *rest = read.messages
     edited = question.replace(content=[question.content[0].replace(text="And in LICENSE?")])
@@ -135,24 +135,27 @@ def test_an_edit_of_what_was_read_shows_and_the_rest_stays(telegraph: ModuleType
     assert {**wire, "lines": []} == {**RECORD["request"], "lines": []}
 
 
-def of_one_dialect() -> list[Callable[..., None]]:
-    """The tests of the grid that take a dialect."""
+def tests_of_every_dialect() -> list[Callable[..., None]]:
+    """Return the tests of every dialect that have a dialect as their only argument."""
     tests = [test for name, test in vars(test_every_dialect).items() if name.startswith("test_")]
     return [test for test in tests if list(inspect.signature(test).parameters) in (["dialect"], ["chat_dialect"])]
 
 
-@pytest.mark.parametrize("test", of_one_dialect(), ids=lambda test: test.__name__.removeprefix("test_"))
-def test_what_holds_of_every_dialect_holds_of_it(test: Callable[..., None], telegraph: ModuleType) -> None:
+@pytest.mark.parametrize("test", tests_of_every_dialect(), ids=lambda test: test.__name__.removeprefix("test_"))
+def test_added_dialect_passes_tests_of_every_dialect(test: Callable[..., None], telegraph: ModuleType) -> None:
     test(telegraph)
 
 
 @pytest.mark.parametrize("other", test_every_dialect.CONVERSATIONS)
-def test_every_other_dialect_understands_it(other: str, telegraph: ModuleType) -> None:
-    there = dialects.load(other)
-    wire = there.write_request(telegraph.read_request(RECORD["request"])).wire
-    again = telegraph.write_request(there.read_request(wire)).wire
+def test_added_dialect_converts_to_every_other(other: str, telegraph: ModuleType) -> None:
+    other_dialect = dialects.load(other)
+    wire = other_dialect.write_request(telegraph.read_request(RECORD["request"])).wire
+    again = telegraph.write_request(other_dialect.read_request(wire)).wire
     texts = [
-        block.text for one in there.read_request(wire).messages for block in one.content if type(block) is TextBlock
+        block.text
+        for message in other_dialect.read_request(wire).messages
+        for block in message.content
+        if type(block) is TextBlock
     ]
     assert texts == ["Be brief.", "What is in README.md?"]
     assert [line.get("text") for line in again["lines"]] == [
@@ -161,4 +164,4 @@ def test_every_other_dialect_understands_it(other: str, telegraph: ModuleType) -
         None,
         "# Project Foo",
     ]
-    assert "at" not in again["lines"][1]  # what only a telegraph can say does not travel through another dialect
+    assert "at" not in again["lines"][1]  # a field of this dialect only is lost in another dialect

@@ -1,4 +1,4 @@
-"""Features that only the Anthropic dialect has."""
+"""Tests of features that only the Anthropic dialect has."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from dragoman.exchange import Reply, StopReason
 from dragoman.message import TextBlock, ToolUseBlock
 
 
-def test_an_input_that_comes_whole_with_the_beginning_of_a_call_is_read() -> None:
+def test_input_in_start_of_call_is_read() -> None:
     call = {"type": "tool_use", "id": "toolu_1", "name": "get_weather", "input": {"location": "Boston"}}
     events = [
         {"type": "message_start", "message": {"model": "m", "usage": {"input_tokens": 1, "output_tokens": 1}}},
@@ -30,17 +30,17 @@ def test_an_input_that_comes_whole_with_the_beginning_of_a_call_is_read() -> Non
     assert block.input == {"location": "Boston"}
 
 
-def test_words_of_other_providers_for_tier_and_effort_are_not_passed_on() -> None:
-    asked = {"model": "m", "messages": [{"role": "user", "content": "x"}], "service_tier": "flex"}
-    written = anthropic.write_request(openai_chat.read_request({**asked, "reasoning_effort": "minimal"}))
+def test_foreign_tier_and_effort_are_losses() -> None:
+    wire = {"model": "m", "messages": [{"role": "user", "content": "x"}], "service_tier": "flex"}
+    written = anthropic.write_request(openai_chat.read_request({**wire, "reasoning_effort": "minimal"}))
     assert "service_tier" not in written.wire
     assert "output_config" not in written.wire
     assert {loss.block_type for loss in written.losses} == {"service_tier", "reasoning"}
-    off = anthropic.write_request(openai_chat.read_request({**asked, "reasoning_effort": "none"}))
+    off = anthropic.write_request(openai_chat.read_request({**wire, "reasoning_effort": "none"}))
     assert off.wire["thinking"] == {"type": "disabled"}
 
 
-def test_consecutive_results_are_one_user_message_with_the_results_first() -> None:
+def test_consecutive_results_become_one_user_message() -> None:
     calls = [
         {"id": f"call_{number}", "type": "function", "function": {"name": "f", "arguments": "{}"}} for number in (1, 2)
     ]
@@ -52,16 +52,16 @@ def test_consecutive_results_are_one_user_message_with_the_results_first() -> No
 
 
 @pytest.mark.parametrize(
-    ("word", "reason", "elsewhere"),
+    ("name", "reason", "elsewhere"),
     [
         ("compaction", StopReason.PAUSED, "pause_turn"),
         ("model_context_window_exceeded", StopReason.MAX_TOKENS, "max_tokens"),
         ("of next year", StopReason.UNKNOWN, "end_turn"),
     ],
 )
-def test_a_word_for_an_end_is_read_and_written_as_it_was(word: str, reason: StopReason, elsewhere: str) -> None:
+def test_stop_reason_round_trips(name: str, reason: StopReason, elsewhere: str) -> None:
     wire = anthropic.write_reply(Reply(content=(TextBlock("Hi."),), stop_reason=StopReason.END_TURN, model="m")).wire
-    reply = anthropic.read_reply({**wire, "stop_reason": word})
+    reply = anthropic.read_reply({**wire, "stop_reason": name})
     assert reply.stop_reason is reason
-    assert anthropic.write_reply(reply).wire["stop_reason"] == word
+    assert anthropic.write_reply(reply).wire["stop_reason"] == name
     assert anthropic.write_reply(reply.replace(provider_raw=None)).wire["stop_reason"] == elsewhere

@@ -1,4 +1,4 @@
-"""Bedrock Converse: dialect-specific options, and streams that are written."""
+"""Tests of Bedrock Converse: dialect-specific options and written streams."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def frame_order(data: bytes) -> list[str]:
     return [f"{short[name]} {wire['contentBlockIndex']}" if name in short else str(name) for name, wire in frames(data)]
 
 
-# --- streams, written ------------------------------------------------------------------------------------------------
+# --- written streams -------------------------------------------------------------------------------------------------
 
 
 def texts_and_calls(reply: Reply) -> tuple[str, list[tuple[str, Any]]]:
@@ -112,14 +112,14 @@ def test_recorded_streams_of_every_dialect_convert_event_by_event() -> None:
             pieces.append(writer.feed(event))
             if is_written_immediately(event, own) and not pieces[-1]:
                 other.append((record["id"], event))
-        told, again = fold(events), read_stream(dialect, b"".join([*pieces, writer.close()]))
-        if texts_and_calls(again) != texts_and_calls(told) or (told.usage is not None and again.usage is None):
-            other.append((record["id"], told, again))
-        if texts_and_calls(told) == NOTHING and told.fault is None:  # but what only its own dialect understands
+        reply, again = fold(events), read_stream(dialect, b"".join([*pieces, writer.close()]))
+        if texts_and_calls(again) != texts_and_calls(reply) or (reply.usage is not None and again.usage is None):
+            other.append((record["id"], reply, again))
+        if texts_and_calls(reply) == NOTHING and reply.fault is None:  # only content of the source dialect
             assert again.fault is None or again.fault.code == "empty_response"
             count["nothing"] += 1
-        elif (again.fault is None) is not (told.fault is None):
-            other.append((record["id"], told.fault, again.fault))
+        elif (again.fault is None) is not (reply.fault is None):
+            other.append((record["id"], reply.fault, again.fault))
     assert other == []
     assert count.pop("nothing", 0) < count.total() / (50 if IS_FULL else 20)
     assert set(count) == set(dialects.callable_names())
@@ -166,7 +166,7 @@ def test_interleaved_calls_are_identified_by_block_index() -> None:
     ]
 
 
-def test_text_after_a_call_starts_a_new_block() -> None:
+def test_text_after_call_starts_new_block() -> None:
     data = write(
         TextDelta(0, "a"),
         ToolUseStart(1, CALLS[0].id, "now"),
@@ -180,7 +180,7 @@ def test_text_after_a_call_starts_a_new_block() -> None:
     assert texts_and_calls(read_stream(dialect, data))[0] == "ab"
 
 
-def test_input_after_a_complete_call_is_a_failure() -> None:
+def test_input_after_complete_call_is_a_failure() -> None:
     data = write(
         ToolUseStart(0, CALLS[0].id, "now"),
         ToolUseInputDelta(0, "{}"),
@@ -222,7 +222,7 @@ def test_unfinished_messages_are_not_written_as_finished(name: str) -> None:
     again = read_stream(dialect, write(*UNFINISHED[name]))
     assert again.fault is not None
     assert texts_and_calls(again)[1] == []
-    assert again.usage == fold(UNFINISHED[name]).usage  # it is charged all the same
+    assert again.usage == fold(UNFINISHED[name]).usage  # the usage is charged
 
 
 def test_split_surrogates_are_joined() -> None:
@@ -237,7 +237,7 @@ def test_only_native_reasoning_is_written() -> None:
     assert read_stream(dialect, write(*unfold(own))).content == own.content
 
 
-def test_message_start_carries_what_writers_need() -> None:
+def test_message_start_contains_fields_for_writers() -> None:
     wire = answer({"text": "Hello."}, {"toolUse": CALL}, stopReason="tool_use")
     wire["output"]["message"]["role"] = "someone"
     data = write(*unfold(dialect.read_reply(wire)))
@@ -268,17 +268,17 @@ def test_message_start_carries_what_writers_need() -> None:
     ],
     ids=lambda block: json.dumps(block)[:50],
 )
-def test_blocks_of_every_type_round_trip_through_a_stream(block: dict[str, Any]) -> None:
+def test_blocks_of_every_type_round_trip_in_stream(block: dict[str, Any]) -> None:
     wire = answer({"text": "Look:"}, block)
     again = read_stream(dialect, write(*unfold(dialect.read_reply(wire))))
     assert dialect.write_reply(again).wire == wire
 
 
-# --- answers that cannot be used -------------------------------------------------------------------------------------
+# --- unusable replies ------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("value", ["{", "", '{"a":1}', ["a"], None, 7])
-def test_a_call_with_non_object_input_is_invalid_and_round_trips(value: Any) -> None:
+def test_call_with_non_object_input_is_invalid_and_round_trips(value: Any) -> None:
     wire = answer({"toolUse": {**CALL, "input": value}}, stopReason="tool_use", x=1)
     reply = dialect.read_reply(wire)
     (block,) = reply.content
@@ -291,14 +291,14 @@ def test_a_call_with_non_object_input_is_invalid_and_round_trips(value: Any) -> 
     assert again.fault.code == "tool_input_invalid"
     history = REQUEST.replace(messages=(message(Role.ASSISTANT, block),))
     _, sent, *rest = dialect.write_request(history).wire["messages"]
-    if value == '{"a":1}':  # anything else than an object would make the API refuse the whole request
+    if value == '{"a":1}':  # the API rejects requests with other values
         assert sent["content"][0]["toolUse"]["input"] == {"a": 1}
         assert "is invalid" in json.dumps(rest)
     else:
         assert "invalid call of" in sent["content"][0]["text"]
 
 
-def test_a_call_at_the_token_limit_is_truncated() -> None:
+def test_call_at_token_limit_is_truncated() -> None:
     wire = answer({"toolUse": {**CALL, "input": "{"}}, stopReason="max_tokens")
     reply = dialect.read_reply(wire)
     assert reply.fault is not None
@@ -307,7 +307,7 @@ def test_a_call_at_the_token_limit_is_truncated() -> None:
 
 
 @pytest.mark.parametrize("reason", ["end_turn", "stop_sequence"])
-def test_an_empty_reply_is_a_fault_and_round_trips(reason: str) -> None:
+def test_empty_reply_is_a_fault_and_round_trips(reason: str) -> None:
     wire = answer(stopReason=reason, additionalModelResponseFields={"stop_sequence": "X"})
     reply = dialect.read_reply(wire)
     assert reply.fault is not None
@@ -318,8 +318,8 @@ def test_an_empty_reply_is_a_fault_and_round_trips(reason: str) -> None:
 # --- requests --------------------------------------------------------------------------------------------------------
 
 
-def test_a_system_prompt_in_the_message_list_stays_in_place() -> None:
-    asked = {
+def test_system_prompt_in_message_list_keeps_position() -> None:
+    wire = {
         "system": [{"text": "Be brief."}],
         "messages": [
             {"role": "user", "content": [{"text": "Hi."}]},
@@ -328,17 +328,17 @@ def test_a_system_prompt_in_the_message_list_stays_in_place() -> None:
             {"role": "user", "content": [{"text": "Well?"}]},
         ],
     }
-    request = dialect.read_request(asked)
+    request = dialect.read_request(wire)
     assert [one.role for one in request.messages] == [Role.SYSTEM, Role.USER, Role.SYSTEM, Role.SYSTEM, Role.USER]
     assert isinstance(request.messages[2].content[1], OpaqueBlock)
-    assert dialect.write_request(request).wire == asked
+    assert dialect.write_request(request).wire == wire
 
 
 def test_model_independent_effort_round_trips() -> None:
-    asked = {"messages": [{"role": "user", "content": [{"text": "Hi."}]}], "outputConfig": {"effort": "high"}}
-    request = dialect.read_request(asked)
+    wire = {"messages": [{"role": "user", "content": [{"text": "Hi."}]}], "outputConfig": {"effort": "high"}}
+    request = dialect.read_request(wire)
     assert request.options.reasoning == Reasoning(effort="high")
-    assert dialect.write_request(request).wire == asked
+    assert dialect.write_request(request).wire == wire
     assert dialect.write_request(request).losses == ()
     less = request.replace(options=Options(reasoning=Reasoning(effort="low")))
     assert dialect.write_request(less).wire["outputConfig"] == {"effort": "low"}
@@ -353,13 +353,13 @@ def test_model_independent_effort_round_trips() -> None:
         (Options(max_output_tokens=0), "max_output_tokens"),
     ],
 )
-def test_an_out_of_range_number_becomes_the_nearest_one(options: Options, name: str) -> None:
+def test_out_of_range_number_is_clamped(options: Options, name: str) -> None:
     sent = dialect.write_request(REQUEST.replace(options=options))
     assert list(sent.wire["inferenceConfig"].values()) in ([0], [1])
     assert sent.losses == ()
     assert [adjustment.block_type for adjustment in sent.adjustments] == [name]
-    asked = {"messages": [], "inferenceConfig": {"temperature": 1.4}}
-    assert dialect.write_request(dialect.read_request(asked)).wire == asked  # its own words are its own affair
+    wire = {"messages": [], "inferenceConfig": {"temperature": 1.4}}
+    assert dialect.write_request(dialect.read_request(wire)).wire == wire  # values of the same dialect are unchanged
 
 
 @pytest.mark.parametrize(
@@ -370,7 +370,7 @@ def test_an_out_of_range_number_becomes_the_nearest_one(options: Options, name: 
         ({"toolUse": {"input": "{}"}}, {"toolUse": {"toolUseId": "t1", "name": "f"}}, "tool_use"),
     ],
 )
-def test_a_delta_of_a_newer_version_is_kept_and_named_as_a_loss(
+def test_unknown_delta_is_stored_and_reported_as_loss(
     delta: dict[str, Any], start: dict[str, Any] | None, block_type: str
 ) -> None:
     place = {"contentBlockIndex": 0}

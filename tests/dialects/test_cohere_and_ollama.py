@@ -1,4 +1,4 @@
-"""Cohere and Ollama: fields that are known at the start of a stream, and errors with HTTP 200."""
+"""Tests of Cohere and Ollama: fields that are known at the start of a stream, and errors with HTTP 200."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def rewrite(dialect: ModuleType, data: bytes) -> list[bytes]:
     return [writer.feed(item) for item in events_of(dialect, [data])]
 
 
-def test_a_cohere_stream_starts_with_the_id_that_was_read() -> None:
+def test_cohere_stream_starts_with_its_id() -> None:
     wire = {"id": "ad61ac19", "type": "message-start", "delta": {"message": {"role": "assistant", "content": []}}}
     data = frame(wire) + event("content-start", 0, content={"type": "text", "text": "Hi."}) + CLOSE + end()
     start, *_ = events_of(COHERE, [data])
@@ -32,7 +32,7 @@ def test_a_cohere_stream_starts_with_the_id_that_was_read() -> None:
     assert json.loads(rewrite(COHERE, data)[0].split(b"data: ")[1]) == wire
 
 
-def test_a_cohere_content_part_starts_with_its_notes() -> None:
+def test_cohere_content_part_starts_with_its_notes() -> None:
     part = {"type": "text", "text": "", "language": "en"}
     data = OPEN.replace(b'{"type": "text", "text": ""}', json.dumps(part).encode())
     data += event("content-delta", 0, content={"text": "Hi."}) + CLOSE + end()
@@ -42,7 +42,7 @@ def test_a_cohere_content_part_starts_with_its_notes() -> None:
     assert b'"language":"en"' in rewrite(COHERE, data)[1]
 
 
-def test_a_call_starts_with_the_id_that_was_read() -> None:
+def test_call_starts_with_its_id() -> None:
     call = {"id": "call_7", "type": "function", "function": {"name": "f", "arguments": ""}}
     data = OPEN + CLOSE + event("tool-call-start", 0, tool_calls=call) + event("tool-call-end", 0) + end("TOOL_CALL")
     line = {**LINE, "message": {"role": "assistant", "content": "", "tool_calls": [{"id": "call_7", **FUNCTION}]}}
@@ -63,14 +63,14 @@ def test_every_ollama_line_has_model_and_start_time() -> None:
     assert [json.loads(piece) for piece in rewrite(OLLAMA, data)[1:3]] == lines
 
 
-def test_an_ollama_line_has_content_unless_the_source_had_none() -> None:
+def test_ollama_line_has_content_unless_source_omits_it() -> None:
     line: dict[str, Any] = {**LINE, "message": {"role": "assistant", "thinking": "Hm."}}
     assert json.loads(rewrite(OLLAMA, json.dumps(line).encode() + b"\n")[1]) == line
     line["message"]["content"] = ""
     assert json.loads(rewrite(OLLAMA, json.dumps(line).encode() + b"\n")[1]) == line
 
 
-def test_logprobs_of_a_cohere_stream_are_kept_in_the_reply() -> None:
+def test_cohere_stream_logprobs_are_in_reply() -> None:
     items = [{"text": text, "token_ids": [number], "logprobs": [-0.5]} for number, text in enumerate(("One ", "two."))]
     deltas = [
         {
@@ -97,9 +97,7 @@ def test_logprobs_of_a_cohere_stream_are_kept_in_the_reply() -> None:
         (OLLAMA, {"error": {"message": "no", "code": 1}}, "server_error"),
     ],
 )
-def test_an_error_body_with_http_200_is_a_reply_with_a_fault(
-    dialect: ModuleType, body: dict[str, Any], code: str
-) -> None:
+def test_error_body_with_status_200_is_a_fault(dialect: ModuleType, body: dict[str, Any], code: str) -> None:
     reply = dialect.read_reply(body)
     assert (reply.stop_reason, reply.content) == (StopReason.ERROR, ())
     assert reply.fault is not None

@@ -1,4 +1,4 @@
-"""Recorded traffic comes back as it was. The records are read where they lie, and never copied."""
+"""Recorded traffic is equal after a round trip. The records are not copied."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from dragoman.cli.prove import Proof, prove_records
 from dragoman.exchange import StopReason
 from tests.corpus import dialect_names, records
 
-# Records that are broken themselves: a request that is none, streams that were cut or ended in an error.
+# Invalid records: not a request, or a stream that was cut or ended with an error.
 BROKEN: dict[str, dict[str, str]] = {
     "anthropic": {"anthropic-5371a149f83439": "$.messages[0]: expected an object, not str"},
     "gemini": {"gemini-2e365ffce1ff52": "stream_incomplete"},
@@ -21,9 +21,9 @@ BROKEN: dict[str, dict[str, str]] = {
         "openrouter-aef207ddb69ead": "Token limit reached",
     },
 }
-# Whole answers that do not say why they ended, or by an empty word. Every word that was recorded is known.
-UNSAID = {
-    "cohere_v1": {"cohere-defc82f3f43f77"},  # an early answer has no such field
+# Replies without a stop reason, or with an empty one. Every other recorded stop reason is known.
+WITHOUT_STOP_REASON = {
+    "cohere_v1": {"cohere-defc82f3f43f77"},  # an early reply does not have this field
     "openai_chat": {
         "openrouter-28daa15de5f994",
         "snowflake-06790065164650",
@@ -34,7 +34,7 @@ UNSAID = {
 
 
 @pytest.mark.parametrize("name", dialects.names())
-def test_recorded_traffic_is_equal_after_a_round_trip(name: str) -> None:
+def test_recorded_traffic_is_equal_after_round_trip(name: str) -> None:
     reasons, proof = BROKEN.get(name, {}), Proof(Counter(), [], [])
     prove_records((record for _, record in records(name, sample=100, always=reasons)), proof, name)
     assert proof.failures == []
@@ -44,13 +44,13 @@ def test_recorded_traffic_is_equal_after_a_round_trip(name: str) -> None:
     assert all(reason in broken[record] for record, reason in reasons.items())
 
 
-def test_every_record_is_of_a_known_dialect() -> None:
+def test_every_record_has_a_known_dialect() -> None:
     assert set(dialect_names()) - set(dialects.names_in_recordings()) == set()
 
 
 @pytest.mark.parametrize("name", dialects.names())
 def test_every_recorded_stop_reason_is_known(name: str) -> None:
-    dialect, unknown, unsaid = dialects.load(name), set(), UNSAID.get(name, set())
+    dialect, unknown, unsaid = dialects.load(name), set(), WITHOUT_STOP_REASON.get(name, set())
     for _, record in records(name, part="response", sample=100, always=unsaid):
         if record.get("status") in (200, None):
             reply = dialect.read_reply(record["response"])

@@ -1,4 +1,4 @@
-"""Damaged streams of every dialect: the expected fault, the content before it, and never a complete message."""
+"""Tests of damaged streams of every dialect: the fault and the content before it. The reply is never complete."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ every_case = pytest.mark.parametrize(
         for title, case in damage.CASES.items()
     ],
 )
-KEPT = ("head", "tail", "late", "error")
+RAW_FIELDS = ("head", "tail", "late", "error")
 # Bedrock has exceptions for the other faults.
 CODES_WITHOUT_EXCEPTION = ("tool_input_invalid", "tool_input_truncated", "empty_response")
 SECRETS = ("abcdef0123456789", "very-secret-indeed")
@@ -64,7 +64,7 @@ SECRETS = ("abcdef0123456789", "very-secret-indeed")
 
 @pytest.mark.sampled(6)
 @every_case
-def test_a_damaged_stream_has_the_same_outcome_for_all_chunks(
+def test_damaged_stream_has_same_outcome_for_all_chunks(
     name: str, case: Case, caplog: pytest.LogCaptureFixture
 ) -> None:
     dialect = dialects.load(name)
@@ -75,7 +75,7 @@ def test_a_damaged_stream_has_the_same_outcome_for_all_chunks(
     assert text_of(reply) == case.text
     assert tuple(call for _, call in calls_of(reply)) == case.calls
     assert tuple(text for _, text in invalid_calls_of(reply)) == case.invalid_inputs
-    kept = {key: value for key, value in (reply.provider_raw or {}).items() if key in KEPT}
+    kept = {key: value for key, value in (reply.provider_raw or {}).items() if key in RAW_FIELDS}
     assert kept == case.raw
     if name != "bedrock_converse":  # the bytes of a binary frame are escaped
         assert all(len(kept.get(key, "")) <= 4096 for key in ("tail", "late"))
@@ -94,7 +94,7 @@ def check_fault(reply: Reply, case: Case) -> None:
 
 @pytest.mark.sampled(6)
 @every_case
-def test_a_damaged_stream_stays_damaged_when_rewritten(name: str, case: Case) -> None:
+def test_damaged_stream_stays_damaged_when_rewritten(name: str, case: Case) -> None:
     dialect = dialects.load(name)
     events = events_of(dialect, [case.data], case.framing, case.quirks)
     reply = fold(events)
@@ -117,7 +117,7 @@ def rewrite(dialect: ModuleType, events: list[StreamEvent], framing: str | None 
 
 
 @pytest.mark.parametrize("name", DAMAGE)
-def test_a_stream_cut_at_any_byte_keeps_earlier_text_and_invents_no_call(name: str) -> None:
+def test_cut_stream_keeps_text_and_adds_no_call(name: str) -> None:
     dialect, data = dialects.load(name), DAMAGE[name].CUT
     complete = calls_of(fold(events_of(dialect, [data])))
     for at in range(0, len(data), scale(2, 1)):
@@ -132,7 +132,7 @@ def test_a_stream_cut_at_any_byte_keeps_earlier_text_and_invents_no_call(name: s
 # --- Anthropic -------------------------------------------------------------------------------------------------------
 
 
-def test_anthropic_usage_before_the_damage_is_kept() -> None:
+def test_anthropic_usage_before_damage_is_in_reply() -> None:
     reply = fold(events_of(anthropic, [anthropic_damage.OPEN + anthropic_damage.HE]))
     assert reply.usage is not None
     assert reply.usage.input_tokens == 8
@@ -141,31 +141,31 @@ def test_anthropic_usage_before_the_damage_is_kept() -> None:
 # --- Chat Completions ------------------------------------------------------------------------------------------------
 
 
-def test_a_chat_stream_without_a_finish_reason_is_complete_only_with_the_quirk() -> None:
+def test_chat_stream_without_finish_reason_requires_quirk() -> None:
     quirks = ("terminal_reason_optional",)
-    reply = fold(events_of(openai_chat, [chat_damage.SAID + chat_damage.DONE], None, quirks))
+    reply = fold(events_of(openai_chat, [chat_damage.HELLO + chat_damage.DONE], None, quirks))
     assert (reply.fault, reply.stop_reason, text_of(reply)) == (None, StopReason.UNKNOWN, "Héllo.")
-    reply = fold(events_of(openai_chat, [chat_damage.SAID], None, quirks))
+    reply = fold(events_of(openai_chat, [chat_damage.HELLO], None, quirks))
     assert reply.fault is not None
     assert reply.fault.code == "stream_incomplete"
 
 
-def test_chat_usage_before_an_error_is_kept() -> None:
+def test_chat_usage_before_error_is_in_reply() -> None:
     error = chat_damage.framed({"error": chat_damage.OVERLOADED, "usage": {"prompt_tokens": 8}})
-    reply = fold(events_of(openai_chat, [chat_damage.SAID + error]))
+    reply = fold(events_of(openai_chat, [chat_damage.HELLO + error]))
     assert reply.usage is not None
     assert reply.usage.input_tokens == 8
 
 
 # --- Cohere ----------------------------------------------------------------------------------------------------------
 
-# A complete reply has no such end.
+# Ends that a complete reply does not have.
 OPEN_CALLS = {"cut in an input", "an open input at the limit", "a call that never ends"}
 INVALID_COHERE = [title for title, case in cohere_damage.CASES.items() if case.invalid_inputs]
 
 
-@pytest.mark.parametrize("title", [*sorted(set(INVALID_COHERE) - OPEN_CALLS), "nothing said", "an empty text"])
-def test_an_invalid_cohere_reply_has_a_fault_and_round_trips(title: str) -> None:
+@pytest.mark.parametrize("title", [*sorted(set(INVALID_COHERE) - OPEN_CALLS), "no content", "an empty text"])
+def test_invalid_cohere_reply_has_fault_and_round_trips(title: str) -> None:
     events = events_of(cohere, [cohere_damage.CASES[title].data])
     streamed = fold(events)
     wire = cohere.write_reply(streamed).wire
@@ -181,7 +181,7 @@ def test_an_invalid_cohere_reply_has_a_fault_and_round_trips(title: str) -> None
     assert wire["finish_reason"] == reasons[last.stop_reason]
 
 
-def test_an_invalid_call_of_another_dialect_is_written_to_cohere_as_an_error() -> None:
+def test_invalid_foreign_call_is_an_error_for_cohere() -> None:
     call = {"id": "c", "type": "function", "function": {"name": "f", "arguments": "{]"}}
     message = {"role": "assistant", "content": None, "tool_calls": [call]}
     choice = {"index": 0, "message": message, "finish_reason": "tool_calls", "logprobs": None}
@@ -196,20 +196,20 @@ def test_an_invalid_call_of_another_dialect_is_written_to_cohere_as_an_error() -
 # --- Ollama ----------------------------------------------------------------------------------------------------------
 
 INVALID_OLLAMA = [title for title, case in ollama_damage.CASES.items() if case.invalid_inputs]
-# A complete reply is parsed before it is read: of two equal keys one is left.
+# A complete reply is parsed first, so only one of two equal keys remains.
 EQUAL_KEYS = "an input with two equal keys"
 
 
 @pytest.mark.parametrize(
-    "title", [*sorted(set(INVALID_OLLAMA) - {EQUAL_KEYS}), "nothing said", "nothing said, without a reason"]
+    "title", [*sorted(set(INVALID_OLLAMA) - {EQUAL_KEYS}), "no content", "no content, without a reason"]
 )
-def test_an_invalid_ollama_reply_has_a_fault_and_round_trips(title: str) -> None:
+def test_invalid_ollama_reply_has_fault_and_round_trips(title: str) -> None:
     case = ollama_damage.CASES[title]
     *pieces, last = [json.loads(part) for part in case.data.splitlines()]
-    said: dict[str, Any] = {}
+    fields: dict[str, Any] = {}
     for piece in pieces:
-        said.update({key: value for key, value in piece["message"].items() if value})
-    wire = {**last, "message": {**last["message"], **said}}
+        fields.update({key: value for key, value in piece["message"].items() if value})
+    wire = {**last, "message": {**last["message"], **fields}}
     reply, streamed = ollama.read_reply(wire), reply_of(ollama, case)
     assert reply.fault == streamed.fault
     assert invalid_calls_of(reply) == invalid_calls_of(streamed)
@@ -217,7 +217,7 @@ def test_an_invalid_ollama_reply_has_a_fault_and_round_trips(title: str) -> None
     assert ollama.write_reply(streamed).wire == wire
 
 
-def test_an_invalid_call_of_another_dialect_is_never_written_to_ollama_as_a_call() -> None:
+def test_invalid_foreign_call_is_not_a_call_for_ollama() -> None:
     call = {"index": 0, "id": "c", "function": {"name": "f", "arguments": "{]"}}
     choices = (
         {"index": 0, "delta": {"tool_calls": [call]}},
@@ -235,7 +235,7 @@ def test_an_invalid_call_of_another_dialect_is_never_written_to_ollama_as_a_call
 # --- Gemini ----------------------------------------------------------------------------------------------------------
 
 
-def test_a_gemini_stream_is_complete_only_with_its_last_chunk() -> None:
+def test_gemini_stream_is_complete_only_with_last_chunk() -> None:
     call = gemini_damage.chunk({"functionCall": {"name": "read_file", "args": {"path": "é"}}}, finishReason="STOP")
     chunks = (gemini_damage.HEL, call)
     for data in (gemini_damage.sse(*chunks), json.dumps(chunks).encode()):
@@ -250,11 +250,11 @@ def test_a_gemini_stream_is_complete_only_with_its_last_chunk() -> None:
                 assert calls_of(reply) == []
 
 
-def test_complete_gemini_replies_get_the_same_faults_as_streams_and_round_trip() -> None:
+def test_gemini_replies_have_faults_of_streams_and_round_trip() -> None:
     chunk = gemini_damage.chunk
     listed = chunk({"functionCall": {"name": "f", "id": "c1", "args": [1]}, "thoughtSignature": "cw=="})
 
-    def ended(reason: str) -> dict[str, Any]:
+    def chunk_with_reason(reason: str) -> dict[str, Any]:
         return {**listed, "candidates": [{**listed["candidates"][0], "finishReason": reason}]}
 
     for code, wire in (
@@ -263,10 +263,10 @@ def test_complete_gemini_replies_get_the_same_faults_as_streams_and_round_trip()
         ("empty_response", chunk({"text": ""}, finishReason=1)),
         ("empty_response", chunk(finishReason="OTHER")),
         ("empty_response", chunk()),
-        ("tool_input_invalid", ended("STOP")),
-        ("tool_input_invalid", ended("SAFETY")),
+        ("tool_input_invalid", chunk_with_reason("STOP")),
+        ("tool_input_invalid", chunk_with_reason("SAFETY")),
         ("tool_input_invalid", listed),
-        ("tool_input_truncated", ended("MAX_TOKENS")),
+        ("tool_input_truncated", chunk_with_reason("MAX_TOKENS")),
         ("tool_input_truncated", chunk({"functionCall": {"name": "f", "willContinue": True}}, finishReason=2)),
     ):
         reply = gemini.read_reply(wire)
@@ -276,7 +276,7 @@ def test_complete_gemini_replies_get_the_same_faults_as_streams_and_round_trip()
         assert gemini.write_reply(reply).wire == wire
 
 
-def test_a_gemini_call_with_duplicate_keys_is_not_written_as_a_valid_call() -> None:
+def test_gemini_call_with_duplicate_keys_is_not_a_valid_call() -> None:
     reply = reply_of(gemini, gemini_damage.CASES["arguments with a key twice"])
     written = gemini.write_reply(reply)
     assert [loss.block_type for loss in written.losses] == ["invalid_tool_use"]
@@ -286,7 +286,7 @@ def test_a_gemini_call_with_duplicate_keys_is_not_written_as_a_valid_call() -> N
 # --- Bedrock Converse ------------------------------------------------------------------------------------------------
 
 
-def test_every_changed_byte_of_a_bedrock_frame_is_detected() -> None:
+def test_changed_byte_of_bedrock_frame_is_detected() -> None:
     chance, whole = random.Random(7), bedrock_damage.WHOLE
     for at in range(len(whole)):
         changed = bytearray(whole)
@@ -296,7 +296,7 @@ def test_every_changed_byte_of_a_bedrock_frame_is_detected() -> None:
         assert "Héllo.".startswith(text_of(reply))
 
 
-def test_json_that_is_no_bedrock_frame_never_raises() -> None:
+def test_json_that_is_not_a_bedrock_frame_never_raises() -> None:
     chance = random.Random(8)
     lists: list[Any] = [[], [{}]]
     objects: list[Any] = [{}, {"text": 1}, {"toolUse": {}}, {"image": 1}, {"x": 1}]
@@ -319,16 +319,16 @@ def test_json_that_is_no_bedrock_frame_never_raises() -> None:
 
 
 @pytest.mark.parametrize("title", responses_damage.CASES)
-def test_a_failed_responses_stream_is_not_written_as_completed(title: str) -> None:
+def test_failed_responses_stream_is_not_written_as_completed(title: str) -> None:
     events = events_of(openai_responses, [responses_damage.CASES[title].data])
     fault = fold(events).fault
     if fault is not None and fault.code not in ("tool_input_invalid", "empty_response"):
         assert b'"status":"completed","error":null' not in rewrite(openai_responses, events)
 
 
-def test_responses_events_after_the_end_are_kept_and_logged_once(caplog: pytest.LogCaptureFixture) -> None:
+def test_responses_events_after_end_are_logged_once(caplog: pytest.LogCaptureFixture) -> None:
     sse, whole = responses_damage.sse, responses_damage.WHOLE
-    delta = responses_damage.about("output_text.delta", delta="More.")
+    delta = responses_damage.item_event("output_text.delta", delta="More.")
     late = sse(delta, responses_damage.OVERLOADED, first=len(whole)) + b"data: {]\n\n"
     for pieces in split(sse(*whole) + late):
         caplog.clear()
@@ -341,7 +341,7 @@ def test_responses_events_after_the_end_are_kept_and_logged_once(caplog: pytest.
         assert [record.levelname for record in caplog.records] == ["WARNING"]
 
 
-def test_repeated_responses_events_after_the_end_are_not_late(caplog: pytest.LogCaptureFixture) -> None:
+def test_repeated_responses_events_after_end_are_not_late(caplog: pytest.LogCaptureFixture) -> None:
     sse, whole = responses_damage.sse, responses_damage.WHOLE
     repeated = sse(responses_damage.COMPLETED, first=len(whole) - 1) + b"data: [DONE]\n\n"
     with caplog.at_level(logging.WARNING, "dragoman.stream"):
@@ -350,7 +350,7 @@ def test_repeated_responses_events_after_the_end_are_not_late(caplog: pytest.Log
     assert caplog.records == []
 
 
-STRANGE: list[Any] = [
+UNEXPECTED_VALUES: list[Any] = [
     *(None, True, 0, -1, 10**30, 1.5, "", "x"),
     *([], {}, [[]], [{}], {"type": "message"}, [None], {"id": 1}),
 ]
@@ -372,18 +372,18 @@ def replace_at(value: Any, path: tuple[Any, ...], other: Any) -> Any:
 
 
 @pytest.mark.parametrize("number", range(len(responses_damage.STREAMS)))
-def test_no_value_in_a_responses_event_raises(number: int) -> None:
+def test_no_value_in_responses_event_raises(number: int) -> None:
     events = list(responses_damage.STREAMS[number])
     for at, event in enumerate(events):
         for place, path in enumerate(paths_in(event)):
-            for strange in (STRANGE[(place + step) % len(STRANGE)] for step in (0, 4, 8, 12)):
+            for strange in (UNEXPECTED_VALUES[(place + step) % len(UNEXPECTED_VALUES)] for step in (0, 4, 8, 12)):
                 changed = [*events[:at], replace_at(event, path, strange), *events[at + 1 :]]
                 data = b"".join(b"data: " + json.dumps(wire).encode() + b"\n\n" for wire in changed)
                 openai_responses.write_reply(fold(events_of(openai_responses, [data])))
 
 
 @pytest.mark.parametrize("number", range(len(responses_damage.STREAMS)))
-def test_a_missing_repeated_or_moved_responses_event_invents_no_text(number: int) -> None:
+def test_reordered_responses_events_add_no_text(number: int) -> None:
     events, sse = list(responses_damage.STREAMS[number]), responses_damage.sse
     whole = text_of(fold(events_of(openai_responses, [sse(*events, first=None)])))
     for at, event in enumerate(events):

@@ -1,4 +1,4 @@
-"""Wires that are arranged as those of another dialect, and Gemini Interactions: constructed cases."""
+"""Tests of dialects that are derived from another dialect, and of Gemini Interactions."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ ANSWERS: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("wire", [CLAUDE, NOVA, *PROMPTS.values()])
-def test_a_body_of_any_model_family_is_read_and_written_as_it_was(wire: dict[str, Any]) -> None:
+def test_body_of_every_model_family_round_trips(wire: dict[str, Any]) -> None:
     request = INVOKE.read_request(wire)
     assert request.options.max_output_tokens == 100
     assert [block.text for block in request.messages[-1].content] == ["Hi."]
@@ -95,26 +95,26 @@ def test_a_body_of_any_model_family_is_read_and_written_as_it_was(wire: dict[str
 
 
 @pytest.mark.parametrize("family", ANSWERS)
-def test_an_answer_of_a_family_with_prompts_is_read_and_written_as_it_was(family: str) -> None:
+def test_reply_of_prompt_family_round_trips(family: str) -> None:
     reply = INVOKE.read_reply(ANSWERS[family])
     assert (texts_of(reply), reply.stop_reason) == (["Hello."], StopReason.MAX_TOKENS)
     assert INVOKE.write_reply(reply).wire == ANSWERS[family]
 
 
-def test_claude_on_bedrock_gets_no_model_and_no_stream_flag() -> None:
+def test_claude_body_on_bedrock_has_no_model_and_no_stream_flag() -> None:
     claude = dialects.load("anthropic").read_request({**CLAUDE, "model": "claude-sonnet-4-6", "stream": True})
     wire = INVOKE.write_request(claude).wire
     assert wire == CLAUDE
 
 
-def test_the_family_of_a_model_decides_what_is_written_for_it() -> None:
+def test_model_family_selects_body_format() -> None:
     hello = Request(model="amazon.titan-text-express-v1", messages=(message(Role.USER, TextBlock("Hi.")),))
     assert INVOKE.write_request(hello).wire == {"inputText": "Hi."}
     assert "messages" in INVOKE.write_request(hello.replace(model="us.amazon.nova-lite-v1:0")).wire
     assert INVOKE.write_request(hello.replace(model="meta.llama3-70b-instruct-v1:0")).wire == {"prompt": "Hi."}
 
 
-def test_a_conversation_becomes_a_prompt_and_calls_are_named_as_losses() -> None:
+def test_conversation_becomes_prompt_and_calls_are_losses() -> None:
     written = INVOKE.write_request(REQUEST.replace(model="meta.llama3-70b-instruct-v1:0"))
     assert written.wire["prompt"].startswith("System: Be brief.\n\nUser: Summarize these.")
     assert written.wire["prompt"].endswith("\n\nAssistant:")
@@ -125,14 +125,14 @@ def test_a_conversation_becomes_a_prompt_and_calls_are_named_as_losses() -> None
         "tool_use",
         "tool_result",
         "tool_result",
-        *["text"] * 5,  # without the name of its role, the text is kept
+        *["text"] * 5,  # the text is written without the name of its role
     ]
     assert {loss.adapter for loss in written.losses} == {"bedrock_invoke"}
 
 
 @pytest.mark.parametrize("framing", ["aws-eventstream", "aws-eventstream-decoded", "ndjson"])
 @pytest.mark.parametrize("family", [CLAUDE, NOVA, *PROMPTS.values()])
-def test_a_stream_of_any_family_comes_back_in_every_framing(family: dict[str, Any], framing: str) -> None:
+def test_stream_of_every_family_round_trips_in_every_framing(family: dict[str, Any], framing: str) -> None:
     notes = INVOKE.read_request(family).provider_raw["family"]
     reply = Reply(
         content=(TextBlock("Hello, é."),),
@@ -145,7 +145,7 @@ def test_a_stream_of_any_family_comes_back_in_every_framing(family: dict[str, An
     assert fold(read_stream(INVOKE, data[: len(data) // 2], framing)).fault is not None
 
 
-def test_what_bedrock_adds_to_events_is_part_of_the_reply_and_of_the_next_stream() -> None:
+def test_bedrock_event_fields_round_trip() -> None:
     lines = [
         {"generation": "Hello.", "prompt_token_count": 3, "generation_token_count": 1, "stop_reason": None},
         {
@@ -165,13 +165,13 @@ def test_what_bedrock_adds_to_events_is_part_of_the_reply_and_of_the_next_stream
     assert INVOKE.write_reply(fold(read_stream(INVOKE, write_stream(INVOKE, events)))).wire == wire
 
 
-def test_an_exception_frame_ends_a_stream_as_a_fault() -> None:
+def test_exception_frame_ends_stream_with_fault() -> None:
     data = b'{"headers":{":exception-type":"throttlingException"},"payload":{"message":"slow down"}}\n'
     fault = fold(read_stream(INVOKE, data, "aws-eventstream-decoded")).fault
     assert (fault.code, fault.provider, fault.message) == ("rate_limited", "bedrock_invoke", "slow down")
 
 
-def test_converse_events_are_also_read_as_sdks_return_them() -> None:
+def test_converse_events_are_read_in_sdk_form() -> None:
     converse = dialects.load("bedrock_converse")
     lines = [
         {"messageStart": {"role": "assistant"}},
@@ -193,7 +193,7 @@ def test_converse_events_are_also_read_as_sdks_return_them() -> None:
 WEATHER = {"name": "weather", "parameters": {"city": "Łódź"}}
 
 
-def test_a_cohere_v1_conversation_with_calls_is_read_and_written_as_it_was() -> None:
+def test_cohere_v1_conversation_with_calls_round_trips() -> None:
     wire = {
         "model": "command-r",
         "preamble": "Be brief.",
@@ -230,7 +230,7 @@ def test_a_cohere_v1_conversation_with_calls_is_read_and_written_as_it_was() -> 
     assert [loss.block_type for loss in losses] == ["connectors"]
 
 
-def test_results_that_bring_their_calls_with_them_have_calls() -> None:
+def test_calls_in_cohere_v1_results_are_read() -> None:
     wire = {"message": "How is the weather?", "tool_results": [{"call": WEATHER, "outputs": [{"degrees": 3}]}]}
     request = COHERE.read_request(wire)
     assert [one.role for one in request.messages] == [Role.USER, Role.ASSISTANT, Role.TOOL]
@@ -242,7 +242,7 @@ _SCHEMA = {"type": "object", "properties": {"city": {"type": "string"}}, "requir
 
 @pytest.mark.parametrize("name", ["cohere", "cohere_v1"])
 @pytest.mark.parametrize("key", ["schema", "json_schema"])
-def test_both_keys_of_a_cohere_schema_are_read_and_written_under_the_key_of_the_target(name: str, key: str) -> None:
+def test_cohere_schema_key_is_that_of_target(name: str, key: str) -> None:
     source = dialects.load(name)
     content = {"message": "Hi"} if source is COHERE else {"messages": [{"role": "user", "content": "Hi"}]}
     wire = {"model": "m", **content, "response_format": {"type": "json_object", key: _SCHEMA}}
@@ -261,14 +261,14 @@ def test_both_keys_of_a_cohere_schema_are_read_and_written_under_the_key_of_the_
     assert source.write_request(edited).wire["response_format"] == {"type": "json_object", key: {"type": "object"}}
 
 
-def test_a_schema_that_cohere_v1_cannot_describe_is_a_loss() -> None:
+def test_schema_unsupported_by_cohere_v1_is_a_loss() -> None:
     nested = {"type": "object", "properties": {"place": {"type": "object", "properties": {"city": {"type": "string"}}}}}
     tool = REQUEST.tools[0].replace(input_schema=nested)
     losses = COHERE.write_request(REQUEST.replace(tools=(tool,))).losses
     assert [loss.block_type for loss in losses] == ["tool.input_schema", "image"]
 
 
-def test_a_cohere_v1_answer_with_calls_waits_for_results_also_as_a_stream() -> None:
+def test_cohere_v1_reply_with_calls_stops_for_tool_use() -> None:
     body = {
         "response_id": "r",
         "generation_id": "g",
@@ -296,7 +296,7 @@ def test_a_cohere_v1_answer_with_calls_waits_for_results_also_as_a_stream() -> N
 # --- Ollama generate -------------------------------------------------------------------------------------------------
 
 
-def test_a_prompt_with_a_system_prompt_and_images_is_read_and_written_as_it_was() -> None:
+def test_prompt_with_system_and_images_round_trips() -> None:
     wire = {
         "model": "llava",
         "prompt": "What is this?",
@@ -312,14 +312,14 @@ def test_a_prompt_with_a_system_prompt_and_images_is_read_and_written_as_it_was(
     assert GENERATE.write_request(request).wire == wire
 
 
-def test_calls_in_an_answer_for_ollama_generate_are_losses() -> None:
+def test_calls_in_reply_are_losses_for_ollama_generate() -> None:
     reply = Reply(content=(TextBlock("I'll look."), CALLS[0]), stop_reason=StopReason.TOOL_USE, model="m")
     written = GENERATE.write_reply(reply)
     assert written.wire["response"] == "I'll look."
     assert {loss.block_type for loss in written.losses} == {"tool_use", "stop_reason"}
 
 
-def test_an_image_in_an_answer_for_ollama_generate_is_a_loss() -> None:
+def test_image_in_reply_is_a_loss_for_ollama_generate() -> None:
     image = ImageBlock(ImageSource("base64", "iVBORw0KGgo="), "image/png")
     reply = Reply(content=(TextBlock("Here."), image), stop_reason=StopReason.END_TURN, model="m")
     written = GENERATE.write_reply(reply)
@@ -330,7 +330,7 @@ def test_an_image_in_an_answer_for_ollama_generate_is_a_loss() -> None:
     assert [loss.block_type for loss in writer.losses] == ["image"]
 
 
-def test_a_conversation_for_ollama_generate_is_one_prompt() -> None:
+def test_conversation_becomes_one_prompt_for_ollama_generate() -> None:
     written = GENERATE.write_request(REQUEST)
     assert written.wire["system"] == "Be brief."
     assert "User: Summarize these.\n\nAssistant: I'll read them." in written.wire["prompt"]
@@ -349,7 +349,7 @@ STEPS = [
 
 
 @pytest.mark.parametrize(
-    "entered",
+    "value",
     [
         "Hi.",
         [{"type": "text", "text": "Hi."}, {"type": "image", "data": PIXEL, "mime_type": "image/png"}],
@@ -362,8 +362,8 @@ STEPS = [
         ],
     ],
 )
-def test_every_form_of_input_is_read_and_written_as_it_was(entered: Any) -> None:
-    wire = {"model": "gemini-3.5-flash", "input": entered, "previous_interaction_id": "v1", "store": False}
+def test_every_form_of_interaction_input_round_trips(value: Any) -> None:
+    wire = {"model": "gemini-3.5-flash", "input": value, "previous_interaction_id": "v1", "store": False}
     request = INTERACTIONS.read_request(wire)
     assert INTERACTIONS.write_request(request).wire == wire
     more = message(Role.USER, TextBlock("And now?"))
@@ -371,7 +371,7 @@ def test_every_form_of_input_is_read_and_written_as_it_was(entered: Any) -> None
     assert longer["input"][-1] == {"type": "user_input", "content": [{"type": "text", "text": "And now?"}]}
 
 
-def test_steps_that_the_provider_runs_are_opaque_and_thoughts_are_native() -> None:
+def test_server_steps_are_opaque_and_thoughts_are_native() -> None:
     body = {"id": "v1", "object": "interaction", "model": "m", "status": "requires_action", "steps": STEPS}
     reply = INTERACTIONS.read_reply(body)
     assert [block.type for block in reply.content] == ["thinking", "opaque", "text", "text", "tool_use"]
@@ -384,21 +384,21 @@ def test_steps_that_the_provider_runs_are_opaque_and_thoughts_are_native() -> No
 
 
 @pytest.mark.parametrize("status", ["queued", "in_progress", "requires_continuation"])
-def test_an_interaction_that_runs_in_the_background_is_paused_and_not_empty(status: str) -> None:
+def test_background_interaction_is_paused(status: str) -> None:
     body = {"id": "v1", "object": "interaction", "agent": "deep-research", "status": status}
     reply = INTERACTIONS.read_reply(body)
     assert (reply.stop_reason, reply.fault, reply.model) == (StopReason.PAUSED, None, "deep-research")
     assert INTERACTIONS.write_reply(reply).wire == body
 
 
-def test_a_failed_interaction_has_a_fault() -> None:
+def test_failed_interaction_has_a_fault() -> None:
     body = {"id": "v1", "object": "interaction", "status": "failed", "error": {"code": 503, "status": "UNAVAILABLE"}}
     reply = INTERACTIONS.read_reply(body)
     assert reply.fault.code == "overloaded"
     assert INTERACTIONS.write_reply(reply).wire == body
 
 
-def test_streams_of_the_earlier_version_are_read() -> None:
+def test_interaction_streams_of_earlier_version_are_read() -> None:
     events = [
         {"event_type": "interaction.start", "interaction": {"id": "v1", "model": "m", "status": "in_progress"}},
         {"event_type": "content.start", "index": 0, "content": {"type": "thought"}},
@@ -414,7 +414,7 @@ def test_streams_of_the_earlier_version_are_read() -> None:
     assert (reply.fault, texts_of(reply), reply.content[0].signature) == (None, ["Hello."], "sig")
 
 
-def test_an_event_of_a_newer_version_does_not_break_a_reader() -> None:
+def test_unknown_interaction_event_is_ignored() -> None:
     reply = Reply(content=(TextBlock("Hello."), CALLS[0]), stop_reason=StopReason.TOOL_USE, model="m")
     data = write_stream(INTERACTIONS, list(unfold(reply)))
     new = b'event: step.rewind\ndata: {"event_type":"step.rewind","index":0}\n\n'
@@ -425,7 +425,7 @@ def test_an_event_of_a_newer_version_does_not_break_a_reader() -> None:
 # --- calls without ids -----------------------------------------------------------------------------------------------
 
 
-def test_results_without_ids_answer_the_calls_without_ids_in_their_order() -> None:
+def test_results_without_ids_match_calls_in_order() -> None:
     chat = dialects.load("openai_chat")
     calls = [{"type": "function", "function": {"name": name, "arguments": "{}"}} for name in ("one", "two")]
     wire = {

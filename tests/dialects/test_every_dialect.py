@@ -1,4 +1,4 @@
-"""Properties of every dialect. The dialects are discovered, not listed."""
+"""Tests of properties of every dialect. New dialects are included automatically."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from dragoman.message import (
 from tests.conftest import scale
 from tests.test_codec import NOW
 
-GRID = (
+INTERFACE = (
     "read_request",
     "write_request",
     "read_reply",
@@ -86,19 +86,19 @@ REQUEST = Request(
 
 def blocks_of(request: Request) -> list[tuple[Any, ...]]:
     """Return the roles, texts, calls and results, which every translation preserves."""
-    said: list[tuple[Any, ...]] = []
-    for one in request.messages:
-        for block in one.content:
+    found: list[tuple[Any, ...]] = []
+    for entry in request.messages:
+        for block in entry.content:
             match block:
                 case TextBlock(text):
-                    said.append((one.role.value, text))
+                    found.append((entry.role.value, text))
                 case ToolUseBlock(call_id, name, value):
-                    said.append(("call", call_id, name, value))
+                    found.append(("call", call_id, name, value))
                 case ToolResultBlock(call_id, content):
-                    said.append(
+                    found.append(
                         ("result", call_id, "".join(part.text for part in content if isinstance(part, TextBlock)))
                     )
-    return said
+    return found
 
 
 @pytest.fixture(params=dialects.names())
@@ -115,7 +115,7 @@ def chat_dialect(request: pytest.FixtureRequest) -> ModuleType:
     return dialects.load(request.param)
 
 
-def test_there_are_the_dialects_that_tools_rely_on() -> None:
+def test_dialect_names() -> None:
     assert set(dialects.names()) >= {
         "anthropic",
         "bedrock_converse",
@@ -129,17 +129,17 @@ def test_there_are_the_dialects_that_tools_rely_on() -> None:
         dialects.load("esperanto")
 
 
-def test_every_dialect_has_the_grid(dialect: ModuleType) -> None:
-    assert all(callable(getattr(dialect, name)) for name in GRID)
+def test_every_dialect_has_the_interface(dialect: ModuleType) -> None:
+    assert all(callable(getattr(dialect, name)) for name in INTERFACE)
     assert dialect.NAME in dialects.names()
     assert inspect.getdoc(dialect)
 
 
-def test_every_dialect_takes_quirks_and_ignores_those_that_are_not_its_own(dialect: ModuleType) -> None:
+def test_every_dialect_ignores_unknown_quirks(dialect: ModuleType) -> None:
     for name in ("write_request", "stream_reader"):
         parameter = inspect.signature(getattr(dialect, name)).parameters["quirks"]
         assert parameter.default == ()
-    theirs = ("a quirk that nobody has",)
+    theirs = ("unknown_quirk",)
     assert dialect.write_request(REQUEST, theirs) == dialect.write_request(REQUEST)
     reply = Reply(content=(TextBlock("Hi."), CALLS[0]), stop_reason=StopReason.TOOL_USE, model="m")
     writer = dialect.stream_writer()
@@ -149,7 +149,7 @@ def test_every_dialect_takes_quirks_and_ignores_those_that_are_not_its_own(diale
     assert with_quirks == without
 
 
-def test_words_calls_and_results_survive_being_written_and_read(chat_dialect: ModuleType) -> None:
+def test_texts_calls_and_results_round_trip(chat_dialect: ModuleType) -> None:
     written = chat_dialect.write_request(REQUEST)
     again = chat_dialect.read_request(written.wire)
     expected = blocks_of(REQUEST)
@@ -159,22 +159,22 @@ def test_words_calls_and_results_survive_being_written_and_read(chat_dialect: Mo
         for index, entry in enumerate([e for e in found if e[0] == "call"])
     ):
         assert found == expected
-    else:  # a wire without ids, or with a spelling of its own: then calls and results still belong together
+    else:  # without ids, or with ids of the wire: results still refer to their calls
         names = {entry[1]: f"c{number}" for number, entry in enumerate(e for e in found if e[0] == "call")}
         ours = {call.id: f"c{number}" for number, call in enumerate(CALLS)}
-        assert [renamed(entry, names) for entry in found] == [renamed(entry, ours) for entry in expected]
+        assert [rename_ids(entry, names) for entry in found] == [rename_ids(entry, ours) for entry in expected]
     assert [tool.name for tool in again.tools] == ["read_file"]
     assert [tool.input_schema for tool in again.tools] == [REQUEST.tools[0].input_schema]
     assert again.options.max_output_tokens == 100
     assert again.options.temperature == 0.5
 
 
-def renamed(entry: tuple[Any, ...], names: dict[str, str]) -> tuple[Any, ...]:
+def rename_ids(entry: tuple[Any, ...], names: dict[str, str]) -> tuple[Any, ...]:
     return (entry[0], names[entry[1]], *entry[2:]) if entry[0] in ("call", "result") else entry
 
 
 @pytest.mark.parametrize("source", CONVERSATIONS)
-def test_a_request_of_one_dialect_can_be_written_in_every_other(source: str, chat_dialect: ModuleType) -> None:
+def test_request_converts_to_every_other_dialect(source: str, chat_dialect: ModuleType) -> None:
     read = dialects.load(source).read_request(dialects.load(source).write_request(REQUEST).wire)
     written = chat_dialect.write_request(read)
     texts = [
@@ -183,7 +183,7 @@ def test_a_request_of_one_dialect_can_be_written_in_every_other(source: str, cha
     assert texts == [entry for entry in blocks_of(REQUEST) if entry[0] not in ("call", "result")]
 
 
-def test_reasoning_of_another_origin_is_a_loss_and_never_said(chat_dialect: ModuleType) -> None:
+def test_foreign_reasoning_is_a_loss_and_not_written(chat_dialect: ModuleType) -> None:
     other = {"dialect": "another", "own": True}
     foreign = message(
         Role.ASSISTANT,
@@ -200,7 +200,7 @@ def test_reasoning_of_another_origin_is_a_loss_and_never_said(chat_dialect: Modu
     }
 
 
-def test_foreign_blocks_do_not_hide_inside_results_and_system_prompts(chat_dialect: ModuleType) -> None:
+def test_foreign_blocks_in_results_and_system_prompts_are_losses(chat_dialect: ModuleType) -> None:
     foreign = OpaqueBlock("another", {"type": "secret_search"})
     result = ToolResultBlock(CALLS[0].id, (TextBlock("found"), foreign))
     history = (
@@ -214,7 +214,7 @@ def test_foreign_blocks_do_not_hide_inside_results_and_system_prompts(chat_diale
     assert [loss.block_type for loss in written.losses].count("opaque") == 2
 
 
-def test_that_a_tool_failed_is_said_or_named_as_a_lost_mark_and_the_result_is_there(chat_dialect: ModuleType) -> None:
+def test_failed_result_is_written_or_its_mark_is_a_loss(chat_dialect: ModuleType) -> None:
     failed = ToolResultBlock(CALLS[0].id, (TextBlock("no such file"),), is_error=True)
     history = (
         message(Role.USER, TextBlock("Go.")),
@@ -235,14 +235,14 @@ def test_that_a_tool_failed_is_said_or_named_as_a_lost_mark_and_the_result_is_th
     assert "no such file" in str(results[0].content)
 
 
-def test_tools_added_to_a_request_that_had_none_are_written(chat_dialect: ModuleType) -> None:
+def test_tools_added_to_request_without_tools_are_written(chat_dialect: ModuleType) -> None:
     wire = chat_dialect.write_request(REQUEST.replace(tools=())).wire
     read = chat_dialect.read_request({**wire, "tools": []})
     assert "read_file" in str(chat_dialect.write_request(read.replace(tools=REQUEST.tools)).wire)
 
 
 @pytest.mark.parametrize("part", ["request", "reply"])
-def test_a_wire_may_be_an_object_or_the_json_text_of_one(dialect: ModuleType, part: str) -> None:
+def test_wire_may_be_object_or_json_text(dialect: ModuleType, part: str) -> None:
     read, wire = wires_of(dialect)[part]
     tight, loose = json.dumps(wire, separators=(",", ":")), json.dumps(wire, indent=1)
     for text in (tight, tight.encode(), loose, loose.encode()):
@@ -262,32 +262,32 @@ DEPTHS = (201, 240, 300, 3_000)[:: scale(3, 1)]
 
 
 @pytest.mark.parametrize("part", ["request", "reply"])
-def test_what_is_nested_too_deep_is_refused_with_its_place(dialect: ModuleType, part: str) -> None:
+def test_deeply_nested_wire_is_rejected_with_its_path(dialect: ModuleType, part: str) -> None:
     read, wire = wires_of(dialect)[part]
     write = dialect.write_request if part == "request" else dialect.write_reply
     refused: list[FormatError] = []
     for place in objects_in(wire):
         for depth in DEPTHS:
             text = with_depth(wire, place, depth)
-            for given in (text, parsed_deep(text)):
+            for value in (text, parse_deep(text)):
                 try:
-                    kept = read(given)
+                    kept = read(value)
                 except FormatError as error:
                     refused.append(error)
-                else:  # a result may be kept as a text, in which nothing is too deep
+                else:  # a result may be stored as text, which has no depth
                     assert write(kept).wire == json.loads(text)
         read(with_depth(wire, place, 50))
     assert len(refused) >= 2 * (
-        len(DEPTHS) * len(objects_in(wire)) - _KEPT_AS_TEXT.get(dialect.NAME, 2 * len(DEPTHS[1:]))
+        len(DEPTHS) * len(objects_in(wire)) - _STORED_AS_TEXT.get(dialect.NAME, 2 * len(DEPTHS[1:]))
     )
     assert {error.code for error in refused} == {"too_deep"}
     assert all(error.where.startswith("$") and len(error.where) < 300 for error in refused)
 
 
-_KEPT_AS_TEXT = {"cohere_v1": 4 * len(DEPTHS)}  # calls are objects there and texts here, and so are outputs of tools
+_STORED_AS_TEXT = {"cohere_v1": 4 * len(DEPTHS)}  # calls and tool outputs are stored as text
 
 
-def test_an_event_that_is_nested_too_deep_ends_a_stream(dialect: ModuleType) -> None:
+def test_deeply_nested_event_ends_stream(dialect: ModuleType) -> None:
     reply = Reply(content=(TextBlock("Hi."), *CALLS), stop_reason=StopReason.TOOL_USE, model="m")
     framing = {"bedrock_converse": "aws-eventstream-decoded", "bedrock_invoke": "ndjson"}.get(dialect.NAME)
     writer = dialect.stream_writer(framing)
@@ -322,14 +322,14 @@ def wires_of(dialect: ModuleType) -> dict[str, tuple[Callable[[Any], Any], dict[
 
 
 def objects_in(wire: Any, place: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
-    """The way to every object in a wire."""
+    """Return the path of every object in a wire."""
     steps = wire.items() if isinstance(wire, dict) else enumerate(wire) if isinstance(wire, list) else ()
     inner = [found for key, value in steps for found in objects_in(value, (*place, key))]
     return [place, *inner] if isinstance(wire, dict) else inner
 
 
 def with_depth(wire: Any, place: tuple[Any, ...], depth: int) -> str:
-    """The wire as JSON text, and in the object at that place one more key, with something so deep."""
+    """Return the wire as JSON text, with an additional key of this depth in the object at a path."""
     made = json.loads(json.dumps(wire))
     target = made
     for key in place:
@@ -338,7 +338,7 @@ def with_depth(wire: Any, place: tuple[Any, ...], depth: int) -> str:
     return json.dumps(made).replace('"so deep"', '{"a":' * depth + "{}" + "}" * depth)
 
 
-def parsed_deep(text: str) -> Any:
+def parse_deep(text: str) -> Any:
     """Decode a text without a depth limit."""
     limit = sys.getrecursionlimit()
     sys.setrecursionlimit(50_000)
@@ -348,7 +348,7 @@ def parsed_deep(text: str) -> Any:
         sys.setrecursionlimit(limit)
 
 
-def test_a_reply_that_failed_says_so_or_names_it_a_loss(dialect: ModuleType) -> None:
+def test_fault_of_reply_is_written_or_a_loss(dialect: ModuleType) -> None:
     fault = Fault(code="stream_incomplete", message="cut")
     written = dialect.write_reply(
         Reply(content=(TextBlock("so far"),), stop_reason=StopReason.ERROR, fault=fault, model="m")
@@ -361,17 +361,15 @@ def test_a_reply_that_failed_says_so_or_names_it_a_loss(dialect: ModuleType) -> 
     ("header", "seconds"),
     [("3", 3.0), ("1.5", 1.5), ("-1", None), ("abc", None), ("²", None), ("Wed, 21 Oct 2026 07:28:00 GMT", None)],
 )
-def test_the_time_to_wait_is_read_whatever_the_case_of_the_header(
-    dialect: ModuleType, header: str, seconds: float | None
-) -> None:
+def test_retry_after_header_is_case_insensitive(dialect: ModuleType, header: str, seconds: float | None) -> None:
     for name in ("retry-after", "Retry-After"):
         assert dialect.read_error(429, {name: header}, b"\xff not utf-8").retry_after_s == seconds
 
 
-def test_a_new_result_is_written_under_the_id_that_the_provider_gave_its_call(dialect: ModuleType) -> None:
-    said = Reply(content=(TextBlock("Reading."), *CALLS), stop_reason=StopReason.TOOL_USE, model="m")
-    text = json.dumps(dialect.write_reply(said).wire)
-    for number, call in enumerate(CALLS):  # as if the provider had issued the ids
+def test_new_result_has_provider_id_of_its_call(dialect: ModuleType) -> None:
+    first_reply = Reply(content=(TextBlock("Reading."), *CALLS), stop_reason=StopReason.TOOL_USE, model="m")
+    text = json.dumps(dialect.write_reply(first_reply).wire)
+    for number, call in enumerate(CALLS):  # ids of the provider
         for spelled in (call.id, call.id.replace("tu_", "call_")):
             text = text.replace(spelled, f"theirs_{number}")
     reply = dialect.read_reply(json.loads(text))
@@ -380,9 +378,9 @@ def test_a_new_result_is_written_under_the_id_that_the_provider_gave_its_call(di
         message(Role.TOOL, ToolResultBlock(call.id, (TextBlock(f"answer {number}"),)), parent=call.id)
         for number, call in enumerate(calls)
     ]
-    spoken = message(Role.ASSISTANT, *reply.content)
+    answer = message(Role.ASSISTANT, *reply.content)
     wire = dialect.write_request(
-        REQUEST.replace(messages=(message(Role.USER, TextBlock("Go.")), spoken, *answers))
+        REQUEST.replace(messages=(message(Role.USER, TextBlock("Go.")), answer, *answers))
     ).wire
     if "theirs_0" in text:
         assert json.dumps(wire).count("theirs_0") >= 2  # the call and its result
@@ -391,7 +389,7 @@ def test_a_new_result_is_written_under_the_id_that_the_provider_gave_its_call(di
     assert [entry[1] for entry in found if entry[0] == "call"] == [entry[1] for entry in found if entry[0] == "result"]
 
 
-def test_an_edit_shows(dialect: ModuleType) -> None:
+def test_edit_is_written(dialect: ModuleType) -> None:
     read = dialect.read_request(dialect.write_request(REQUEST).wire)
     edited = []
     for one in read.messages:
@@ -403,12 +401,10 @@ def test_an_edit_shows(dialect: ModuleType) -> None:
 
 
 @pytest.mark.parametrize("count", [10**8 + 1, 10**12 - 1, 2**63, 10**30])
-def test_an_impossible_count_is_dropped_and_the_answer_is_kept(
-    dialect: ModuleType, count: int, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_impossible_count_is_dropped(dialect: ModuleType, count: int, caplog: pytest.LogCaptureFixture) -> None:
     usage = TokenUsage(input_tokens=8, output_tokens=count)
-    said = (TextBlock("I'll read it."),)
-    reply = Reply(content=said, stop_reason=StopReason.END_TURN, usage=usage, model="some-model")
+    content = (TextBlock("I'll read it."),)
+    reply = Reply(content=content, stop_reason=StopReason.END_TURN, usage=usage, model="some-model")
     wire = dialect.write_reply(reply).wire
     whole = dialect.read_reply(wire)
     writer, reader = dialect.stream_writer(), dialect.stream_reader()
@@ -423,11 +419,11 @@ def test_an_impossible_count_is_dropped_and_the_answer_is_kept(
     assert dialect.write_reply(whole).wire == wire
 
 
-_ODD = [-5, 1.5, "5", True, [], {}]
+_INVALID_COUNTS = [-5, 1.5, "5", True, [], {}]
 
 
-@pytest.mark.parametrize("odd", _ODD, ids=str)
-def test_a_figure_that_is_not_a_count_is_dropped_and_the_usage_is_estimated(dialect: ModuleType, odd: Any) -> None:
+@pytest.mark.parametrize("odd", _INVALID_COUNTS, ids=str)
+def test_invalid_count_makes_usage_estimated(dialect: ModuleType, odd: Any) -> None:
     usage = TokenUsage(input_tokens=1234, output_tokens=4321)
     reply = Reply(content=(TextBlock("Yes."),), stop_reason=StopReason.END_TURN, usage=usage, model="some-model")
     for figure in ("1234", "4321"):
@@ -440,14 +436,14 @@ def test_a_figure_that_is_not_a_count_is_dropped_and_the_usage_is_estimated(dial
         assert json.dumps(dialect.write_reply(again).wire, sort_keys=True) == json.dumps(wire, sort_keys=True)
 
 
-def test_a_part_that_is_more_than_its_whole_is_dropped_and_the_usage_is_estimated(dialect: ModuleType) -> None:
+def test_part_greater_than_total_makes_usage_estimated(dialect: ModuleType) -> None:
     usage = TokenUsage(input_tokens=1000, output_tokens=50, cached_input_tokens=234, reasoning_tokens=43)
     reply = Reply(content=(TextBlock("Yes."),), stop_reason=StopReason.END_TURN, usage=usage, model="some-model")
     natural = dialect.write_reply(reply).wire
     for figure in ("234", "43"):
         text = json.dumps(natural)
         wire = json.loads(re.sub(rf"(?<=: ){figure}\b", "99999999", text))
-        if wire == natural or dialect.NAME in _APART.get(figure, ()):
+        if wire == natural or dialect.NAME in _SEPARATE_COUNTS.get(figure, ()):
             continue
         again = dialect.read_reply(wire)
         assert again.usage is not None
@@ -456,21 +452,21 @@ def test_a_part_that_is_more_than_its_whole_is_dropped_and_the_usage_is_estimate
         assert dialect.write_reply(again).wire == wire
 
 
-# where the wire counts a part beside its whole: what is read from a cache, and the thoughts of Gemini
-_APART = {
+# Counts that the wire does not include in the total: cached tokens, and thoughts of Gemini.
+_SEPARATE_COUNTS = {
     "234": ("anthropic", "bedrock_converse", "bedrock_invoke"),
     "43": ("gemini", "gemini_interactions"),
 }
 
 
-def test_a_later_usage_of_zeros_does_not_replace_an_earlier_one() -> None:
+def test_zero_usage_does_not_replace_earlier_usage() -> None:
     spent, none = TokenUsage(input_tokens=200, output_tokens=100), TokenUsage(input_tokens=0, output_tokens=0)
     assert fold([UsageUpdate(none), UsageUpdate(spent), UsageUpdate(none)]).usage == spent
     assert fold([UsageUpdate(spent), UsageUpdate(spent.replace(output_tokens=101))]).usage.output_tokens == 101
     assert fold([UsageUpdate(none)]).usage == none
 
 
-def test_a_stream_whose_last_chunk_counts_nothing_keeps_the_counts_of_those_before_it() -> None:
+def test_empty_usage_of_last_chunk_is_ignored() -> None:
     dialect = dialects.load("openai_chat")
     chunk = {"id": "c", "object": "chat.completion.chunk", "created": 1, "model": "m"}
     choice = {"index": 0, "delta": {"role": "assistant", "content": "Yes."}, "finish_reason": "stop"}
@@ -484,7 +480,7 @@ def test_a_stream_whose_last_chunk_counts_nothing_keeps_the_counts_of_those_befo
     assert dialect.write_reply(reply).wire["usage"] == chunks[-1]["usage"]
 
 
-def test_a_reply_survives_whole_and_streamed(chat_dialect: ModuleType) -> None:
+def test_reply_round_trips_with_and_without_stream(chat_dialect: ModuleType) -> None:
     reply = Reply(
         content=(TextBlock("I'll read é😀."), *CALLS),
         stop_reason=StopReason.TOOL_USE,
@@ -507,7 +503,7 @@ def test_a_reply_survives_whole_and_streamed(chat_dialect: ModuleType) -> None:
         assert (again.usage.input_tokens, again.usage.output_tokens) == (8, 42)
 
 
-def test_a_stream_cut_at_any_byte_never_looks_finished(dialect: ModuleType) -> None:
+def test_stream_cut_at_any_byte_is_not_complete(dialect: ModuleType) -> None:
     reply = Reply(content=(TextBlock("Héllo."), CALLS[0]), stop_reason=StopReason.TOOL_USE, model="m")
     writer = dialect.stream_writer()
     data = b"".join([*(writer.feed(event) for event in unfold(reply)), writer.close()])
@@ -516,13 +512,13 @@ def test_a_stream_cut_at_any_byte_never_looks_finished(dialect: ModuleType) -> N
     for cut in range(0, len(data), scale(3, 1)):
         reader = dialect.stream_reader()
         part = fold([*reader.feed(data[:cut]), *reader.close()])
-        if part.fault is None:  # the end had arrived, and only what no longer matters is missing
+        if part.fault is None:  # the end was read, and only optional bytes are missing
             assert part.content == finished.content
         else:
             assert not any(isinstance(block, ToolUseBlock) and block.input != CALLS[0].input for block in part.content)
 
 
-def test_what_is_no_json_ends_a_stream_and_keeps_what_came_before(dialect: ModuleType) -> None:
+def test_invalid_json_ends_stream_and_keeps_earlier_content(dialect: ModuleType) -> None:
     reader = dialect.stream_reader()
     reply = fold([*reader.feed(b"data: <html>\n\n{]\n[<html>\n\n"), *reader.close()])
     assert reply.fault is not None

@@ -1,4 +1,4 @@
-"""The fast paths of requests and replies give the results of the general path."""
+"""The fast paths of requests and replies have the same results as the general path."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.corpus import records
 ANTHROPIC, CHAT = dialects.load("anthropic"), dialects.load("openai_chat")
 
 
-def recorded_requests(name: str) -> Iterator[dict[str, Any]]:
+def read_recorded_requests(name: str) -> Iterator[dict[str, Any]]:
     return (record["request"] for _, record in records(name, part="request", sample=75))
 
 
@@ -70,17 +70,17 @@ def read_and_write(wire: Any) -> Any:
     [("openai_chat", CHAT.read_request), ("openai_chat", convert), ("anthropic", read_and_write)],
     ids=["chat is read", "chat becomes anthropic", "anthropic is read and written"],
 )
-def test_recorded_requests_have_the_same_result_on_both_paths(
+def test_recorded_requests_have_same_result_on_both_paths(
     source: str, function: Callable[[Any], Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    wires = list(recorded_requests(source))
+    wires = list(read_recorded_requests(source))
     fast = [encode_result(function, wire) for wire in wires]
     skip_fast_paths(monkeypatch)
     assert [encode_result(function, wire) for wire in wires] == fast
 
 
 @pytest.mark.parametrize("name", ["openai_chat", "anthropic"])
-def test_recorded_replies_have_the_same_result_on_both_paths(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_recorded_replies_have_same_result_on_both_paths(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     dialect = dialects.load(name)
     wires = [record["response"] for _, record in records(name, part="response", sample=150)]
     fast = [encode_result(dialect.read_reply, wire) for wire in wires]
@@ -196,7 +196,7 @@ MESSAGES = [
 
 
 @pytest.mark.parametrize(("name", "wires"), [("openai_chat", CHAT_REPLIES), ("anthropic", MESSAGES)])
-def test_unusual_replies_have_the_same_result_on_both_paths(
+def test_unusual_replies_have_same_result_on_both_paths(
     name: str, wires: list[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     dialect = dialects.load(name)
@@ -205,18 +205,18 @@ def test_unusual_replies_have_the_same_result_on_both_paths(
     assert [encode_result(dialect.read_reply, wire) for wire in wires] == fast
 
 
-def write_everywhere(wire: Any) -> Any:
+def write_in_every_dialect(wire: Any) -> Any:
     request = CHAT.read_request(wire)
     return [dialects.load(name).write_request(request) for name in dialects.names()]
 
 
-def write_everywhere_from_anthropic(wire: Any) -> Any:
+def write_anthropic_in_every_dialect(wire: Any) -> Any:
     request = ANTHROPIC.read_request(wire)
     return [dialects.load(name).write_request(request) for name in dialects.names()]
 
 
-def translate_everywhere(source: str, wire: Any) -> Any:
-    """Write a request as the gateway does: the provider receives the ids that it has issued."""
+def translate_to_every_dialect(source: str, wire: Any) -> Any:
+    """Write a request as the gateway does, with ids that the provider issued."""
     request = dialects.load(source).read_request(wire)
     model = catalog.builtin().model("openai:gpt-5")
     return [
@@ -228,22 +228,22 @@ def translate_everywhere(source: str, wire: Any) -> Any:
 @pytest.mark.parametrize(
     ("source", "function"),
     [
-        ("openai_chat", write_everywhere),
-        ("anthropic", write_everywhere_from_anthropic),
-        ("openai_chat", functools.partial(translate_everywhere, "openai_chat")),
-        ("anthropic", functools.partial(translate_everywhere, "anthropic")),
+        ("openai_chat", write_in_every_dialect),
+        ("anthropic", write_anthropic_in_every_dialect),
+        ("openai_chat", functools.partial(translate_to_every_dialect, "openai_chat")),
+        ("anthropic", functools.partial(translate_to_every_dialect, "anthropic")),
     ],
 )
-def test_plain_histories_are_written_like_others(
+def test_plain_histories_have_same_result_on_both_paths(
     source: str, function: Callable[[Any], Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    wires = list(recorded_requests(source))[:60]
+    wires = list(read_recorded_requests(source))[:60]
     fast = [encode_result(function, wire) for wire in wires]
     monkeypatch.setattr(preparation, "is_plain_history", lambda *_: False)
     assert [encode_result(function, wire) for wire in wires] == fast
 
 
-def test_most_recorded_messages_and_tools_take_the_fast_path(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_most_recorded_messages_and_tools_use_fast_path(monkeypatch: pytest.MonkeyPatch) -> None:
     general: Counter[str] = Counter()
     for name in ("_read_message", "_read_tool"):
         function = getattr(chat_request, name)
@@ -254,7 +254,7 @@ def test_most_recorded_messages_and_tools_take_the_fast_path(monkeypatch: pytest
 
         monkeypatch.setattr(chat_request, name, count)
     messages = tools = 0
-    for wire in recorded_requests("openai_chat"):
+    for wire in read_recorded_requests("openai_chat"):
         request = read_or_none(wire)
         if request is not None:
             messages, tools = messages + len(request.messages), tools + len(request.tools)
@@ -273,7 +273,7 @@ def read_or_none(wire: Any) -> Any:
     "message",
     [
         {"role": "user", "content": "a lone \ud800"},
-        {"role": ["user"], "content": "a role that is none"},
+        {"role": ["user"], "content": "an invalid role"},
         {"role": "assistant", "content": None, "tool_calls": [{"id": "c", "type": "function", "function": 1}]},
         {"role": "tool", "tool_call_id": None, "content": "no id"},
         "no object",
@@ -296,7 +296,7 @@ def read_or_none(wire: Any) -> Any:
         ),
     ],
 )
-def test_invalid_messages_have_the_same_result_on_both_paths(message: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_invalid_messages_have_same_result_on_both_paths(message: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     wire = {"model": "m", "messages": [message]}
     fast = encode_result(CHAT.read_request, wire)
     skip_fast_paths(monkeypatch)
@@ -351,9 +351,9 @@ CALL_REQUESTS = [
 
 
 @pytest.mark.parametrize(
-    "function", [read_and_write, functools.partial(translate_everywhere, "anthropic")], ids=["read", "translate"]
+    "function", [read_and_write, functools.partial(translate_to_every_dialect, "anthropic")], ids=["read", "translate"]
 )
-def test_unusual_results_and_tools_have_the_same_result_on_both_paths(
+def test_unusual_results_and_tools_have_same_result_on_both_paths(
     function: Callable[[Any], Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     wires = [{"model": "m", "max_tokens": 9, **fields} for fields in CALL_REQUESTS]

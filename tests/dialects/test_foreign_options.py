@@ -1,4 +1,4 @@
-"""Options of one dialect: other dialects report them as lost, and their own dialect writes them."""
+"""Options of one dialect are losses in other dialects and round-trip in their own."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ import pytest
 from dragoman import dialects
 from dragoman.exchange import ToolChoice
 
-ASKED = {"role": "user", "parts": [{"text": "Go."}]}
+QUESTION = {"role": "user", "parts": [{"text": "Go."}]}
 FUNCTIONS = [{"functionDeclarations": [{"name": name, "description": "Does it."} for name in ("a", "b", "c")]}]
 
 
-def lost_elsewhere(source: str, wire: dict[str, Any]) -> dict[str, list[str]]:
+def losses_elsewhere(source: str, wire: dict[str, Any]) -> dict[str, list[str]]:
     request = dialects.load(source).read_request(wire)
     assert dialects.load(source).write_request(request).wire == wire
     return {
@@ -24,18 +24,18 @@ def lost_elsewhere(source: str, wire: dict[str, Any]) -> dict[str, list[str]]:
 
 
 @pytest.mark.parametrize("count", [1, 2])
-def test_asking_for_one_answer_is_asking_for_nothing(count: int) -> None:
+def test_only_count_above_one_is_a_loss(count: int) -> None:
     chat = {"model": "m", "messages": [{"role": "user", "content": "Go."}], "n": count}
-    gemini = {"contents": [ASKED], "generationConfig": {"candidateCount": count}}
+    gemini = {"contents": [QUESTION], "generationConfig": {"candidateCount": count}}
     for source, wire in (("openai_chat", chat), ("gemini", gemini)):
-        for target, losses in lost_elsewhere(source, wire).items():
+        for target, losses in losses_elsewhere(source, wire).items():
             assert losses == ([] if count == 1 or target in ("openai_chat", "gemini") else ["n"])
 
 
 @pytest.mark.parametrize("mode", ["ANY", "AUTO", "VALIDATED"])
-def test_several_functions_that_may_be_called_are_said_in_every_dialect(mode: str) -> None:
+def test_allowed_functions_are_written_in_every_dialect(mode: str) -> None:
     config = {"functionCallingConfig": {"mode": mode, "allowedFunctionNames": ["a", "b"]}}
-    request = dialects.load("gemini").read_request({"contents": [ASKED], "tools": FUNCTIONS, "toolConfig": config})
+    request = dialects.load("gemini").read_request({"contents": [QUESTION], "tools": FUNCTIONS, "toolConfig": config})
     for name in set(dialects.callable_names()) - {"gemini"}:
         written = dialects.load(name).write_request(request)
         assert "tool_choice.allowed" not in {loss.block_type for loss in written.losses}
@@ -46,21 +46,21 @@ def test_several_functions_that_may_be_called_are_said_in_every_dialect(mode: st
             assert "tool_choice.allowed" in {note.block_type for note in written.notes}
 
 
-def test_one_function_that_must_be_called_is_said_in_every_dialect_that_can() -> None:
+def test_forced_function_is_not_a_loss() -> None:
     config = {"functionCallingConfig": {"mode": "ANY", "allowedFunctionNames": ["a"]}}
-    losses = lost_elsewhere("gemini", {"contents": [ASKED], "tools": FUNCTIONS, "toolConfig": config})
+    losses = losses_elsewhere("gemini", {"contents": [QUESTION], "tools": FUNCTIONS, "toolConfig": config})
     assert losses["anthropic"] == losses["openai_chat"] == losses["openai_responses"] == []
 
 
-def test_who_chooses_otherwise_is_not_bound_to_the_functions_that_were_allowed() -> None:
+def test_new_tool_choice_removes_allowed_functions() -> None:
     gemini = dialects.load("gemini")
     config = {"functionCallingConfig": {"mode": "ANY", "allowedFunctionNames": ["a", "b"]}}
-    request = gemini.read_request({"contents": [ASKED], "tools": FUNCTIONS, "toolConfig": config})
-    freed = request.replace(options=request.options.replace(tool_choice=ToolChoice("auto")))
-    assert gemini.write_request(freed).wire["toolConfig"] == {"functionCallingConfig": {"mode": "AUTO"}}
+    request = gemini.read_request({"contents": [QUESTION], "tools": FUNCTIONS, "toolConfig": config})
+    changed = request.replace(options=request.options.replace(tool_choice=ToolChoice("auto")))
+    assert gemini.write_request(changed).wire["toolConfig"] == {"functionCallingConfig": {"mode": "AUTO"}}
 
 
-def test_a_field_of_a_message_that_only_another_dialect_has_is_a_loss() -> None:
+def test_message_field_of_one_dialect_is_a_loss() -> None:
     messages = [{"role": "user", "content": "Hello.", "name": "bob"}]
     request = dialects.load("openai_chat").read_request({"model": "m", "messages": messages})
     written = dialects.load("anthropic").write_request(request)
@@ -69,7 +69,7 @@ def test_a_field_of_a_message_that_only_another_dialect_has_is_a_loss() -> None:
     ]
 
 
-def test_ids_and_states_of_another_dialect_are_hints() -> None:
+def test_foreign_ids_and_states_are_hints() -> None:
     call = {
         "type": "function_call",
         "call_id": "c",
@@ -99,7 +99,7 @@ def test_ids_and_states_of_another_dialect_are_hints() -> None:
         ("openai_chat", "flex", "openai_responses", "flex", []),
     ],
 )
-def test_a_service_tier_has_its_name_in_the_target(
+def test_service_tier_is_mapped_to_target(
     source: str, tier: str, target: str, expected: str | None, reports: list[str]
 ) -> None:
     wire = {"model": "m", "max_tokens": 9, "messages": [{"role": "user", "content": "Hello."}], "service_tier": tier}

@@ -1,4 +1,4 @@
-"""Division of a byte stream into events."""
+"""Tests of the division of a byte stream into frames."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ ENDS = [b"\n", b"\r\n", b"\r"]
 
 
 def frames_of(framing: str, data: bytes, cuts: list[int] | None = None) -> tuple[list[Frame], bytes]:
-    """The frames of some bytes, fed in pieces, and what was left over."""
+    """Feed bytes in pieces and return the frames and the remaining bytes."""
     made = make_splitter(framing)
     frames: list[Frame] = []
     edges = sorted({0, len(data), *(cut % (len(data) + 1) for cut in cuts or [])})
@@ -61,9 +61,7 @@ def test_events_are_read_with_any_line_end(end: bytes) -> None:
     st.lists(st.integers(0, 10**6), max_size=8),
     st.data(),
 )
-def test_any_split_of_the_bytes_gives_the_same_events(
-    values: list, end: bytes, cuts: list[int], data: st.DataObject
-) -> None:
+def test_frames_do_not_depend_on_split_of_bytes(values: list, end: bytes, cuts: list[int], data: st.DataObject) -> None:
     events = b"".join(
         (b"event: x" + end if index % 2 else b": ping" + end) + b"data: " + json_line(value) + end + end
         for index, value in enumerate(values)
@@ -93,7 +91,7 @@ def test_any_split_of_the_bytes_gives_the_same_events(
         b"\n",
     ],
 )
-def test_an_event_that_comes_in_one_piece_is_read_like_one_that_does_not(event: bytes) -> None:
+def test_event_in_one_piece_equals_split_event(event: bytes) -> None:
     data = b"data: 0\n\n" + event * 3 + b"\ndata: 9\n\n"
     size = len(event)
     cuts = [9, 9 + size, 9 + 2 * size, 9 + 3 * size]
@@ -101,7 +99,7 @@ def test_an_event_that_comes_in_one_piece_is_read_like_one_that_does_not(event: 
 
 
 @given(st.lists(strategies.objects, max_size=4), st.lists(st.integers(0, 10**6), max_size=8))
-def test_every_framing_gives_back_what_was_written(values: list[dict], cuts: list[int]) -> None:
+def test_every_framing_round_trips(values: list[dict], cuts: list[int]) -> None:
     written = {
         "sse": b"".join(sse_frame(value, "x") for value in values),
         "ndjson": b"".join(json_line(value) + b"\n" for value in values),
@@ -117,7 +115,7 @@ def test_every_framing_gives_back_what_was_written(values: list[dict], cuts: lis
         assert tail == b""
 
 
-def test_what_looks_like_a_line_end_to_some_is_escaped() -> None:
+def test_unicode_line_separators_are_escaped() -> None:
     data = sse_frame({"text": "a\u2028b\u2029c\x85d\r\ne"})
     assert data.count(b"\n") == 2
     assert len(data.decode().splitlines()) == 2
@@ -125,7 +123,7 @@ def test_what_looks_like_a_line_end_to_some_is_escaped() -> None:
 
 
 @pytest.mark.parametrize("framing", list(SPLITTERS))
-def test_a_cut_leaves_a_tail_and_no_half_of_an_event(framing: str) -> None:
+def test_cut_leaves_tail_and_no_partial_event(framing: str) -> None:
     value = {"text": "héllo"}
     written = {
         "sse": sse_frame(value),
@@ -141,16 +139,16 @@ def test_a_cut_leaves_a_tail_and_no_half_of_an_event(framing: str) -> None:
         assert tail or framing == "json-array"
 
 
-def test_a_flipped_bit_in_an_aws_frame_is_noticed() -> None:
+def test_flipped_bit_in_aws_frame_is_detected() -> None:
     good, bad = aws_frame({"a": 1}, "x"), bytearray(aws_frame({"a": 2}, "x"))
     bad[-6] ^= 1
     frames = iter(make_splitter("aws-eventstream").feed(good + bytes(bad)))
-    assert json.loads(next(frames).data) == {"a": 1}  # what stands before it is not lost with it
+    assert json.loads(next(frames).data) == {"a": 1}  # frames before the damage are read
     with pytest.raises(FramingError, match="checksum"):
         next(frames)
 
 
-def test_an_unknown_framing_is_an_error_that_helps() -> None:
+def test_unknown_framing_error_lists_framings() -> None:
     with pytest.raises(LookupError, match="sse"):
         make_splitter("morse")
 
@@ -171,21 +169,21 @@ def test_an_unknown_framing_is_an_error_that_helps() -> None:
         b"[}]",
     ],
 )
-def test_what_stands_between_the_items_of_an_array_is_not_passed_over(data: bytes) -> None:
+def test_invalid_bytes_between_array_items_are_an_error(data: bytes) -> None:
     for pieces in ([data], [data[at : at + 1] for at in range(len(data))]):
         made = make_splitter("json-array")
         with pytest.raises(FramingError, match="between the items"):
             _ = [frame for piece in pieces for frame in made.feed(piece)]
 
 
-def test_items_before_the_damage_of_an_array_are_not_lost_with_it() -> None:
+def test_array_items_before_damage_are_read() -> None:
     frames = iter(make_splitter("json-array").feed(b'[{"a":1},[{"b":"]}\\""}] x'))
     assert [next(frames), next(frames)] == [Frame(b'{"a":1}'), Frame(b'[{"b":"]}\\""}]')]
     with pytest.raises(FramingError):
         next(frames)
 
 
-def test_what_comes_after_an_array_is_kept_and_is_no_item() -> None:
+def test_bytes_after_array_are_not_an_item() -> None:
     for cuts in ([], list(range(30))):
         made = make_splitter("json-array")
         data = b'[{"a":1}]\n {"b": 2} x'

@@ -1,4 +1,4 @@
-"""Shapes that providers send beside the common ones: each is read for what it says and comes back as it was."""
+"""Uncommon shapes of providers are read and round-trip."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ RESPONSES = dialects.load("openai_responses")
 GEMINI = dialects.load("gemini")
 
 
-def check(dialect: ModuleType, part: str, wire: Any, provider: str = "somebody") -> None:
-    """Verify that one part of an exchange comes back as it was."""
+def check(dialect: ModuleType, part: str, wire: Any, provider: str = "any") -> None:
+    """Assert that one part of an exchange round-trips."""
     record = {"provider": provider, "status": 200, part: wire, "stream_format": None}
     assert list(differences(record, dialect)) == [("reply" if part == "response" else part, None)]
 
@@ -79,7 +79,7 @@ def anthropic_stream(*blocks: tuple[dict[str, Any], list[dict[str, Any]]], stop_
     return stream_of(events, named=True)
 
 
-def test_tool_search_compaction_and_callers_of_anthropic_come_back() -> None:
+def test_anthropic_tool_search_compaction_and_callers_round_trip() -> None:
     compaction = {"type": "compaction", "content": "We talked about the weather."}
     check(ANTHROPIC, "response", anthropic_answer(compaction, *SEARCH, CALL, stop_reason="tool_use"))
     stream = anthropic_stream(
@@ -104,14 +104,14 @@ def test_tool_search_compaction_and_callers_of_anthropic_come_back() -> None:
         [{"type": "tool_addition", "tool": {"name": "weather", "input_schema": {"type": "object"}}}],
     ],
 )
-def test_a_system_message_in_the_middle_of_the_list_stays_there(content: Any) -> None:
+def test_system_message_keeps_position_in_list(content: Any) -> None:
     messages = [{"role": "user", "content": "Hi."}, {"role": "system", "content": content}]
     wire = {"model": "claude-opus-4-8", "max_tokens": 1, "messages": [*messages, {"role": "user", "content": "Go."}]}
     check(ANTHROPIC, "request", wire)
     assert [one.role for one in ANTHROPIC.read_request(wire).messages] == [Role.USER, Role.SYSTEM, Role.USER]
 
 
-def test_a_tool_reference_in_a_result_comes_back() -> None:
+def test_tool_reference_in_result_round_trips() -> None:
     result = {
         "type": "tool_result",
         "tool_use_id": "toolu_1",
@@ -124,7 +124,7 @@ def test_a_tool_reference_in_a_result_comes_back() -> None:
 # --- Responses -------------------------------------------------------------------------------------------------------
 
 
-def said(text: str, phase: str) -> dict[str, Any]:
+def message_item(text: str, phase: str) -> dict[str, Any]:
     content = [{"type": "output_text", "text": text, "annotations": []}]
     top = {"type": "message", "id": f"msg_{phase}", "role": "assistant", "status": "completed", "phase": phase}
     return {**top, "content": content}
@@ -133,14 +133,14 @@ def said(text: str, phase: str) -> dict[str, Any]:
 ITEMS: list[dict[str, Any]] = [
     {"type": "mcp_list_tools", "id": "mcpl_1", "server_label": "s", "tools": []},
     {"type": "mcp_approval_request", "id": "mcpr_1", "name": "n", "arguments": "{}", "server_label": "s"},
-    said("First I search.", "commentary"),
+    message_item("First I search.", "commentary"),
     {"type": "tool_search_call", "id": "ts_1", "call_id": None, "execution": "server", "arguments": {"query": "x"}},
     {"type": "tool_search_output", "id": "to_1", "call_id": None, "execution": "server", "tools": []},
     {"type": "mcp_call", "id": "mcp_1", "name": "n", "arguments": "{}", "output": "o", "server_label": "s"},
     {"type": "shell_call", "id": "sh_1", "call_id": "c1", "action": {"commands": ["ls"]}, "status": "completed"},
     {"type": "apply_patch_call", "id": "ap_1", "call_id": "c2", "operation": {"type": "delete_file", "path": "x"}},
     {"type": "function_call", "id": "fc_1", "call_id": "c3", "name": "f", "namespace": "ns", "arguments": "{}"},
-    said("Done.", "final_answer"),
+    message_item("Done.", "final_answer"),
     {"type": "a_newer_item", "id": "new_1", "x": 1},
 ]
 
@@ -150,7 +150,7 @@ def response(output: list[dict[str, Any]], **fields: Any) -> dict[str, Any]:
     return {**top, "output": output, **fields}
 
 
-def test_items_of_responses_come_back_in_their_order() -> None:
+def test_response_items_round_trip_in_order() -> None:
     check(RESPONSES, "response", response(ITEMS))
     reply = RESPONSES.read_reply(response(ITEMS))
     assert reply.stop_reason is StopReason.TOOL_USE
@@ -171,7 +171,7 @@ def test_items_of_responses_come_back_in_their_order() -> None:
     check(RESPONSES, "request", {"model": "gpt-5", "input": entered, "tools": tools})
 
 
-def test_a_stream_with_all_of_these_items_folds_to_the_whole_response() -> None:
+def test_stream_of_all_items_folds_to_response() -> None:
     usage = {"input_tokens": 1, "output_tokens": 1, "total_tokens": 2}
     started, complete = response([], status="in_progress"), response(ITEMS, usage=usage)
     events: list[dict[str, Any]] = [{"type": "response.created", "response": started}]
@@ -186,7 +186,7 @@ def test_a_stream_with_all_of_these_items_folds_to_the_whole_response() -> None:
 
 
 @pytest.mark.parametrize("status", ["queued", "in_progress"])
-def test_a_response_that_runs_in_the_background_is_paused_and_not_empty(status: str) -> None:
+def test_background_response_is_paused(status: str) -> None:
     wire = response([], status=status, background=True)
     reply = RESPONSES.read_reply(wire)
     assert (reply.stop_reason, reply.fault) == (StopReason.PAUSED, None)
@@ -211,7 +211,7 @@ def chunks(*deltas: dict[str, Any], finish_reason: str | None = "stop") -> str:
     return stream_of(events, done=True)
 
 
-def test_a_spoken_answer_is_its_transcript_and_its_data() -> None:
+def test_audio_reply_has_transcript_and_data() -> None:
     wire = completion(content=None, refusal=None, audio=AUDIO)
     check(CHAT, "response", wire)
     stream = chunks(
@@ -230,17 +230,17 @@ def test_a_spoken_answer_is_its_transcript_and_its_data() -> None:
         assert CHAT.write_reply(reply).wire["choices"][0]["message"]["audio"] == AUDIO
 
 
-def test_a_spoken_answer_is_sent_back_as_text_because_its_id_expires() -> None:
+def test_audio_reply_is_written_as_text_in_requests() -> None:
     reply = CHAT.read_reply(completion(content=None, audio=AUDIO))
-    spoken = message(Role.ASSISTANT, *reply.content)
-    written = CHAT.write_request(REQUEST.replace(messages=(message(Role.USER, TextBlock("Hi.")), spoken)))
+    answer = message(Role.ASSISTANT, *reply.content)
+    written = CHAT.write_request(REQUEST.replace(messages=(message(Role.USER, TextBlock("Hi.")), answer)))
     assert written.wire["messages"][1] == {"role": "assistant", "content": "Hi there."}
     assert [loss.block_type for loss in written.losses] == ["audio"]
     wire = {"model": "m", "messages": [{"role": "assistant", "audio": {"id": "audio_1"}}]}
     check(CHAT, "request", wire)
 
 
-def test_content_that_is_an_object_is_read_as_its_json() -> None:
+def test_content_object_is_read_as_json_text() -> None:
     wire = completion(content={"city": "Łódź", "degrees": 1.0})
     check(CHAT, "response", wire)
     check(CHAT, "stream", chunks({"role": "assistant", "content": {"city": "Łódź"}}))
@@ -249,7 +249,7 @@ def test_content_that_is_an_object_is_read_as_its_json() -> None:
     check(CHAT, "request", {"model": "m", "messages": messages})
 
 
-def test_a_thinking_part_that_is_closed_later_stays_closed() -> None:
+def test_thinking_part_closed_later_round_trips() -> None:
     thought = {"type": "thinking", "thinking": [{"type": "text", "text": "Hm."}]}
     check(CHAT, "response", completion(content=[{**thought, "closed": True}, {"type": "text", "text": "Yes."}]))
     stream = chunks(
@@ -262,7 +262,7 @@ def test_a_thinking_part_that_is_closed_later_stays_closed() -> None:
     assert [part.get("closed") for part in content] == [True, None]
 
 
-def test_openrouter_may_end_a_stream_without_a_finish_reason() -> None:
+def test_openrouter_stream_may_omit_finish_reason() -> None:
     stream = chunks({"role": "assistant", "content": "Yes."}, finish_reason=None)
     check(CHAT, "stream", stream, provider="openrouter")
     assert read_stream(CHAT, stream, ("terminal_reason_optional",)).fault is None
@@ -272,7 +272,7 @@ def test_openrouter_may_end_a_stream_without_a_finish_reason() -> None:
 # --- Gemini ----------------------------------------------------------------------------------------------------------
 
 
-def test_what_model_armor_stopped_is_a_refusal() -> None:
+def test_model_armor_block_is_a_refusal() -> None:
     candidate = {"content": {"role": "model", "parts": [{"text": "No."}]}, "finishReason": "MODEL_ARMOR", "index": 0}
     wire = {"candidates": [candidate], "modelVersion": "gemini-3-pro"}
     check(GEMINI, "response", wire)
@@ -288,7 +288,7 @@ USER = {"role": "user", "parts": [{"text": "Hi."}]}
     "contents",
     ["Hi.", ["Hi."], [{"role": "user", "parts": "Hi."}], {"parts": "Hi."}, ["Hi.", USER], [USER, "Hi."]],
 )
-def test_a_text_in_place_of_contents_or_parts_of_gemini_is_a_text_of_the_user(contents: Any) -> None:
+def test_gemini_contents_may_be_plain_text(contents: Any) -> None:
     wire = {"contents": contents, "systemInstruction": {"parts": "Be brief."}}
     check(GEMINI, "request", wire)
     system, *messages = GEMINI.read_request(wire).messages
@@ -297,12 +297,12 @@ def test_a_text_in_place_of_contents_or_parts_of_gemini_is_a_text_of_the_user(co
 
 
 @pytest.mark.parametrize("contents", ["", 1, [1], [{"parts": 1}], [{"parts": [1]}]])
-def test_contents_of_another_shape_are_refused_with_their_place(contents: Any) -> None:
+def test_invalid_gemini_contents_are_rejected_with_path(contents: Any) -> None:
     with pytest.raises(FormatError, match=r"\$\.contents"):
         GEMINI.read_request({"contents": contents})
 
 
-def test_a_request_of_code_assist_is_read_through_its_wrapper() -> None:
+def test_code_assist_request_is_unwrapped() -> None:
     inner = {"contents": [USER], "generationConfig": {"temperature": 1}, "session_id": "s"}
     wire = {"model": "gemini-3-pro", "project": "p", "user_prompt_id": "u", "request": inner}
     check(GEMINI, "request", wire)
@@ -313,7 +313,7 @@ def test_a_request_of_code_assist_is_read_through_its_wrapper() -> None:
     assert {loss.block_type for loss in losses} == {"project", "user_prompt_id", "session_id"}
 
 
-def test_answers_of_code_assist_are_read_through_their_wrapper() -> None:
+def test_code_assist_replies_are_unwrapped() -> None:
     candidate = {"content": {"role": "model", "parts": [{"text": "Hi."}]}, "index": 0}
     chunk = {"candidates": [candidate], "modelVersion": "gemini-3-pro", "responseId": "r"}
     whole = {**chunk, "candidates": [{**candidate, "finishReason": "STOP"}]}
@@ -330,25 +330,25 @@ def test_answers_of_code_assist_are_read_through_their_wrapper() -> None:
 # --- further shapes of Chat Completions -------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("word", ["critic", "ipython", "observation", "User"])
-def test_a_role_of_a_chat_template_comes_back_and_is_named_elsewhere(word: str) -> None:
-    messages = [{"role": "user", "content": "Hi."}, {"role": word, "content": "42"}, {"role": "user", "content": "Go."}]
+@pytest.mark.parametrize("role", ["critic", "ipython", "observation", "User"])
+def test_chat_template_role_round_trips(role: str) -> None:
+    messages = [{"role": "user", "content": "Hi."}, {"role": role, "content": "42"}, {"role": "user", "content": "Go."}]
     wire = {"model": "m", "messages": messages}
     check(CHAT, "request", wire)
     request = CHAT.read_request(wire)
-    assert [message.role.value for message in request.messages] == ["user", word, "user"]
+    assert [message.role.value for message in request.messages] == ["user", role, "user"]
     for name in dialects.callable_names():
         written = dialects.load(name).write_request(request)
         assert "42" in json.dumps(written.wire)
         if name != "openai_chat":
             reasons = [note.reason for note in written.notes]
-            assert f"a message of the role {word} becomes one of the user" in reasons, name
+            assert f"a message of the role {role} becomes one of the user" in reasons, name
 
 
-@pytest.mark.parametrize("word", [None, "", 5, ["user"]])
-def test_a_role_that_is_no_word_is_refused(word: Any) -> None:
+@pytest.mark.parametrize("role", [None, "", 5, ["user"]])
+def test_invalid_role_is_rejected(role: Any) -> None:
     with pytest.raises(FormatError, match=r"\$\.messages\[0\]\.role"):
-        CHAT.read_request({"model": "m", "messages": [{"role": word, "content": "Hi."}]})
+        CHAT.read_request({"model": "m", "messages": [{"role": role, "content": "Hi."}]})
 
 
 @pytest.mark.parametrize(
@@ -360,7 +360,7 @@ def test_a_role_that_is_no_word_is_refused(word: Any) -> None:
         [],
     ],
 )
-def test_reasoning_details_count_beside_a_reasoning_that_is_null(details: list[dict[str, Any]]) -> None:
+def test_reasoning_details_are_read_beside_null_reasoning(details: list[dict[str, Any]]) -> None:
     envelope = {"id": "c", "object": "chat.completion.chunk", "created": 1, "model": "m"}
     deltas = [
         ({"role": "assistant", "content": "", "reasoning": None, "reasoning_details": details}, None),
@@ -377,7 +377,7 @@ def test_reasoning_details_count_beside_a_reasoning_that_is_null(details: list[d
     assert [block.type for block in read_stream(CHAT, stream).content] == [*kinds, "text"]
 
 
-def test_an_answer_of_cloudflares_own_api_names_the_compatible_address() -> None:
+def test_cloudflare_native_reply_error_names_compatible_url() -> None:
     answer = {"result": {"response": "Hi."}, "success": True, "errors": [], "messages": []}
     with pytest.raises(FormatError, match="/ai/v1/chat/completions"):
         CHAT.read_reply(answer)
@@ -386,7 +386,7 @@ def test_an_answer_of_cloudflares_own_api_names_the_compatible_address() -> None
     assert "/ai/v1/chat/completions" in reply.fault.message
 
 
-def test_an_error_of_cloudflare_is_a_fault_with_its_message() -> None:
+def test_cloudflare_error_is_a_fault_with_message() -> None:
     body = {"result": None, "success": False, "errors": [{"code": 5007, "message": "No such model"}], "messages": []}
     check(CHAT, "response", body)
     for fault in (CHAT.read_reply(body).fault, CHAT.read_error(400, {}, body)):
@@ -397,7 +397,7 @@ def test_an_error_of_cloudflare_is_a_fault_with_its_message() -> None:
 # --- results and texts -----------------------------------------------------------------------------------------------
 
 
-def test_a_second_result_of_one_call_is_named_and_stays_apart() -> None:
+def test_second_result_of_call_is_reported() -> None:
     call = {"id": "call_1", "type": "function", "function": {"name": "f", "arguments": "{}"}}
     results = [{"role": "tool", "tool_call_id": "call_1", "content": text} for text in ("one", "two")]
     messages = [
@@ -413,11 +413,15 @@ def test_a_second_result_of_one_call_is_named_and_stays_apart() -> None:
 
 # --- every dialect ---------------------------------------------------------------------------------------------------
 
-NEWER = ({"type": "a.newer.event", "event_type": "a.newer.event", "x": 1}, {"aNewerEvent": {"x": 1}}, {"x": [1]})
+UNKNOWN_EVENTS = (
+    {"type": "a.newer.event", "event_type": "a.newer.event", "x": 1},
+    {"aNewerEvent": {"x": 1}},
+    {"x": [1]},
+)
 
 
 @pytest.mark.parametrize("name", dialects.names())
-def test_events_and_fields_of_a_newer_version_never_break_a_stream(name: str) -> None:
+def test_unknown_events_and_fields_do_not_end_stream(name: str) -> None:
     dialect = dialects.load(name)
     framing = "ndjson" if name.startswith("bedrock") else None
     usage = TokenUsage(input_tokens=1, output_tokens=2)
@@ -434,7 +438,7 @@ def test_events_and_fields_of_a_newer_version_never_break_a_stream(name: str) ->
 
     whole = read(frames)
     for place in range(1, len(frames)):
-        for event in NEWER:
+        for event in UNKNOWN_EVENTS:
             again = read([*frames[:place], label + json.dumps(event).encode(), *frames[place:]])
             assert (again.fault, again.content) == (whole.fault, whole.content)
     for place, frame in enumerate(frames):

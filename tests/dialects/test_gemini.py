@@ -1,4 +1,4 @@
-"""Gemini: options that are losses, and streams that are written event by event."""
+"""Tests of Gemini: options that are losses, and streams that are written event by event."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def test_reasoning_options_are_written_or_reported(
     ] == named
 
 
-def test_native_level_beside_a_budget_is_not_a_loss() -> None:
+def test_native_level_with_budget_is_not_a_loss() -> None:
     config = {"thinkingConfig": {"thinkingBudget": 512, "thinkingLevel": "HIGH"}}
     wire = {"contents": [{"role": "user", "parts": [{"text": "Hi."}]}], "generationConfig": config}
     written = gemini.write_request(gemini.read_request(wire))
@@ -92,17 +92,17 @@ def test_schema_name_and_user_are_reported_as_losses() -> None:
         ("flex", "flex", []),
         ("PRIORITY", "priority", []),
         ("default", "standard", []),
-        ("auto", None, []),  # the provider chooses, as it does without a tier
+        ("auto", None, []),  # the default without a tier
         ("reserved", None, ["service_tier"]),
     ],
 )
-def test_service_tier_is_mapped_or_reported_as_a_loss(tier: str, written_tier: str | None, lost: list[str]) -> None:
+def test_service_tier_is_mapped_or_a_loss(tier: str, written_tier: str | None, lost: list[str]) -> None:
     written = gemini.write_request(REQUEST.replace(options=Options(service_tier=tier)))
     assert written.wire.get("serviceTier") == written_tier
     assert [loss.block_type for loss in written.losses] == lost
 
 
-def test_only_the_name_of_a_document_is_lost() -> None:
+def test_only_name_of_document_is_a_loss() -> None:
     document = DocumentBlock(ImageSource("base64", "JVBERi0="), "application/pdf", "report.pdf")
     history = (
         message(Role.USER, document),
@@ -126,7 +126,7 @@ def write(events: Sequence[StreamEvent], framing: str | None = None) -> list[byt
 
 
 def chunks(data: bytes) -> list[Any]:
-    """The chunks of some bytes, which must be whole ones."""
+    """Return the chunks of bytes, which must be complete."""
     lines = data.decode().split("\n\n")
     assert lines.pop() == ""
     return [json.loads(line.removeprefix("data: ")) for line in lines]
@@ -196,7 +196,7 @@ def test_blocks_after_an_open_call_wait_for_it() -> None:
     assert read_stream(b"".join(data)).content == fold(events).content
 
 
-def test_a_call_without_input_is_written_at_the_end() -> None:
+def test_call_without_input_is_written_at_end() -> None:
     events = [ToolUseStart(0, CALLS[0].id, "now"), ToolUseEnd(0)]
     for reason, code in ((StopReason.TOOL_USE, None), (StopReason.MAX_TOKENS, "tool_input_invalid")):
         data = write([*events, MessageComplete(reason)])
@@ -206,7 +206,7 @@ def test_a_call_without_input_is_written_at_the_end() -> None:
         assert [block.type for block in again.content] == ["tool_use"] * (code is None)
 
 
-def test_usage_can_follow_the_end() -> None:
+def test_usage_may_follow_the_end() -> None:
     data = b"".join(
         write(
             [
@@ -285,7 +285,7 @@ def test_foreign_reasoning_is_never_streamed() -> None:
     assert read_stream(data).content == (TextBlock("Hi."),)
 
 
-def recorded_streams() -> Iterator[tuple[str, str, list[StreamEvent]]]:
+def read_recorded_streams() -> Iterator[tuple[str, str, list[StreamEvent]]]:
     """Yield recorded streams of every dialect as events."""
     for name, record in records(*dialects.callable_names(), part="stream", sample=15):
         if record["status"] in (200, None):
@@ -312,7 +312,7 @@ HALF = re.compile("[\ud800-\udfff]")
 
 def test_every_delta_is_written_immediately_for_streams_of_every_dialect() -> None:
     seen: dict[str, int] = {}
-    for record, name, events in recorded_streams():
+    for record, name, events in read_recorded_streams():
         seen[name] = seen.get(name, 0) + 1
         writer = gemini.stream_writer()
         data = []
@@ -337,7 +337,7 @@ def test_every_delta_is_written_immediately_for_streams_of_every_dialect() -> No
         whole, again = fold(events), read_stream(b"".join(data))
         nothing_left = (
             not texts_and_calls(whole.content) and name != gemini.NAME
-        )  # reasoning, or what only they understand
+        )  # reasoning, or content of the source dialect only
         is_silent = nothing_left and whole.stop_reason in (StopReason.END_TURN, StopReason.TOOL_USE, StopReason.UNKNOWN)
         assert (again.fault is None) is (whole.fault is None and not is_silent), record
         assert again.usage is None or whole.usage is not None, record
@@ -347,13 +347,13 @@ def test_every_delta_is_written_immediately_for_streams_of_every_dialect() -> No
     assert set(seen) == set(dialects.callable_names())
 
 
-# --- how answers end -------------------------------------------------------------------------------------------------
+# --- stop reasons ---------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("word", ["STOP", "FUNCTION_CALL", "UNEXPECTED_TOOL_CALL"])
-def test_a_reply_with_calls_stops_for_tool_use_whatever_its_finish_reason(word: str) -> None:
+@pytest.mark.parametrize("finish_reason", ["STOP", "FUNCTION_CALL", "UNEXPECTED_TOOL_CALL"])
+def test_reply_with_calls_stops_for_tool_use(finish_reason: str) -> None:
     part = {"functionCall": {"id": "c1", "name": "read_file", "args": {}}}
-    wire = {"candidates": [{"content": {"role": "model", "parts": [part]}, "finishReason": word}]}
+    wire = {"candidates": [{"content": {"role": "model", "parts": [part]}, "finishReason": finish_reason}]}
     reply = gemini.read_reply(wire)
     assert (reply.stop_reason, reply.fault) == (StopReason.TOOL_USE, None)
-    assert gemini.write_reply(reply).wire["candidates"][0]["finishReason"] == word
+    assert gemini.write_reply(reply).wire["candidates"][0]["finishReason"] == finish_reason

@@ -1,4 +1,4 @@
-"""Wires near those that were recorded: a field that is null, missing or new, an unknown word, another kind of number.
+"""Recorded wires with one change: a null, missing or new field, an unknown value, another kind of number.
 
 A provider may send any of them tomorrow. A wire is read and written as it was, or refused with an error, and a
 conversion to another dialect reports whatever it leaves out. Streams are also framed in the other ways that SSE allows.
@@ -32,9 +32,9 @@ PARTS = ("request", "reply")
 COUNT = scale(40, 1_500)  # of each dialect and part
 NEW_FIELDS: tuple[Any, ...] = ("v", None, {"a": [1]}, 7)
 NEW_ITEMS: tuple[Any, ...] = ({"type": "x_new", "x": 1}, {"x_new": {"a": 1}})
-WORD = re.compile(r"[A-Za-z_.\-/]{2,40}")
+NAME = re.compile(r"[A-Za-z_.\-/]{2,40}")
 MISSING = object()
-NEWER = {
+UNKNOWN_ROLES = {
     "id": "01KE0000000000000000000000",
     "session_id": "",
     "role": "user",
@@ -48,7 +48,7 @@ def changes(value: Any) -> list[Any]:
     """Return values that replace a value."""
     found: list[Any] = [None]
     if isinstance(value, str):
-        found += ["", "x_new_value"] if WORD.fullmatch(value) else [""]
+        found += ["", "x_new_value"] if NAME.fullmatch(value) else [""]
     elif isinstance(value, bool):
         found.append(not value)
     elif isinstance(value, int | float):
@@ -61,8 +61,8 @@ def changes(value: Any) -> list[Any]:
     return found
 
 
-def near(wire: Any, chance: random.Random) -> Any:
-    """A copy with one change."""
+def change_wire(wire: Any, chance: random.Random) -> Any:
+    """Return a copy with one change."""
     box = [copy.deepcopy(wire)]
     *steps, last = chance.choice([path for path in paths_of(box) if path])
     holder: Any = box
@@ -77,19 +77,19 @@ def near(wire: Any, chance: random.Random) -> Any:
     return box[0]
 
 
-def near_wires(name: str, part: str) -> Iterator[tuple[Any, random.Random]]:
+def changed_wires(name: str, part: str) -> Iterator[tuple[Any, random.Random]]:
     chance, wires = random.Random(f"{name} {part}"), seeds.wires(name, part)
     assert wires
     for _ in range(COUNT):
-        yield near(chance.choice(wires), chance), chance
+        yield change_wire(chance.choice(wires), chance), chance
 
 
 @pytest.mark.parametrize("part", PARTS)
 @pytest.mark.parametrize("name", dialects.names())
-def test_a_near_wire_is_equal_after_a_round_trip_or_refused(name: str, part: str) -> None:
+def test_changed_wire_round_trips_or_is_rejected(name: str, part: str) -> None:
     dialect, equal = dialects.load(name), 0
     read, write = getattr(dialect, f"read_{part}"), getattr(dialect, f"write_{part}")
-    for wire, _ in near_wires(name, part):
+    for wire, _ in changed_wires(name, part):
         try:
             value = read(copy.deepcopy(wire))
         except InputError:
@@ -101,10 +101,10 @@ def test_a_near_wire_is_equal_after_a_round_trip_or_refused(name: str, part: str
 
 @pytest.mark.parametrize("part", PARTS)
 @pytest.mark.parametrize("name", dialects.names())
-def test_a_near_wire_loses_nothing_silently_in_other_dialects(name: str, part: str) -> None:
+def test_changed_wire_has_no_silent_loss(name: str, part: str) -> None:
     dialect, measured = dialects.load(name), 0
     others = [other for other in dialects.names() if other != name]
-    for wire, chance in near_wires(name, part):
+    for wire, chance in changed_wires(name, part):
         try:
             value = getattr(dialect, f"read_{part}")(copy.deepcopy(wire))
         except InputError:
@@ -156,13 +156,13 @@ def events_of(name: str, data: bytes) -> list[StreamEvent]:
     return [*reader.feed(data), *reader.close()]
 
 
-def said(reply: Reply) -> tuple[Any, ...]:
+def reply_content(reply: Reply) -> tuple[Any, ...]:
     blocks = tuple(block for block in reply.content if isinstance(block, TextBlock | ToolUseBlock))
     return [getattr(block, "text", getattr(block, "input", None)) for block in blocks], reply.stop_reason, reply.usage
 
 
 @pytest.mark.parametrize("name", [name for name, framing in seeds.FRAMING.items() if framing == "ndjson"])
-def test_a_byte_order_mark_before_lines_is_ignored(name: str) -> None:
+def test_byte_order_mark_is_ignored(name: str) -> None:
     for stream in seeds.wires(name, "stream"):
         data = b"".join(msgspec.json.encode(wire) + b"\n" for _, wire in stream)
         assert events_of(name, b"\xef\xbb\xbf" + data) == events_of(name, data)
@@ -173,7 +173,7 @@ SSE = [name for name in dialects.names() if seeds.FRAMING.get(name, "sse") == "s
 
 @pytest.mark.parametrize("framing", FRAMINGS)
 @pytest.mark.parametrize("name", SSE)
-def test_a_stream_says_the_same_in_every_framing(name: str, framing: str) -> None:
+def test_stream_has_same_content_in_every_framing(name: str, framing: str) -> None:
     compared = 0
     for frames in sse_streams(name):
         reply = fold(events_of(name, b"".join(frames)))
@@ -181,7 +181,7 @@ def test_a_stream_says_the_same_in_every_framing(name: str, framing: str) -> Non
             continue
         again = fold(events_of(name, FRAMINGS[framing](frames)))
         assert again.fault is None
-        assert said(again) == said(reply)
+        assert reply_content(again) == reply_content(reply)
         compared += 1
     assert compared
 
@@ -192,7 +192,7 @@ ARGUMENTS = ("input", "args", "arguments", "parameters", "partial_json")
 
 
 def objects_of(value: Any) -> Iterator[dict[str, Any]]:
-    """Every object in an event, apart from the input of a call."""
+    """Yield every object in an event except the input of a call."""
     if isinstance(value, dict):
         yield value
         for key, part in value.items():
@@ -203,7 +203,7 @@ def objects_of(value: Any) -> Iterator[dict[str, Any]]:
 
 
 def with_new_field(stream: list[Any], chance: random.Random) -> list[Any]:
-    """A copy with an unknown field somewhere in one event."""
+    """Return a copy with an unknown field in one event."""
     frames = copy.deepcopy(stream)
     objects = [found for _, wire in frames for found in objects_of(wire)]
     chance.choice(objects)["x_new"] = chance.choice(NEW_FIELDS)
@@ -222,7 +222,7 @@ def frames_to_bytes(name: str, frames: list[Any]) -> bytes:
 
 
 @pytest.mark.parametrize("name", [name for name in dialects.names() if "aws" not in seeds.FRAMING.get(name, "sse")])
-def test_an_unknown_field_in_a_stream_changes_nothing_and_is_kept_or_named(name: str) -> None:
+def test_unknown_stream_field_round_trips_or_is_a_loss(name: str) -> None:
     dialect, chance, compared = dialects.load(name), random.Random(name), 0
     others = [other for other in dialects.names() if other != name]
     streams = [stream for stream in seeds.wires(name, "stream") if any(isinstance(wire, dict) for _, wire in stream)]
@@ -234,12 +234,12 @@ def test_an_unknown_field_in_a_stream_changes_nothing_and_is_kept_or_named(name:
         frames = with_new_field(stream, chance)
         events = events_of(name, frames_to_bytes(name, frames))
         found = fold(events)
-        assert (found.fault, said(found)) == (None, said(reply)), frames
+        assert (found.fault, reply_content(found)) == (None, reply_content(reply)), frames
         again = fold(events_of(name, write_stream(name, events)[0]))
         assert first_difference(dialect.write_reply(again).wire, dialect.write_reply(found).wire) is None, frames
         target = chance.choice(others)
         data, losses = write_stream(target, events)
-        written = Written(None, tuple(losses) * (len(found.content) + 1))  # a stream names each loss once
+        written = Written(None, tuple(losses) * (len(found.content) + 1))  # a stream reports each loss once
         findings = compare_replies(found, written, fold(events_of(target, data)), target)
         assert [finding for finding in findings if finding.outcome == "silent"] == [], (target, frames)
         compared += 1
@@ -247,7 +247,7 @@ def test_an_unknown_field_in_a_stream_changes_nothing_and_is_kept_or_named(name:
 
 
 @pytest.mark.parametrize("document", ["data:;b", {}, {"name": 1}])
-def test_a_document_of_another_shape_is_sent_as_it_came(document: Any) -> None:
+def test_unusual_document_round_trips(document: Any) -> None:
     converse = dialects.load("bedrock_converse")
     request = converse.read_request({"messages": [{"role": "user", "content": [{"document": document}]}]})
     written = converse.write_request(request).wire
@@ -255,14 +255,14 @@ def test_a_document_of_another_shape_is_sent_as_it_came(document: Any) -> None:
 
 
 @pytest.mark.parametrize("messages", [0.5, "hi", {"role": "user"}, None, [1]])
-def test_messages_that_are_no_list_of_messages_are_refused(messages: Any) -> None:
+def test_invalid_messages_are_rejected(messages: Any) -> None:
     with pytest.raises(InputError):
         dialects.load("bedrock_invoke").read_request({"messages": messages})
 
 
 @pytest.mark.parametrize("name", dialects.names())
-def test_a_role_of_a_newer_version_is_written_or_refused(name: str) -> None:
-    message = codec.decode(msgspec.json.encode({**NEWER, "role": "critic"}))
+def test_unknown_role_is_written_or_rejected(name: str) -> None:
+    message = codec.decode(msgspec.json.encode({**UNKNOWN_ROLES, "role": "critic"}))
     try:
         written = dialects.load(name).write_request(Request(model="m", messages=(message,)))
     except InputError:
@@ -271,15 +271,15 @@ def test_a_role_of_a_newer_version_is_written_or_refused(name: str) -> None:
 
 
 @pytest.mark.parametrize("residue", [{"set": "x"}, {"in": True}, {"in": {"a": 0.5}}, {"in": {"a": {"in": ["b"]}}}])
-def test_residue_of_another_shape_is_not_read(residue: Any) -> None:
+def test_invalid_residue_is_ignored(residue: Any) -> None:
     block = TextBlock("Hi.", provider_raw={"dialect": "gemini", "residue": residue})
-    message = codec.decode(msgspec.json.encode(NEWER)).replace(content=(block,))
+    message = codec.decode(msgspec.json.encode(UNKNOWN_ROLES)).replace(content=(block,))
     assert dialects.load("anthropic").write_request(Request(model="m", messages=(message,))).losses == ()
 
 
-@pytest.mark.parametrize("wrong", [{"required": [[]]}, {"required": 1}, {"$defs": ["x"]}, {"definitions": 1}])
-def test_an_invalid_schema_of_a_strict_tool_is_sent_as_it_is(wrong: dict[str, Any]) -> None:
-    schema = {"type": "object", "properties": {"a": {"type": "string"}}, "additionalProperties": False, **wrong}
+@pytest.mark.parametrize("schema", [{"required": [[]]}, {"required": 1}, {"$defs": ["x"]}, {"definitions": 1}])
+def test_invalid_schema_of_strict_tool_is_unchanged(schema: dict[str, Any]) -> None:
+    schema = {"type": "object", "properties": {"a": {"type": "string"}}, "additionalProperties": False, **schema}
     tool = {"type": "function", "name": "look", "parameters": schema, "strict": True}
     request = dialects.load("openai_responses").read_request({"model": "m", "input": "Hi.", "tools": [tool]})
     written = dialects.load("openai_chat").write_request(request).wire

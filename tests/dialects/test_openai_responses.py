@@ -1,4 +1,4 @@
-"""The Responses API: what the stream writer writes for each event, and how complete replies round-trip."""
+"""Tests of the Responses API: the output of the stream writer for each event, and round trips of replies."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ OWN = {"dialect": "openai_responses"}
 CALL = ToolUseBlock("tu_01KR3ER9E00000000000000QQE", "read_file", {"path": "README.md"})
 
 
-def written(events: list[StreamEvent] | tuple[StreamEvent, ...]) -> tuple[list[bytes], bytes]:
+def write_events(events: list[StreamEvent] | tuple[StreamEvent, ...]) -> tuple[list[bytes], bytes]:
     """Return the bytes that the writer writes for each event, and those at the end."""
     writer = openai_responses.stream_writer()
     return [writer.feed(event) for event in events], writer.close()
@@ -64,7 +64,7 @@ def read(data: bytes, dialect: ModuleType = openai_responses, framing: str | Non
     return [*reader.feed(data), *reader.close()]
 
 
-def said_in(reply: Reply) -> list[Any]:
+def text_and_calls(reply: Reply) -> list[Any]:
     """Return the joined text and the calls, which every dialect can express."""
     texts = "".join(block.text for block in reply.content if isinstance(block, TextBlock))
     return [texts, [(block.name, block.input) for block in reply.content if isinstance(block, ToolUseBlock)]]
@@ -73,12 +73,12 @@ def said_in(reply: Reply) -> list[Any]:
 # --- recorded streams ------------------------------------------------------------------------------------------------
 
 
-IDS_CHANGE = ("openrouter-1ac637d5ee6bac",)  # its last event calls the reasoning otherwise than the ones before
+ID_CHANGES = ("openrouter-1ac637d5ee6bac",)  # its last event has another id for the reasoning
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", dialects.callable_names())
-def test_every_delta_of_any_dialect_is_written_at_once_and_says_the_same(name: str) -> None:
+def test_every_delta_is_written_immediately(name: str) -> None:
     count = 0
     for _, record in records(name, part="stream", sample=25):
         if record["status"] not in (200, None):
@@ -86,17 +86,17 @@ def test_every_delta_of_any_dialect_is_written_at_once_and_says_the_same(name: s
         count += 1
         events = read(record["stream"].encode("utf-8", "surrogatepass"), dialects.load(name), record["stream_format"])
         reply = fold(events)
-        pieces, owed = written(events)
+        pieces, rest_of_stream = write_events(events)
         for event, piece in zip(events, pieces, strict=True):
             match event:
                 case TextDelta(text=str(text)) | ToolUseInputDelta(partial_json=str(text)) if text:
                     assert piece, record["id"]
                 case ThinkingDelta(text=str(text)) if text and name == "openai_responses":
                     assert piece, record["id"]
-        data = b"".join([*pieces, owed])
+        data = b"".join([*pieces, rest_of_stream])
         again = fold(read(data))
         assert (again.fault is None) == (reply.fault is None), record["id"]
-        assert said_in(again) == said_in(reply), record["id"]
+        assert text_and_calls(again) == text_and_calls(reply), record["id"]
         if reply.fault is None and reply.usage is not None:
             assert again.usage is not None
             assert (again.usage.input_tokens, again.usage.output_tokens) == (
@@ -105,16 +105,16 @@ def test_every_delta_of_any_dialect_is_written_at_once_and_says_the_same(name: s
             )
         frames = frames_of(data)
         assert [frame["sequence_number"] for frame in frames] == list(range(len(frames)))
-        begun = [frame["item"].get("id") for frame in frames if frame["type"] == "response.output_item.added"]
+        started_ids = [frame["item"].get("id") for frame in frames if frame["type"] == "response.output_item.added"]
         output = frames[-1]["response"]["output"] if frames[-1]["type"] != "error" else []
-        assert [item.get("id") for item in output] == begun or record["id"] in IDS_CHANGE
+        assert [item.get("id") for item in output] == started_ids or record["id"] in ID_CHANGES
     assert count > 10
 
 
-# --- what each event gives -------------------------------------------------------------------------------------------
+# --- output of each event -------------------------------------------------------------------------------------------
 
 
-def test_a_stream_is_written_as_its_events_come() -> None:
+def test_stream_is_written_event_by_event() -> None:
     events: list[StreamEvent] = [
         MessageStart("some-model"),
         TextDelta(0, "I'll "),
@@ -126,7 +126,7 @@ def test_a_stream_is_written_as_its_events_come() -> None:
         UsageUpdate(USAGE),
         MessageComplete(StopReason.TOOL_USE),
     ]
-    pieces, owed = written(events)
+    pieces, rest_of_stream = write_events(events)
     assert [kinds_of(piece) for piece in pieces] == [
         ["created", "in_progress"],
         ["output_item.added", "content_part.added", "output_text.delta"],
@@ -138,37 +138,37 @@ def test_a_stream_is_written_as_its_events_come() -> None:
         [],
         ["completed"],
     ]
-    assert owed == b""
+    assert rest_of_stream == b""
     (message, call) = frames_of(pieces[-1])[0]["response"]["output"]
     assert message["content"][0]["text"] == "I'll look."
-    assert call["arguments"] == '{"path": "README.md"}'  # as it was said, piece by piece
+    assert call["arguments"] == '{"path": "README.md"}'  # joined from the deltas
 
 
-def test_the_end_waits_for_what_was_consumed() -> None:
+def test_end_waits_for_usage() -> None:
     events = [MessageStart("m"), TextDelta(0, "Hi."), MessageComplete(StopReason.END_TURN), UsageUpdate(USAGE)]
-    pieces, owed = written(events)
+    pieces, rest_of_stream = write_events(events)
     assert pieces[2] == b""
     assert kinds_of(pieces[3])[-1] == "completed"
     assert frames_of(pieces[3])[-1]["response"]["usage"]["output_tokens"] == 42
-    assert owed == b""
-    assert kinds_of(written(events[:3])[1])[-1] == "completed"  # if nobody says it, close does not wait
+    assert rest_of_stream == b""
+    assert kinds_of(write_events(events[:3])[1])[-1] == "completed"  # without usage, close does not wait
 
 
-def test_summaries_of_reasoning_are_parts_of_one_item() -> None:
+def test_reasoning_summaries_are_parts_of_one_item() -> None:
     reply = Reply(
         content=(ThinkingBlock("One.\n\nTwo.\n\nTwo goes on.", "c2VjcmV0", {**OWN, "cuts": [4, 18]}), TextBlock("Hi.")),
         stop_reason=StopReason.END_TURN,
         usage=USAGE,
         provider_raw=OWN,
     )
-    whole = b"".join(written(unfold(reply))[0])
+    whole = b"".join(write_events(unfold(reply))[0])
     events = read(whole)
     assert [event.text for event in events if isinstance(event, ThinkingDelta)][:3] == [
         "One.",
         "\n\n",
         "Two.\n\nTwo goes on.",
     ]
-    pieces = written(events)[0]
+    pieces = write_events(events)[0]
     assert frames_of(b"".join(pieces))[-1]["response"] == frames_of(whole)[-1]["response"]
     item = frames_of(whole)[-1]["response"]["output"][0]
     assert [part["text"] for part in item["summary"]] == ["One.", "Two.\n\nTwo goes on."]
@@ -176,20 +176,20 @@ def test_summaries_of_reasoning_are_parts_of_one_item() -> None:
     assert [(frame["summary_index"], frame["delta"]) for frame in deltas] == [(0, "One."), (1, "Two.\n\nTwo goes on.")]
 
 
-def test_reasoning_of_another_origin_is_not_written() -> None:
+def test_foreign_reasoning_is_not_written() -> None:
     events = [
         MessageStart("m"),
         ThinkingDelta(0, "secret", "sig"),
         TextDelta(1, "Hi."),
         MessageComplete(StopReason.END_TURN),
     ]
-    pieces, owed = written(events)
+    pieces, rest_of_stream = write_events(events)
     assert pieces[1] == b""
-    assert b"secret" not in b"".join([*pieces, owed])
-    assert said_in(fold(read(b"".join([*pieces, owed])))) == ["Hi.", []]
+    assert b"secret" not in b"".join([*pieces, rest_of_stream])
+    assert text_and_calls(fold(read(b"".join([*pieces, rest_of_stream])))) == ["Hi.", []]
 
 
-def test_words_for_a_text_that_is_done_stand_in_an_item_of_their_own() -> None:
+def test_text_after_finished_block_starts_new_item() -> None:
     events = [
         MessageStart("m"),
         TextDelta(0, "Before. "),
@@ -200,29 +200,29 @@ def test_words_for_a_text_that_is_done_stand_in_an_item_of_their_own() -> None:
         UsageUpdate(USAGE),
         MessageComplete(StopReason.TOOL_USE),
     ]
-    pieces, _ = written(events)
+    pieces, _ = write_events(events)
     assert kinds_of(pieces[3]) == ["output_item.added", "content_part.added", "output_text.delta"]
     again = fold(read(b"".join(pieces)))
     assert again.fault is None
     assert [block.type for block in again.content] == ["text", "tool_use", "text"]
-    assert said_in(again) == ["Before. Between.", [(CALL.name, {})]]
+    assert text_and_calls(again) == ["Before. Between.", [(CALL.name, {})]]
 
 
-def test_a_character_that_came_in_two_halves_is_written_whole() -> None:
+def test_split_surrogate_pair_is_joined() -> None:
     events = [MessageStart("m"), TextDelta(0, "a\ud83d"), TextDelta(0, "\ude00b"), MessageComplete(StopReason.END_TURN)]
-    pieces, owed = written(events)
+    pieces, rest_of_stream = write_events(events)
     deltas = [frame["delta"] for frame in frames_of(b"".join(pieces)) if frame["type"].endswith("text.delta")]
     assert deltas == ["a", "😀b"]
-    assert said_in(fold(read(b"".join([*pieces, owed])))) == ["a😀b", []]
-    _, owed = written([*events[:2], MessageComplete(StopReason.END_TURN)])
-    assert kinds_of(owed) == ["failed"]
+    assert text_and_calls(fold(read(b"".join([*pieces, rest_of_stream])))) == ["a😀b", []]
+    _, rest_of_stream = write_events([*events[:2], MessageComplete(StopReason.END_TURN)])
+    assert kinds_of(rest_of_stream) == ["failed"]
 
 
-def test_a_call_without_input_is_written_when_it_is_clear_that_the_limit_did_not_come_first() -> None:
+def test_call_without_input_waits_for_stop_reason() -> None:
     call: list[StreamEvent] = [MessageStart("m"), ToolUseStart(0, CALL.id, "now"), ToolUseEnd(0), UsageUpdate(USAGE)]
-    made = fold(read(b"".join(written([*call, MessageComplete(StopReason.TOOL_USE)])[0])))
-    assert said_in(made) == ["", [("now", {})]]
-    cut = fold(read(b"".join(written([*call, MessageComplete(StopReason.MAX_TOKENS)])[0])))
+    made = fold(read(b"".join(write_events([*call, MessageComplete(StopReason.TOOL_USE)])[0])))
+    assert text_and_calls(made) == ["", [("now", {})]]
+    cut = fold(read(b"".join(write_events([*call, MessageComplete(StopReason.MAX_TOKENS)])[0])))
     assert cut.fault is not None
     assert cut.fault.code == "tool_input_truncated"
 
@@ -256,25 +256,25 @@ FAILURES: dict[str, list[StreamEvent]] = {
 
 
 @pytest.mark.parametrize("name", FAILURES)
-def test_what_did_not_end_properly_is_never_written_as_complete(name: str) -> None:
+def test_unfinished_reply_is_not_written_as_complete(name: str) -> None:
     events = FAILURES[name]
     assert fold(events).fault is not None
-    pieces, owed = written(events)
-    data = b"".join([*pieces, owed])
+    pieces, rest_of_stream = write_events(events)
+    data = b"".join([*pieces, rest_of_stream])
     assert "completed" not in kinds_of(data)
     again = fold(read(data))
     assert again.fault is not None
     assert not any(isinstance(block, ToolUseBlock) for block in again.content)
-    assert said_in(again)[0] == said_in(fold(events))[0]
+    assert text_and_calls(again)[0] == text_and_calls(fold(events))[0]
 
 
-def test_a_failure_is_said_in_the_words_of_this_api() -> None:
-    pieces, _ = written([MessageStart("m"), TextDelta(0, "so far"), StreamError(FAULT)])
+def test_failure_has_error_shape_of_responses_api() -> None:
+    pieces, _ = write_events([MessageStart("m"), TextDelta(0, "so far"), StreamError(FAULT)])
     failed = frames_of(pieces[-1])[-1]
     assert failed["type"] == "response.failed"
     assert failed["response"]["error"] == {"code": "server_is_overloaded", "message": "busy"}
     assert failed["response"]["output"][0]["status"] == "incomplete"
-    assert frames_of(written([StreamError(FAULT)])[0][0]) == [
+    assert frames_of(write_events([StreamError(FAULT)])[0][0]) == [
         {"type": "error", "code": "server_is_overloaded", "message": "busy", "param": None, "sequence_number": 0}
     ]
 
@@ -322,30 +322,30 @@ _deltas = st.lists(
 
 
 @given(_deltas)
-def test_whatever_events_come_nothing_is_raised_and_no_failure_looks_complete(events: list[StreamEvent]) -> None:
+def test_any_events_are_written_and_failures_stay_failures(events: list[StreamEvent]) -> None:
     reply = fold(events)
-    pieces, owed = written(events)
-    again = fold(read(b"".join([*pieces, owed])))
+    pieces, rest_of_stream = write_events(events)
+    again = fold(read(b"".join([*pieces, rest_of_stream])))
     assert reply.fault is None or again.fault is not None
 
 
 @given(strategies.replies)
 def test_any_reply_can_be_streamed(reply: Reply) -> None:
-    again = fold(read(b"".join(written(unfold(reply))[0]) + written(unfold(reply))[1]))
+    again = fold(read(b"".join(write_events(unfold(reply))[0]) + write_events(unfold(reply))[1]))
     judged = fold(unfold(reply))
     assert judged.fault is None or again.fault is not None
     if again.fault is None:
-        assert said_in(again) == said_in(judged)
+        assert text_and_calls(again) == text_and_calls(judged)
 
 
-# --- whole answers ---------------------------------------------------------------------------------------------------
+# --- replies ---------------------------------------------------------------------------------------------------------
 
 
 def body(*output: dict[str, Any], status: str = "completed", **rest: Any) -> dict[str, Any]:
     return {"id": "resp_1", "object": "response", "model": "gpt-5", "status": status, "output": list(output), **rest}
 
 
-def called(arguments: str, status: str = "completed") -> dict[str, Any]:
+def call_item(arguments: str, status: str = "completed") -> dict[str, Any]:
     return {
         "type": "function_call",
         "id": "fc_1",
@@ -358,28 +358,28 @@ def called(arguments: str, status: str = "completed") -> dict[str, Any]:
 
 LIMIT = {"status": "incomplete", "incomplete_details": {"reason": "max_output_tokens"}}
 UNUSABLE = {
-    "no object": (body(called("[]")), "tool_input_invalid"),
-    "no JSON": (body(called("{")), "tool_input_invalid"),
-    "a key twice": (body(called('{"a":1,"a":2}')), "tool_input_invalid"),
-    "cut off": (body(called('{"a', "incomplete"), **LIMIT), "tool_input_truncated"),
-    "cut off, and it can be read": (body(called("{}", "incomplete"), **LIMIT), "tool_input_truncated"),
-    "cut off before its input": (body(called(""), **LIMIT), "tool_input_truncated"),
+    "no object": (body(call_item("[]")), "tool_input_invalid"),
+    "no JSON": (body(call_item("{")), "tool_input_invalid"),
+    "a key twice": (body(call_item('{"a":1,"a":2}')), "tool_input_invalid"),
+    "cut off": (body(call_item('{"a', "incomplete"), **LIMIT), "tool_input_truncated"),
+    "cut off, and it can be read": (body(call_item("{}", "incomplete"), **LIMIT), "tool_input_truncated"),
+    "cut off before its input": (body(call_item(""), **LIMIT), "tool_input_truncated"),
     "filtered inside of a call": (
-        body(called("{"), status="incomplete", incomplete_details={"reason": "content_filter"}),
+        body(call_item("{"), status="incomplete", incomplete_details={"reason": "content_filter"}),
         "tool_input_invalid",
     ),
-    "nothing said": (body(usage=None), "empty_response"),
+    "no content": (body(usage=None), "empty_response"),
     "an empty text": (
         body({"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": ""}]}),
         "empty_response",
     ),
     "a failure": (body(status="failed", error={"code": "server_error", "message": "x"}), "server_error"),
-    "a failure that nobody explains": (body(status="failed", error=None), "unexplained_error"),
+    "a failure without an explanation": (body(status="failed", error=None), "unexplained_error"),
 }
 
 
 @pytest.mark.parametrize("name", UNUSABLE)
-def test_a_whole_answer_that_cannot_be_used_has_failed_and_comes_back_as_it_was(name: str) -> None:
+def test_unusable_reply_is_a_fault_and_round_trips(name: str) -> None:
     wire, code = UNUSABLE[name]
     reply = openai_responses.read_reply(wire)
     assert reply.fault is not None
@@ -388,13 +388,18 @@ def test_a_whole_answer_that_cannot_be_used_has_failed_and_comes_back_as_it_was(
     assert openai_responses.write_reply(reply).wire == wire
 
 
-def test_an_end_that_says_otherwise_about_an_item_is_what_is_written() -> None:
+def test_items_of_final_event_replace_streamed_items() -> None:
     thought = {"type": "reasoning", "id": "rs_1", "summary": [], "encrypted_content": "first"}
     search = {"type": "web_search_call", "id": "ws_1", "status": "completed"}
-    said = {"type": "message", "id": "msg_1", "role": "assistant", "content": [{"type": "output_text", "text": "Hi."}]}
-    final = body({**thought, "encrypted_content": "last"}, {**search, "action": {"type": "search"}}, said)
+    final_message = {
+        "type": "message",
+        "id": "msg_1",
+        "role": "assistant",
+        "content": [{"type": "output_text", "text": "Hi."}],
+    }
+    final = body({**thought, "encrypted_content": "last"}, {**search, "action": {"type": "search"}}, final_message)
     stream: list[dict[str, Any]] = [{"type": "response.created", "response": body(status="in_progress")}]
-    for place, item in enumerate((thought, search, said)):
+    for place, item in enumerate((thought, search, final_message)):
         stream.append({"type": "response.output_item.added", "output_index": place, "item": item})
         stream.append({"type": "response.output_item.done", "output_index": place, "item": item})
     stream.append({"type": "response.completed", "response": final})
@@ -408,9 +413,9 @@ def test_an_end_that_says_otherwise_about_an_item_is_what_is_written() -> None:
     assert openai_responses.write_reply(edited).wire["output"] == final["output"][1:]
 
 
-def test_the_start_of_a_message_and_of_a_call_say_what_is_known_then() -> None:
+def test_start_events_contain_known_fields() -> None:
     created = body(status="in_progress", temperature=0.5)
-    item = called("", "in_progress")
+    item = call_item("", "in_progress")
     data = b"".join(
         b"data: " + json.dumps(event).encode() + b"\n\n"
         for event in (
@@ -421,6 +426,6 @@ def test_the_start_of_a_message_and_of_a_call_say_what_is_known_then() -> None:
     start, call = openai_responses.stream_reader().feed(data)
     assert isinstance(start, MessageStart)
     assert isinstance(call, ToolUseStart)
-    pieces, _ = written([start, call])
+    pieces, _ = write_events([start, call])
     assert frames_of(pieces[0])[0]["response"] == {**created, "usage": None, "error": None, "incomplete_details": None}
     assert frames_of(pieces[1])[0]["item"] == item

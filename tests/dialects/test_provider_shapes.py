@@ -1,4 +1,4 @@
-"""Shapes of providers of which few exchanges were recorded, written by hand from their documentation.
+"""Shapes of providers with few recorded exchanges, from their documentation.
 
 Each comes back as it was, is read for what it says, and is converted to every other dialect without a silent change.
 """
@@ -27,13 +27,13 @@ CALL = {"id": "c1", "type": "function", "function": {"name": "f", "arguments": '
 IMAGE = {"type": "image_url", "image_url": {"url": "data:image/png;base64,iVBORw0KGgo="}, "index": 0}
 
 
-def completion(message: dict[str, Any], word: Any = "stop", **top: Any) -> dict[str, Any]:
-    choice = {"index": 0, "message": {"role": "assistant", "content": "Hi.", **message}, "finish_reason": word}
+def completion(message: dict[str, Any], finish_reason: Any = "stop", **top: Any) -> dict[str, Any]:
+    choice = {"index": 0, "message": {"role": "assistant", "content": "Hi.", **message}, "finish_reason": finish_reason}
     return {**TOP, "object": "chat.completion", "choices": [choice], "usage": COUNTS, **top}
 
 
-def chunk(delta: dict[str, Any], word: str | None = None, *, choice: Any = None, **top: Any) -> dict[str, Any]:
-    choices = [{"index": 0, "delta": delta, "finish_reason": word, **(choice or {})}]
+def chunk(delta: dict[str, Any], finish_reason: str | None = None, *, choice: Any = None, **top: Any) -> dict[str, Any]:
+    choices = [{"index": 0, "delta": delta, "finish_reason": finish_reason, **(choice or {})}]
     return {**TOP, "object": "chat.completion.chunk", "choices": choices, **top}
 
 
@@ -41,27 +41,31 @@ def detail(text: str, **fields: Any) -> dict[str, Any]:
     return {"type": "reasoning.text", "text": text, "format": "unknown", "index": 0, **fields}
 
 
-def said(reply: Reply) -> tuple[str, str, list[tuple[str, Any]]]:
+def text_thinking_and_calls(reply: Reply) -> tuple[str, str, list[tuple[str, Any]]]:
     text = "".join(block.text for block in reply.content if isinstance(block, TextBlock))
     thinking = "".join(block.text for block in reply.content if isinstance(block, ThinkingBlock))
     return text, thinking, [(block.name, block.input) for block in reply.content if isinstance(block, ToolUseBlock)]
 
 
-def silent(value: Any, source: str) -> list[Any]:
+def silent_losses(value: Any, source: str) -> list[Any]:
     others = [dialects.load(name) for name in dialects.names() if name != source]
     findings = [(other.NAME, found) for other in others for found in measure_conversion(value, other)]
     return [finding for finding in findings if finding[1].outcome == "silent"]
 
 
-def silent_in_streams(events: list[Any], reply: Reply, source: str) -> list[Any]:
+def silent_stream_losses(events: list[Any], reply: Reply, source: str) -> list[Any]:
     found = []
     for name in dialects.names():
         if name != source:
             writer, reader = dialects.load(name).stream_writer(), dialects.load(name).stream_reader()
             data = b"".join([*(writer.feed(event) for event in events), writer.close()])
             again = fold([*reader.feed(data), *reader.close()])
-            written = Written(None, tuple(writer.losses) * len(reply.content))  # a stream names each loss once
-            found += [(name, one) for one in compare_replies(reply, written, again, name) if one.outcome == "silent"]
+            written = Written(None, tuple(writer.losses) * len(reply.content))  # a stream reports each loss once
+            found += [
+                (name, finding)
+                for finding in compare_replies(reply, written, again, name)
+                if finding.outcome == "silent"
+            ]
     return found
 
 
@@ -143,7 +147,7 @@ STREAMS: dict[str, tuple[list[dict[str, Any]], tuple[str, str, list[Any]]]] = {
 
 
 @pytest.mark.parametrize("name", STREAMS)
-def test_a_stream_of_a_provider_says_the_same_everywhere(name: str) -> None:
+def test_provider_stream_has_same_content_in_every_dialect(name: str) -> None:
     wires, expected = STREAMS[name]
     stream = stream_of(wires, done=True)
     check(CHAT, "stream", stream)
@@ -151,16 +155,16 @@ def test_a_stream_of_a_provider_says_the_same_everywhere(name: str) -> None:
     events = [*reader.feed(stream.encode()), *reader.close()]
     reply = fold(events)
     assert reply.fault is None
-    assert said(reply) == expected
+    assert text_thinking_and_calls(reply) == expected
     assert ("usage" in str(wires)) == (reply.usage is not None)
     assert sum(isinstance(block, ImageBlock) for block in reply.content) == str(wires).count("'image_url':")
-    assert silent(reply, "openai_chat") == []
-    assert silent_in_streams(events, reply, "openai_chat") == []
+    assert silent_losses(reply, "openai_chat") == []
+    assert silent_stream_losses(events, reply, "openai_chat") == []
 
 
-# --- whole replies ---------------------------------------------------------------------------------------------------
+# --- replies ---------------------------------------------------------------------------------------------------------
 
-WORDS = {
+FINISH_REASONS = {
     "STOP": StopReason.END_TURN,
     "end_turn": StopReason.END_TURN,
     "max_tokens": StopReason.MAX_TOKENS,
@@ -173,27 +177,27 @@ WORDS = {
 }
 
 
-@pytest.mark.parametrize("word", WORDS)
-def test_a_finish_reason_of_a_gateway_is_known(word: str) -> None:
-    wire = completion({}, word)
+@pytest.mark.parametrize("finish_reason", FINISH_REASONS)
+def test_finish_reason_of_gateway_is_known(finish_reason: str) -> None:
+    wire = completion({}, finish_reason)
     check(CHAT, "response", wire)
     reply = CHAT.read_reply(wire)
-    assert reply.stop_reason is WORDS[word]
+    assert reply.stop_reason is FINISH_REASONS[finish_reason]
     assert (reply.fault is not None) == (reply.stop_reason is StopReason.ERROR)
 
 
-def test_an_answer_that_the_filter_emptied_is_a_refusal() -> None:
+def test_reply_emptied_by_filter_is_a_refusal() -> None:
     wire = completion({"content": None}, "sensitive", content_filter=[{"role": "assistant", "level": 0}])
     check(CHAT, "response", wire)
     assert (CHAT.read_reply(wire).stop_reason, CHAT.read_reply(wire).fault) == (StopReason.REFUSAL, None)
 
 
-def test_images_of_an_answer_are_read_and_sent_back() -> None:
+def test_images_of_reply_round_trip() -> None:
     wire = completion({"content": None, "images": [IMAGE]})
     check(CHAT, "response", wire)
     reply = CHAT.read_reply(wire)
     assert [type(block) for block in reply.content] == [ImageBlock]
-    assert silent(reply, "openai_chat") == []
+    assert silent_losses(reply, "openai_chat") == []
     messages = [
         {"role": "user", "content": "Draw."},
         {"role": "assistant", "content": "", "images": [IMAGE]},
@@ -201,12 +205,12 @@ def test_images_of_an_answer_are_read_and_sent_back() -> None:
     ]
     request = {"model": "m", "messages": messages}
     check(CHAT, "request", request)
-    assert silent(CHAT.read_request(request), "openai_chat") == []
+    assert silent_losses(CHAT.read_request(request), "openai_chat") == []
     check(CHAT, "response", completion({"images": [IMAGE, {"type": "a_newer_image"}]}))
 
 
 @pytest.mark.parametrize(("code", "expected"), [(1004, "unauthorized"), (1002, "rate_limited"), (1, "server_error")])
-def test_a_failed_status_of_minimax_is_a_fault(code: int, expected: str) -> None:
+def test_failed_minimax_status_is_a_fault(code: int, expected: str) -> None:
     wire = {"id": "c", "choices": None, "base_resp": {"status_code": code, "status_msg": "no"}}
     check(CHAT, "response", wire)
     fault = CHAT.read_reply(wire).fault
@@ -220,15 +224,17 @@ def test_a_failed_status_of_minimax_is_a_fault(code: int, expected: str) -> None
     assert CHAT.read_reply(complete).fault is None
 
 
-def test_a_tier_without_counts_is_kept() -> None:
+def test_tier_without_counts_round_trips() -> None:
     wire = completion({}, usage={}, service_tier="default")
     check(CHAT, "response", wire)
-    assert silent(CHAT.read_reply(wire), "openai_chat") == []
+    assert silent_losses(CHAT.read_reply(wire), "openai_chat") == []
 
 
-def test_token_probabilities_are_once_in_a_stream_of_ollama_generate() -> None:
+def test_ollama_generate_stream_has_each_logprob_once() -> None:
     generate = dialects.load("ollama_generate")
-    tokens = [{"token": word, "logprob": -0.5, "bytes": None, "top_logprobs": []} for word in ("Hi", ".")]
+    tokens = [
+        {"token": finish_reason, "logprob": -0.5, "bytes": None, "top_logprobs": []} for finish_reason in ("Hi", ".")
+    ]
     lines: list[dict[str, Any]] = [
         {"model": "m", "created_at": "t", "response": each["token"], "done": False, "logprobs": [each]}
         for each in tokens
@@ -244,7 +250,7 @@ def test_token_probabilities_are_once_in_a_stream_of_ollama_generate() -> None:
         assert [item.token for item in text.token_logprobs] == ["Hi", "."]
 
 
-def test_an_error_of_anthropic_with_status_200_is_a_fault() -> None:
+def test_anthropic_error_with_status_200_is_a_fault() -> None:
     anthropic = dialects.load("anthropic")
     wire = {"type": "error", "error": {"type": "overloaded_error", "message": "busy"}, "request_id": None}
     check(anthropic, "response", wire)
@@ -296,14 +302,14 @@ ANTHROPIC_EVENTS: list[dict[str, Any]] = [
 
 
 @pytest.mark.parametrize("name", ENDS)
-def test_an_answer_with_calls_waits_for_results_whatever_word_ends_it(name: str) -> None:
+def test_reply_with_calls_stops_for_tool_use(name: str) -> None:
     check(dialects.load(name), "response", ENDS[name])
     reply = dialects.load(name).read_reply(ENDS[name])
     assert reply.stop_reason is StopReason.TOOL_USE
-    assert silent(reply, name) == []
+    assert silent_losses(reply, name) == []
 
 
-def test_a_stream_with_calls_waits_for_results_whatever_word_ends_it() -> None:
+def test_stream_with_calls_stops_for_tool_use() -> None:
     check(dialects.load("anthropic"), "stream", stream_of(ANTHROPIC_EVENTS, named=True))
     for name, framing, data in (
         ("anthropic", None, stream_of(ANTHROPIC_EVENTS, named=True)),
@@ -314,7 +320,7 @@ def test_a_stream_with_calls_waits_for_results_whatever_word_ends_it() -> None:
 
 
 @pytest.mark.parametrize("started", ["", '{"a":1}', "{}"])
-def test_arguments_at_the_start_of_a_call_may_be_repeated_in_deltas(started: str) -> None:
+def test_arguments_of_call_start_may_repeat_in_deltas(started: str) -> None:
     responses = dialects.load("openai_responses")
     item = {"type": "function_call", "id": "f1", "call_id": "c", "name": "f", "arguments": '{"a":1}'}
     response = {"id": "r", "object": "response", "created_at": 1, "model": "m", "status": "in_progress", "output": []}
@@ -331,7 +337,7 @@ def test_arguments_at_the_start_of_a_call_may_be_repeated_in_deltas(started: str
     check(responses, "stream", stream_of(events, named=True))
     reader = responses.stream_reader()
     reply = fold([*reader.feed(stream_of(events, named=True).encode()), *reader.close()])
-    assert said(reply) == ("", "", [("f", {"a": 1})])
+    assert text_thinking_and_calls(reply) == ("", "", [("f", {"a": 1})])
 
 
 # --- requests --------------------------------------------------------------------------------------------------------
@@ -409,12 +415,12 @@ BASES: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("name", REQUESTS)
-def test_a_request_of_a_provider_is_accepted_everywhere(name: str) -> None:
+def test_provider_request_is_accepted_by_every_dialect(name: str) -> None:
     source, fields = REQUESTS[name]
     wire = {**BASES[source], **fields}
     check(dialects.load(source), "request", wire)
     request = dialects.load(source).read_request(wire)
-    assert silent(request, source) == []
+    assert silent_losses(request, source) == []
     for target, models in MODELS.items():
         for model in models if target != source else ():
             written = dialects.load(target).write_request(request.replace(model=model))
@@ -448,8 +454,8 @@ FLAG_LOGPROBS: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("name", FLAG_LOGPROBS)
-def test_a_boolean_is_not_a_token_probability(name: str) -> None:
-    """A boolean in place of a number could not be read from the store again."""
+def test_boolean_is_not_a_logprob(name: str) -> None:
+    """The store could not read a boolean in place of a number."""
     dialect = dialects.load(name)
     check(dialect, "response", FLAG_LOGPROBS[name])
     (block,) = dialect.read_reply(FLAG_LOGPROBS[name]).content

@@ -1,4 +1,4 @@
-"""Where those who speak a dialect differ from it: what is written for each, and what is lost."""
+"""Tests of the quirks of providers: the written request and its losses."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ SCHEMA = {"type": "object", "properties": {"x": {"type": "string"}}}
 STRICT = {"type": "json_schema", "json_schema": {"name": "answer", "schema": SCHEMA, "strict": True}}
 LAX = {"type": "json_schema", "json_schema": {"name": "answer", "schema": SCHEMA}}
 NAMED = {"type": "function", "function": {"name": "f"}}
-ASKED = {"include_usage": True}
+USAGE_OPTIONS = {"include_usage": True}
 EFFORT, BUDGET = Reasoning(effort="low"), Reasoning(budget_tokens=512)
 ON, OFF, NONE = Reasoning(enabled=True), Reasoning(enabled=False), Reasoning(effort="none")
 THINKING: dict[bool, Any] = {True: {"thinking": {"type": "enabled"}}, False: {"thinking": {"type": "disabled"}}}
 
-# quirks, what is asked, what Chat Completions is told, what this provider is told, and what it cannot be told
+# quirks, options, expected wire of Chat Completions, expected wire with the quirks, expected losses
 CASES: list[tuple[str, Options, dict[str, Any], dict[str, Any], list[str]]] = [
     ("max_tokens", Options(max_output_tokens=5), {"max_completion_tokens": 5}, {"max_tokens": 5}, []),
     ("random_seed", Options(seed=7), {"seed": 7}, {"random_seed": 7}, []),
@@ -55,7 +55,7 @@ CASES: list[tuple[str, Options, dict[str, Any], dict[str, Any], list[str]]] = [
         {"service_tier": "on_demand"},
         [],
     ),
-    ("usage_when_asked", Options(stream=True), {"stream": True}, {"stream": True, "stream_options": ASKED}, []),
+    ("usage_when_asked", Options(stream=True), {"stream": True}, {"stream": True, "stream_options": USAGE_OPTIONS}, []),
     ("usage_when_asked", Options(stream=False), {"stream": False}, {"stream": False}, []),
     ("usage_when_asked no_stream_options", Options(stream=True), {"stream": True}, {"stream": True}, []),
     ("reasoning_object", Options(reasoning=EFFORT), {"reasoning_effort": "low"}, {"reasoning": {"effort": "low"}}, []),
@@ -144,22 +144,22 @@ CASES: list[tuple[str, Options, dict[str, Any], dict[str, Any], list[str]]] = [
         [],
     ),
 ]
-ELSEWHERE = {"terminal_reason_optional", "no_stream_options", "alternate_roles", "no_prefill"}  # shown below
+TESTED_BELOW = {"terminal_reason_optional", "no_stream_options", "alternate_roles", "no_prefill"}
 TOOL = ToolDefinition("f", "", SCHEMA, SideEffects.READ)
 TOOL_WIRE = {"type": "function", "function": {"name": "f", "parameters": SCHEMA}}
 
 
 def tools_for(options: Options) -> tuple[tuple[ToolDefinition, ...], dict[str, Any]]:
-    """A choice needs a tool."""
+    """Return the tools that a tool choice requires, and their wire."""
     return ((TOOL,), {"tools": [TOOL_WIRE]}) if options.tool_choice is not None else ((), {})
 
 
-def test_every_quirk_is_shown_here() -> None:
-    assert {quirk for quirks, *_ in CASES for quirk in quirks.split()} | ELSEWHERE == set(CHAT.QUIRKS)
+def test_every_quirk_has_a_test() -> None:
+    assert {quirk for quirks, *_ in CASES for quirk in quirks.split()} | TESTED_BELOW == set(CHAT.QUIRKS)
 
 
 @pytest.mark.parametrize(("quirks", "options", "plain", "written", "lost"), CASES)
-def test_what_is_written_shows_the_quirk(
+def test_request_is_written_with_quirk(
     quirks: str, options: Options, plain: dict[str, Any], written: dict[str, Any], lost: list[str]
 ) -> None:
     tools, tools_wire = tools_for(options)
@@ -173,13 +173,13 @@ def test_what_is_written_shows_the_quirk(
 
 
 @pytest.mark.parametrize(("quirks", "options", "plain", "written", "lost"), CASES)
-def test_a_request_that_was_read_is_fitted_to_the_quirk_too(
+def test_request_that_was_read_is_fitted_to_quirk(
     quirks: str, options: Options, plain: dict[str, Any], written: dict[str, Any], lost: list[str]
 ) -> None:
     tools, tools_wire = tools_for(options)
     head = {"model": "m", "messages": [], **tools_wire}
     theirs = {**head, **written}
-    if not lost:  # what the provider takes is not changed by its own quirk
+    if not lost:  # supported options are unchanged
         assert CHAT.write_request(CHAT.read_request(theirs), quirks.split()).wire == theirs
     read = CHAT.read_request({**head, **plain})
     made = CHAT.write_request(read, quirks.split())
@@ -188,7 +188,7 @@ def test_a_request_that_was_read_is_fitted_to_the_quirk_too(
     assert CHAT.write_request(read).wire == {**head, **plain}
 
 
-def test_roles_alternate_for_a_provider_whose_chat_template_requires_it() -> None:
+def test_roles_alternate_if_chat_template_requires_it() -> None:
     texts = [(Role.USER, "Hi."), (Role.SYSTEM, "Be brief."), (Role.USER, "Well?"), (Role.ASSISTANT, "Yes.")]
     request = Request(model="m", messages=tuple(make_message(role, text) for role, text in texts))
     made = CHAT.write_request(request, ["alternate_roles"])
@@ -198,7 +198,7 @@ def test_roles_alternate_for_a_provider_whose_chat_template_requires_it() -> Non
     assert len(CHAT.write_request(request).wire["messages"]) == 4
 
 
-def test_an_answer_is_not_continued_by_a_provider_that_cannot() -> None:
+def test_prefill_is_omitted_without_support() -> None:
     request = Request(model="m", messages=(make_message(Role.USER, "Hi."), make_message(Role.ASSISTANT, "Yes, ")))
     made = CHAT.write_request(request, ["no_prefill"])
     assert [message["role"] for message in made.wire["messages"]] == ["user", "assistant", "user"]
@@ -206,7 +206,7 @@ def test_an_answer_is_not_continued_by_a_provider_that_cannot() -> None:
     assert CHAT.write_request(request).wire["messages"][-1]["content"] == "Yes, "
 
 
-def test_strict_is_left_out_of_tools_that_came_with_it() -> None:
+def test_strict_is_removed_from_tools() -> None:
     tool = {"type": "function", "function": {"name": "f", "parameters": SCHEMA, "strict": True}}
     legacy = {"name": "g", "parameters": SCHEMA, "strict": True}
     wire = {"model": "m", "messages": [], "tools": [tool, {"type": "own", "x": 1}], "functions": [legacy]}
@@ -221,24 +221,24 @@ def test_strict_is_left_out_of_tools_that_came_with_it() -> None:
     assert CHAT.write_request(Request(model="m", messages=(), tools=(plain,)), ["no_strict"]).losses == ()
 
 
-def test_stream_options_are_left_out_for_those_who_have_none() -> None:
-    wire = {"model": "m", "messages": [], "stream": True, "stream_options": ASKED}
+def test_stream_options_are_omitted_with_quirk() -> None:
+    wire = {"model": "m", "messages": [], "stream": True, "stream_options": USAGE_OPTIONS}
     made = CHAT.write_request(CHAT.read_request(wire), ["no_stream_options"])
     assert "stream_options" not in made.wire
     assert [loss.block_type for loss in made.losses] == ["stream_options"]
 
 
-def test_stream_options_of_one_s_own_are_kept_when_usage_is_asked_for() -> None:
+def test_usage_request_keeps_other_stream_options() -> None:
     wire = {"model": "m", "messages": [], "stream": True, "stream_options": {"include_usage": False}}
     assert CHAT.write_request(CHAT.read_request(wire), ["usage_when_asked"]).wire == wire
 
 
-def test_what_a_provider_added_inside_its_own_words_is_kept() -> None:
+def test_unknown_fields_inside_options_round_trip() -> None:
     wire = {"model": "m", "messages": [], "thinking": {"type": "enabled", "clear_thinking": False}}
     assert CHAT.write_request(CHAT.read_request(wire), ["thinking_object"]).wire == wire
 
 
-def test_a_stream_without_a_reason_is_complete_only_for_those_who_give_none() -> None:
+def test_stream_without_finish_reason_requires_quirk() -> None:
     chunk = {"id": "c", "model": "m", "choices": [{"index": 0, "delta": {"role": "assistant", "content": "Hi."}}]}
     stream = f"data: {json.dumps(chunk)}\n\ndata: [DONE]\n\n".encode()
     for quirks, code in ((["terminal_reason_optional"], None), ([], "stream_incomplete")):
@@ -248,7 +248,7 @@ def test_a_stream_without_a_reason_is_complete_only_for_those_who_give_none() ->
         assert reply.content[0].text == "Hi."
 
 
-def test_those_who_speak_responses_have_quirks_of_their_own() -> None:
+def test_responses_providers_have_quirks() -> None:
     options = Options(max_output_tokens=5, temperature=0.5, service_tier="flex", user="u")
     request = Request(model="m", messages=(), options=options)
     plain = RESPONSES.write_request(request)
@@ -261,7 +261,7 @@ def test_those_who_speak_responses_have_quirks_of_their_own() -> None:
     assert [loss.block_type for loss in made.losses] == ["max_output_tokens", "temperature", "service_tier", "user"]
 
 
-def test_that_an_answer_is_not_kept_is_a_loss_for_one_who_wanted_it_kept() -> None:
+def test_unsupported_store_option_is_a_loss() -> None:
     for store, lost in ((True, ["store"]), (False, []), (None, [])):
         wire = {"model": "m", "input": "Hi.", **({"store": store} if store is not None else {})}
         made = RESPONSES.write_request(RESPONSES.read_request(wire), ["store_nothing"])
@@ -269,8 +269,8 @@ def test_that_an_answer_is_not_kept_is_a_loss_for_one_who_wanted_it_kept() -> No
         assert [loss.block_type for loss in made.losses] == lost
 
 
-def test_nobody_is_denied_what_he_was_recorded_to_take() -> None:
-    """A request that was recorded, written with the quirks of whom it went to, loses nothing and says the same."""
+def test_quirks_do_not_change_recorded_requests() -> None:
+    """A recorded request that is written with the quirks of its provider has no losses and is equal."""
     rows, changed, count = catalog.builtin(), Counter[tuple[str, ...]](), 0
     for name, record in records("openai_chat", "openai_responses", part="request", sample=300):
         if record["provider"] == "other":
@@ -283,7 +283,7 @@ def test_nobody_is_denied_what_he_was_recorded_to_take() -> None:
         keys = sorted(key for key in {*before, *made.wire} if before.get(key) != made.wire.get(key))
         changed[tuple(keys)] += bool(keys)
     assert count > (5_000 if IS_FULL else 400)
-    # Usage is asked for; two asked for no effort, and one had a newer name for its limit that was taken as well.
+    # Usage is requested. Two requests disable the effort, and one has a newer name for its limit.
     assert {keys for keys, times in changed.items() if times} <= {
         ("stream_options",),
         ("enable_thinking", "reasoning_effort"),

@@ -1,4 +1,4 @@
-"""The difference between what we would have written and what came."""
+"""Tests of the difference between the default wire and the received wire."""
 
 from __future__ import annotations
 
@@ -14,40 +14,42 @@ from dragoman.wire.residue import apply_diff, diff, get_notes, make_notes
 from tests import strategies
 
 
-def same(one: Any, other: Any) -> bool:
-    """Equal as JSON is written, key order aside."""
-    return json.dumps(one, sort_keys=True) == json.dumps(other, sort_keys=True)
+def is_equal_json(first: Any, second: Any) -> bool:
+    """Return whether two values are equal as JSON text, regardless of key order."""
+    return json.dumps(first, sort_keys=True) == json.dumps(second, sort_keys=True)
 
 
 @given(strategies.plain, strategies.plain)
-def test_what_came_is_restored_whatever_it_was(written: Any, wire: Any) -> None:
+def test_diff_restores_any_value(written: Any, wire: Any) -> None:
     before = copy.deepcopy((written, wire))
     residue = diff(written, wire)
-    assert same(apply_diff(written, json.loads(json.dumps(residue))), wire)
-    assert same((written, wire), before)
+    assert is_equal_json(apply_diff(written, json.loads(json.dumps(residue))), wire)
+    assert is_equal_json((written, wire), before)
 
 
 @given(strategies.objects, st.data())
-def test_what_is_nearly_the_same_leaves_only_the_difference(wire: dict, data: st.DataObject) -> None:
+def test_diff_contains_only_the_difference(wire: dict, data: st.DataObject) -> None:
     written = {key: value for key, value in wire.items() if data.draw(st.booleans())}
     residue = diff(written, wire)
-    assert same((residue or {}).get("set", {}), {key: value for key, value in wire.items() if key not in written})
+    assert is_equal_json(
+        (residue or {}).get("set", {}), {key: value for key, value in wire.items() if key not in written}
+    )
     assert set(residue or {}) <= {"set"}
 
 
 @given(strategies.plain)
-def test_the_same_leaves_nothing(value: Any) -> None:
+def test_equal_values_have_no_diff(value: Any) -> None:
     assert diff(value, copy.deepcopy(value)) is None
 
 
 @pytest.mark.parametrize(("written", "wire"), [(1, 1.0), (True, 1), (0.0, -0.0), ("1", 1), ([], {}), (None, False)])
-def test_numbers_are_told_apart_as_they_are_written(written: Any, wire: Any) -> None:
+def test_diff_distinguishes_spelling_of_numbers(written: Any, wire: Any) -> None:
     residue = diff({"x": [written]}, {"x": [wire]})
     assert residue is not None
     assert json.dumps(apply_diff({"x": [written]}, residue)) == json.dumps({"x": [wire]})
 
 
-def test_an_edit_shows() -> None:
+def test_edit_is_written() -> None:
     residue = diff({"text": "hi", "arguments": '{"a":1}'}, {"text": "hi", "arguments": '{"a": 1}', "cache": True})
     assert apply_diff({"text": "changed", "arguments": '{"a":1}'}, residue) == {
         "text": "changed",
@@ -60,7 +62,7 @@ def test_an_edit_shows() -> None:
     assert apply_diff({"stream": False}, dropped) == {"stream": False}
 
 
-def test_a_note_is_read_by_the_dialect_that_wrote_it() -> None:
+def test_notes_are_read_only_by_their_dialect() -> None:
     raw = make_notes("anthropic", {"a": 1}, {"a": 1}, id="toolu_1", form=None)
     assert raw == {"dialect": "anthropic", "id": "toolu_1"}
     assert get_notes(raw, "anthropic") == raw

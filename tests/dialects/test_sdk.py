@@ -1,4 +1,4 @@
-"""The official SDKs read recorded streams and our streams over a real socket.
+"""Tests with the SDKs of Anthropic and OpenAI: they read recorded and written streams over a socket.
 
 The recorded traffic is read where it lies, and never copied. What an SDK adds, forgets or cannot read by itself is
 listed here with its reason; everything else is equal.
@@ -34,18 +34,18 @@ openai: Any = LazyModule("openai")
 chat_params: Any = LazyModule("openai.types.chat.completion_create_params")
 responses_params: Any = LazyModule("openai.types.responses.response_create_params")
 
-# The SDKs hold what a provider sent in models that do not fit it, and pydantic says so whenever they are dumped.
+# Pydantic warns about values that do not match the models of the SDKs.
 pytestmark = pytest.mark.filterwarnings("ignore:Pydantic serializer warnings:UserWarning")
 
-SPOKEN = ("anthropic", "openai_chat", "openai_responses")
-ASKED: Any = [{"role": "user", "content": "Hi."}]  # the server answers with a record, whatever it is asked
+NAMES = ("anthropic", "openai_chat", "openai_responses")
+QUESTION: Any = [{"role": "user", "content": "Hi."}]  # the answer of the server does not depend on it
 
 
-# --- the socket ------------------------------------------------------------------------------------------------------
+# --- server ----------------------------------------------------------------------------------------------------------
 
 
 class Loopback:
-    """A server on 127.0.0.1 that answers with the bytes of a name, and both SDKs' clients for it."""
+    """A server on 127.0.0.1 that answers with scripted bytes, and clients of both SDKs for it."""
 
     def __init__(self) -> None:
         self.bodies: dict[str, bytes] = {}
@@ -82,18 +82,18 @@ class Loopback:
         self.server.server_close()
         self.thread.join()
 
-    def heard(self, name: str, body: bytes, *, beta: bool = False) -> dict[str, Any]:
+    def read_stream(self, name: str, body: bytes, *, beta: bool = False) -> dict[str, Any]:
         """Return a stream as the SDK of its dialect reads it, as JSON."""
         self.bodies["one"] = body
         headers = {"x-record": "one"}
         match name:
             case "anthropic":
                 api: Any = self.anthropic.beta.messages if beta else self.anthropic.messages
-                with api.stream(model="m", max_tokens=1, messages=ASKED, extra_headers=headers) as stream:
+                with api.stream(model="m", max_tokens=1, messages=QUESTION, extra_headers=headers) as stream:
                     return dict(stream.get_final_message().to_dict(mode="json"))
             case "openai_chat":
-                with self.openai.chat.completions.stream(model="m", messages=ASKED, extra_headers=headers) as stream:
-                    # not get_final_completion(), which raises where a model stopped at its limit
+                with self.openai.chat.completions.stream(model="m", messages=QUESTION, extra_headers=headers) as stream:
+                    # get_final_completion() raises if a model stopped at its limit
                     return dict(stream.until_done().current_completion_snapshot.to_dict(mode="json"))
             case _:
                 with self.openai.responses.stream(model="m", input="Hi.", extra_headers=headers) as stream:
@@ -101,22 +101,22 @@ class Loopback:
 
 
 def response_of(stream: Iterable[Any]) -> dict[str, Any]:
-    """The last response of a stream; and the deltas that the SDK added up say the same."""
+    """Return the last response of a stream, with the texts that the SDK joined from deltas."""
     last: dict[str, Any] = {}
-    added_up: dict[tuple[int, int], str] = {}
+    joined: dict[tuple[int, int], str] = {}
     done: dict[int, Any] = {}
     for event in stream:
         if event.type == "response.output_item.done":
             done[event.output_index] = event.item.to_dict(mode="json")
         elif event.type == "response.output_text.delta":
-            added_up[event.output_index, event.content_index] = event.snapshot
+            joined[event.output_index, event.content_index] = event.snapshot
         elif event.type == "response.function_call_arguments.delta":
-            added_up[event.output_index, 0] = event.snapshot
+            joined[event.output_index, 0] = event.snapshot
         elif event.type in ("response.completed", "response.incomplete"):
             last = event.response.to_dict(mode="json")
-    if not last["output"]:  # some providers end with an empty list: then the SDK forgets what it has handed out
+    if not last["output"]:  # some providers end with an empty list
         last["output"] = [item for _, item in sorted(done.items())]
-    return {**last, "added_up": [text for _, text in sorted(added_up.items()) if text]}
+    return {**last, "joined": [text for _, text in sorted(joined.items()) if text]}
 
 
 @pytest.fixture(scope="session")
@@ -134,16 +134,16 @@ def read_stream(dialect: ModuleType, data: bytes, framing: str | None = None) ->
     return fold([*reader.feed(data), *reader.close()])
 
 
-def of_anthropic(ours: dict[str, Any], theirs: dict[str, Any]) -> tuple[Any, Any]:
-    # The SDK sets stop_details from every message_delta, to null where it has none.
+def normalize_anthropic(ours: dict[str, Any], theirs: dict[str, Any]) -> tuple[Any, Any]:
+    # The SDK sets stop_details from every message_delta, to null if it is missing.
     without_nulls(theirs, ours, "stop_details")
-    for block, said in pairs(theirs.get("content"), ours.get("content")):
+    for block, written in pairs(theirs.get("content"), ours.get("content")):
         if block["type"] == "compaction":  # and encrypted_content from every compaction_delta
-            without_nulls(block, said, "encrypted_content")
+            without_nulls(block, written, "encrypted_content")
     return ours, theirs
 
 
-def of_chat(ours: dict[str, Any], theirs: dict[str, Any]) -> tuple[Any, Any]:
+def normalize_chat(ours: dict[str, Any], theirs: dict[str, Any]) -> tuple[Any, Any]:
     # The SDK adds up the choices. What else a chunk says it takes from the first chunk alone (service_tier, and
     # whatever its model does not declare) or from the last one alone (usage and system_fingerprint).
     for key in ("usage", "system_fingerprint", "service_tier"):
@@ -153,20 +153,20 @@ def of_chat(ours: dict[str, Any], theirs: dict[str, Any]) -> tuple[Any, Any]:
     ours, theirs = ({key: body[key] for key in COMPLETION if key in body} for body in (ours, theirs))
     for body in (ours, theirs):
         body["choices"] = [{name: choice[name] for name in CHOICE if name in choice} for choice in body["choices"]]
-    for choice, said in pairs(theirs["choices"], ours["choices"]):
+    for choice, written in pairs(theirs["choices"], ours["choices"]):
         # Of a choice it adds up the message and the logprobs; null in a later chunk changes nothing.
-        without_nulls(said, choice, "finish_reason", "logprobs")
+        without_nulls(written, choice, "finish_reason", "logprobs")
         for key in GLUED:
             choice["message"].pop(key, None)
-            said["message"].pop(key, None)
-        # It dumps its model of the message after every chunk, with null for whatever was not said.
-        without_nulls(choice["message"], said["message"], *MESSAGE)
-        if isinstance(choice.get("logprobs"), dict) and isinstance(said.get("logprobs"), dict):
-            said["logprobs"].pop("reasoning_content", None)  # it adds up content and refusal, and knows no other
+            written["message"].pop(key, None)
+        # It dumps its model of the message after every chunk, with null for missing fields.
+        without_nulls(choice["message"], written["message"], *MESSAGE)
+        if isinstance(choice.get("logprobs"), dict) and isinstance(written.get("logprobs"), dict):
+            written["logprobs"].pop("reasoning_content", None)  # it joins only content and refusal
             choice["logprobs"].pop("reasoning_content", None)
-            without_nulls(choice["logprobs"], said["logprobs"], "content", "refusal")
+            without_nulls(choice["logprobs"], written["logprobs"], "content", "refusal")
             as_floats(choice["logprobs"], "logprob")
-            as_floats(said["logprobs"], "logprob")
+            as_floats(written["logprobs"], "logprob")
         # Where every chunk names the role it glues them together, and null is where none did.
         if not (choice["message"].get("role") or "").replace("assistant", ""):
             choice["message"]["role"] = "assistant"
@@ -186,19 +186,19 @@ MESSAGE = ("content", "refusal", "annotations", "audio", "function_call", "tool_
 PENALTIES = ("temperature", "top_p", "presence_penalty", "frequency_penalty")
 
 
-def of_responses(ours: dict[str, Any], theirs: dict[str, Any]) -> tuple[Any, Any]:
+def normalize_responses(ours: dict[str, Any], theirs: dict[str, Any]) -> tuple[Any, Any]:
     for body in (ours, theirs):
         as_floats(body, "created_at", "completed_at", *PENALTIES)
     for item in theirs["output"]:  # its own, for the tools and the format that it was given: none
         without_nulls(item, {}, "parsed_arguments")
         for part in item.get("content") or [] if item["type"] == "message" else []:
             without_nulls(part, {}, "parsed")
-    ours["added_up"] = list(said_in(ours))
+    ours["joined"] = list(delta_texts(ours))
     return ours, theirs
 
 
-def said_in(response: dict[str, Any]) -> Iterator[str]:
-    """The words and inputs of a response that arrive as deltas, in order."""
+def delta_texts(response: dict[str, Any]) -> Iterator[str]:
+    """Yield the texts and inputs of a response that arrive as deltas, in order."""
     for item in response["output"]:
         parts = item.get("content") or [] if item["type"] == "message" else []
         texts = [part.get("text") for part in parts] if item["type"] != "function_call" else [item["arguments"]]
@@ -206,14 +206,14 @@ def said_in(response: dict[str, Any]) -> Iterator[str]:
 
 
 def without_nulls(theirs: dict[str, Any], ours: Mapping[str, Any], *keys: str) -> None:
-    """Leave out what is null there and absent here."""
+    """Remove null values whose keys are missing in the other value."""
     for key in keys:
         if key not in ours and key in theirs and theirs[key] is None:
             del theirs[key]
 
 
 def as_floats(value: Any, *keys: str) -> None:
-    """Write these as 1.0 and not as 1, at any depth: the SDK declares them so, and reads an integer as one."""
+    """Convert integers at these keys to floats, at any depth, as the types of the SDK do."""
     if isinstance(value, dict):
         for key, inner in value.items():
             if key in keys and type(inner) is int:
@@ -225,32 +225,32 @@ def as_floats(value: Any, *keys: str) -> None:
 
 
 def pairs(theirs: Any, ours: Any) -> Iterator[tuple[Any, Any]]:
-    return zip(theirs or [], ours or [], strict=False)  # that there are as many is compared with the rest
+    return zip(theirs or [], ours or [], strict=False)  # the comparison detects different lengths
 
 
-COMPARED: dict[str, Callable[[dict[str, Any], dict[str, Any]], tuple[Any, Any]]] = {
-    "anthropic": of_anthropic,
-    "openai_chat": of_chat,
-    "openai_responses": of_responses,
+NORMALIZERS: dict[str, Callable[[dict[str, Any], dict[str, Any]], tuple[Any, Any]]] = {
+    "anthropic": normalize_anthropic,
+    "openai_chat": normalize_chat,
+    "openai_responses": normalize_responses,
 }
 
 
-# Streams that an SDK cannot read, or reads only in part, counted by provider.
-REFUSED = {
+# Number of streams that an SDK cannot read or reads in part, by provider.
+UNREADABLE = {
     "anthropic": {"anthropic JSONDecodeError": 1},  # a gateway that ends with [DONE]
     "openai_chat": {
-        "ai21 AssertionError": 1,  # no chunk says what object it is, and the SDK passes over such chunks
+        "ai21 AssertionError": 1,  # chunks without an object type, which the SDK ignores
         "azure-openai-chat AttributeError": 1,  # a choice without a delta
         "gemini-openai TypeError": 6,  # fragments of calls without an index
         "github-copilot AssertionError": 8,  # as ai21
         "mistral TypeError": 15,  # as gemini-openai
         "ollama-compat TypeError": 4,  # as gemini-openai
         "openrouter RuntimeError": 2,  # reasoning details and annotations without an index
-        "perplexity AssertionError": 2,  # as ai21: every chunk calls itself a whole completion
+        "perplexity AssertionError": 2,  # as ai21: every chunk has the type of a completion
     },
     "openai_responses": {"bedrock-openai-responses IndexError": 1},  # the first part counts as 1
 }
-# Streams of which an SDK makes something else, and why it is the SDK that leaves something out.
+# Streams that an SDK reads differently because it omits something, with the reason.
 LEFT_OUT = {
     "anthropic-f99f33bad1640f": "usage.iterations, which is read by the SDK's beta alone; the record names no beta",
     "mistral-f40d6f1643ea6b": "content that is a list of parts first and a text later; the SDK keeps the text alone",
@@ -262,8 +262,8 @@ LEFT_OUT = {
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", SPOKEN)
-def test_a_recorded_stream_says_to_the_sdk_what_it_says_to_us(name: str, loopback: Loopback) -> None:
+@pytest.mark.parametrize("name", NAMES)
+def test_sdk_reads_recorded_stream_as_dialect_does(name: str, loopback: Loopback) -> None:
     dialect = dialects.load(name)
     differences: dict[str, str] = {}
     refused: Counter[str] = Counter()
@@ -279,23 +279,23 @@ def test_a_recorded_stream_says_to_the_sdk_what_it_says_to_us(name: str, loopbac
         seen.add(record["id"])
         beta = "beta=true" in record["endpoint"] or "anthropic-beta" in (record["request_headers"] or {})
         try:
-            theirs = loopback.heard(name, data, beta=beta)
+            theirs = loopback.read_stream(name, data, beta=beta)
         except Exception as error:  # noqa: BLE001 - whatever it is, it belongs to this record
             refused[f"{record['provider']} {type(error).__name__}"] += 1
             continue
-        difference = first_difference(*COMPARED[name](plain(dialect.write_reply(reply).wire), theirs))
+        difference = first_difference(*NORMALIZERS[name](plain(dialect.write_reply(reply).wire), theirs))
         if difference is None:
             equal += 1
         else:
             differences[record["id"]] = difference
-    known = seen & set(LEFT_OUT)  # one that has become equal is to be taken off the list
+    known = seen & set(LEFT_OUT)  # a stream that is equal must be removed from the list
     assert {record: differences.get(record) for record in differences.keys() ^ known} == {}
-    assert refused <= Counter(REFUSED[name])
+    assert refused <= Counter(UNREADABLE[name])
     assert equal + len(differences) + refused.total() == len(seen)
     assert equal > (100 if IS_FULL else 10)
 
 
-# --- our streams -----------------------------------------------------------------------------------------------------
+# --- written streams ---------------------------------------------------------------------------------------------------
 
 USAGE = TokenUsage(input_tokens=8, output_tokens=42)
 TEXT = Reply(
@@ -318,32 +318,32 @@ REPLIES = {
 
 
 @pytest.mark.parametrize("reply", REPLIES)
-@pytest.mark.parametrize("name", SPOKEN)
-def test_the_sdk_hears_what_we_stream(name: str, reply: str, loopback: Loopback) -> None:
+@pytest.mark.parametrize("name", NAMES)
+def test_sdk_reads_written_stream(name: str, reply: str, loopback: Loopback) -> None:
     dialect = dialects.load(name)
     writer = dialect.stream_writer()
     data = b"".join([*(writer.feed(event) for event in unfold(REPLIES[reply])), writer.close()])
-    theirs = loopback.heard(name, data)
+    theirs = loopback.read_stream(name, data)
     ours = plain(dialect.write_reply(REPLIES[reply]).wire)
-    assert first_difference(*COMPARED[name](ours, theirs)) is None
-    heard = set(strings_in(theirs))
+    assert first_difference(*NORMALIZERS[name](ours, theirs)) is None
+    strings_read = set(strings_in(theirs))
     for block in REPLIES[reply].content:
         match block:
             case TextBlock(text):
-                assert text in heard
-            case ThinkingBlock(text, signature):  # its own is said, another's is not
-                assert ({text, signature} <= heard) is (name == "anthropic")
+                assert text in strings_read
+            case ThinkingBlock(text, signature):  # only native reasoning is written
+                assert ({text, signature} <= strings_read) is (name == "anthropic")
             case ToolUseBlock(_, called, _):
-                assert called in heard
+                assert called in strings_read
 
 
 # --- requests --------------------------------------------------------------------------------------------------------
 
 
 def plain(value: Any) -> Any:
-    """JSON as dicts and lists; pydantic checks an iterable only when somebody walks it.
+    """Return a value as dicts and lists. Pydantic validates an iterable only when it is iterated.
 
-    Of a model there is what was set of the fields that it declares: the published types make one of a cited text.
+    A model is converted to its declared fields that are set.
     """
     if isinstance(value, BaseModel):
         return {key: plain(getattr(value, key)) for key in type(value).model_fields if key in value.model_fields_set}
@@ -363,8 +363,8 @@ def strings_in(value: Any) -> Iterator[str]:
 
 
 @cache
-def published(name: str, streamed: bool) -> TypeAdapter[Any]:
-    """The SDK's own type of a request body."""
+def request_type(name: str, streamed: bool) -> TypeAdapter[Any]:
+    """Return the type of a request body in the SDK."""
     match name:
         case "anthropic":
             kinds: Any = anthropic_params.MessageCreateParamsNonStreaming, anthropic_params.MessageCreateParamsStreaming
@@ -378,18 +378,18 @@ def published(name: str, streamed: bool) -> TypeAdapter[Any]:
 def problems(name: str, wire: dict[str, Any]) -> Iterator[str]:
     """Yield the differences between a body and the published type: wrong values and unknown keys."""
     try:
-        kept = plain(published(name, bool(wire.get("stream"))).validate_python(wire, strict=True))
+        kept = plain(request_type(name, bool(wire.get("stream"))).validate_python(wire, strict=True))
     except ValidationError as error:
-        found = max(error.errors(), key=lambda one: len(one["loc"]))  # of the kinds it could be, the one that fits best
+        found = max(error.errors(), key=lambda error: len(error["loc"]))  # of the best matching type
         yield f"{'.'.join(str(step) for step in found['loc'])}: {found['msg']}"
-        if found["loc"][0] in ("output_config", "reasoning", "service_tier"):  # and what else there is
+        if found["loc"][0] in ("output_config", "reasoning", "service_tier"):  # report other problems as well
             yield from problems(name, {key: value for key, value in wire.items() if key != found["loc"][0]})
         return
     yield from unknown(wire, kept, "$")
 
 
 def unknown(wire: Any, kept: Any, where: str) -> Iterator[str]:
-    """Where validation has left something out (pydantic drops keys that a TypedDict does not declare) or changed it."""
+    """Yield the places that validation dropped or changed. Pydantic drops keys that a TypedDict does not declare."""
     if isinstance(wire, dict) and isinstance(kept, dict):
         for key, value in wire.items():
             if key in kept:
@@ -397,29 +397,28 @@ def unknown(wire: Any, kept: Any, where: str) -> Iterator[str]:
             else:
                 yield f"{where}.{key}: unknown"
     elif isinstance(wire, list) and isinstance(kept, list) and len(wire) == len(kept):
-        for index, (one, other) in enumerate(zip(wire, kept, strict=True)):
-            yield from unknown(one, other, f"{where}[{index}]")
+        for index, (item, other) in enumerate(zip(wire, kept, strict=True)):
+            yield from unknown(item, other, f"{where}[{index}]")
     elif wire != kept:
         yield f"{where}: changed"
 
 
-def eased(name: str, wire: dict[str, Any]) -> dict[str, Any]:
-    """The body with what the published type asks for, or does not have, although the provider accepts it so."""
+def adapt_to_types(name: str, wire: dict[str, Any]) -> dict[str, Any]:
+    """Return the body without known differences between the published type and the API."""
     wire = plain(wire)
-    wire.setdefault("model", "some-model")  # where the source names its model in the URL
+    wire.setdefault("model", "some-model")  # if the source names its model in the URL
     match name:
         case "anthropic":
-            # No longer in the types of 2.8, and in 138 recorded requests that were answered with 200.
+            # Missing in the types of version 2.8, although 138 recorded requests with them succeeded.
             for key in ("temperature", "top_p", "top_k"):
                 wire.pop(key, None)
         case "openai_chat":
-            # A video is said as compatible providers understand it; OpenAI has no word for one.
+            # A video has the form of compatible providers; OpenAI has no videos.
             for message in wire["messages"]:
                 if isinstance(message.get("content"), list):
                     message["content"] = [part for part in message["content"] if part["type"] != "video_url"]
         case _:
-            # An answer in the history without an id (136 recorded parts were accepted), and an image without a detail
-            # (29 were).
+            # The API accepts assistant messages without an id (136 recorded parts) and images without a detail (29).
             for item in wire["input"] if isinstance(wire["input"], list) else []:
                 parts = item.get("content") if isinstance(item.get("content"), list) else []
                 if item.get("role") == "assistant" and "id" not in item and parts:
@@ -433,8 +432,8 @@ def eased(name: str, wire: dict[str, Any]) -> dict[str, Any]:
     return wire
 
 
-def said_by(request: Request) -> Iterator[tuple[str, str]]:
-    """Every text and every name of a tool."""
+def texts_and_names(request: Request) -> Iterator[tuple[str, str]]:
+    """Yield every text and every tool name of a request."""
     for message in request.messages:
         for block in message.content:
             for part in block.content if isinstance(block, ToolResultBlock) else (block,):
@@ -446,9 +445,9 @@ def said_by(request: Request) -> Iterator[tuple[str, str]]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", SPOKEN)
-def test_a_request_of_any_other_dialect_fits_the_published_types(name: str) -> None:
-    """Of its own dialect a request comes back as it was, with whatever its provider understands: see test_corpus."""
+@pytest.mark.parametrize("name", NAMES)
+def test_converted_requests_match_published_types(name: str) -> None:
+    """test_corpus tests requests of the same dialect."""
     found: dict[str, list[str]] = {}
     lost = []
     count = 0
@@ -458,17 +457,17 @@ def test_a_request_of_any_other_dialect_fits_the_published_types(name: str) -> N
         try:
             request = dialects.load(source).read_request(record["request"])
         except FormatError:
-            assert record["status"] >= 400  # the provider refused it too
+            assert record["status"] >= 400  # the provider rejected it too
             continue
         wire = dialects.load(name).write_request(request).wire
         count += 1
-        for problem in problems(name, eased(name, wire)):
+        for problem in problems(name, adapt_to_types(name, wire)):
             found.setdefault(problem, []).append(record["id"])
         strings = set(strings_in(wire))
-        together = "\0".join(strings)  # texts may have been joined to one
-        for kind, words in said_by(request):
-            if words not in strings and not (kind == "text" and words in together):
-                lost.append((record["id"], kind, words))
+        together = "\0".join(strings)  # texts may be joined
+        for kind, text in texts_and_names(request):
+            if text not in strings and not (kind == "text" and text in together):
+                lost.append((record["id"], kind, text))
     assert count > (4_000 if IS_FULL else 200)
     assert lost == []
     assert found == {}

@@ -1,4 +1,4 @@
-"""Compare with botocore: its service model, and its client over a socket.
+"""Tests with botocore: its service model, and its client over a socket.
 
 The recorded traffic is read where it lies, and never copied. botocore has no message that grows with a stream: it hands
 out each event as its model knows it, so the events are put together here.
@@ -44,13 +44,13 @@ from dragoman.message import (
 from tests.conftest import IS_FULL
 from tests.corpus import records
 from tests.dialects.test_every_dialect import CALLS, PIXEL
-from tests.dialects.test_sdk import read_stream, said_by, strings_in
+from tests.dialects.test_sdk import read_stream, strings_in, texts_and_names
 
 MODEL = "anthropic.claude-sonnet-4-6"
-ASKED: Any = [{"role": "user", "content": [{"text": "Hi."}]}]  # the server answers with a record, whatever it is asked
+QUESTION: Any = [{"role": "user", "content": [{"text": "Hi."}]}]  # the answer of the server does not depend on it
 
 
-# --- the model of the service ----------------------------------------------------------------------------------------
+# --- service model -------------------------------------------------------------------------------------------------
 
 
 @cache
@@ -59,7 +59,7 @@ def operation(name: str) -> OperationModel:
 
 
 def parameters(value: Any, shape: Shape, where: str, problems: list[str]) -> Any:
-    """The value as botocore takes it, with bytes for base64; and all that its model of the service says against it.
+    """Return a value as botocore accepts it, with bytes for base64. Add the violations of its service model to ``problems``.
 
     botocore itself looks for required members, types and minima. Unknown members, maxima, patterns, enumerations and
     unions with two members are in its model, and left to the service.
@@ -119,12 +119,12 @@ def find_problems(wire: dict[str, Any], name: str) -> list[str]:
 
 # --- requests --------------------------------------------------------------------------------------------------------
 
-# A picture that is none; its provider refused it too.
-REFUSED = {"$.messages[].content[].image.source.bytes: not base64": ["llamacpp-fc89347334cffd"]}
+# Invalid image data; the provider rejected it too.
+INVALID = {"$.messages[].content[].image.source.bytes: not base64": ["llamacpp-fc89347334cffd"]}
 
 
 @pytest.mark.slow
-def test_requests_of_every_dialect_match_the_service_model() -> None:
+def test_requests_of_every_dialect_match_service_model() -> None:
     found: dict[str, list[str]] = {}
     lost = []
     count: Counter[str] = Counter()
@@ -132,32 +132,32 @@ def test_requests_of_every_dialect_match_the_service_model() -> None:
         try:
             request = dialects.load(source).read_request(record["request"])
         except FormatError:
-            assert record["status"] >= 400  # the provider refused it too
+            assert record["status"] >= 400  # the provider rejected it too
             continue
         wire = dialect.write_request(request).wire
         count[source] += 1
         for problem in find_problems(wire, "ConverseStream" if count[source] % 5 == 0 else "Converse"):
             found.setdefault(problem, []).append(record["id"])
-        if source == dialect.NAME:  # it comes back as it was: see test_corpus
+        if source == dialect.NAME:  # test_corpus tests the same dialect
             continue
         strings = set(strings_in(wire))
-        together = "\0".join(strings)  # texts may have been joined to one
+        together = "\0".join(strings)  # texts may be joined
         lost.extend(
-            (record["id"], kind, words)
-            for kind, words in said_by(request)
-            if words not in strings and not (kind == "text" and words in together)
+            (record["id"], kind, text)
+            for kind, text in texts_and_names(request)
+            if text not in strings and not (kind == "text" and text in together)
         )
     assert set(count) == set(dialects.callable_names())
     assert count.total() > (7_000 if IS_FULL else 250)
     assert lost == []
-    assert found == REFUSED if IS_FULL else found.items() <= REFUSED.items()
+    assert found == INVALID if IS_FULL else found.items() <= INVALID.items()
 
 
-# --- the socket ------------------------------------------------------------------------------------------------------
+# --- server ----------------------------------------------------------------------------------------------------------
 
 
 class Loopback:
-    """A server on 127.0.0.1 that answers with the bytes it was given last, and botocore's client for it."""
+    """A server on 127.0.0.1 that answers with scripted bytes, and a client of botocore for it."""
 
     def __init__(self) -> None:
         self.status, self.body = 200, b""
@@ -200,16 +200,16 @@ class Loopback:
         self.server.server_close()
         self.thread.join()
 
-    def answered(self, wire: Any, status: int = 200) -> dict[str, Any]:
-        """Return a whole answer as the client reads it, as JSON."""
+    def read_reply(self, wire: Any, status: int = 200) -> dict[str, Any]:
+        """Return a reply as the client reads it, as JSON."""
         self.status, self.body = status, json.dumps(wire).encode()
-        answer = self.client.converse(modelId=MODEL, messages=ASKED)
+        answer = self.client.converse(modelId=MODEL, messages=QUESTION)
         return as_json({key: value for key, value in answer.items() if key != "ResponseMetadata"})
 
-    def streamed(self, body: bytes) -> dict[str, Any]:
-        """Return the answer that the client's events form."""
+    def read_stream(self, body: bytes) -> dict[str, Any]:
+        """Return the reply that is assembled from the events of the client."""
         self.status, self.body = 200, body
-        with closing(self.client.converse_stream(modelId=MODEL, messages=ASKED)["stream"]) as stream:
+        with closing(self.client.converse_stream(modelId=MODEL, messages=QUESTION)["stream"]) as stream:
             return assemble(as_json(event) for event in stream)
 
 
@@ -227,7 +227,7 @@ def as_json(value: Any) -> Any:
 
 
 def assemble(events: Iterator[dict[str, Any]]) -> dict[str, Any]:
-    """Return the whole reply of a stream, assembled as the service documents it."""
+    """Return the reply of a stream, assembled as the service documents it."""
     message: dict[str, Any] = {}
     blocks: dict[int, dict[str, Any]] = {}
     whole: dict[str, Any] = {"output": {"message": message}}
@@ -249,11 +249,11 @@ def assemble(events: Iterator[dict[str, Any]]) -> dict[str, Any]:
             case _:
                 raise AssertionError(name)
     assert all(block["stopped"] for block in blocks.values())
-    message["content"] = [whole_block(**block) for _, block in sorted(blocks.items())]
+    message["content"] = [assemble_block(**block) for _, block in sorted(blocks.items())]
     return whole
 
 
-def whole_block(start: dict[str, Any], deltas: list[dict[str, Any]], stopped: bool) -> dict[str, Any]:
+def assemble_block(start: dict[str, Any], deltas: list[dict[str, Any]], stopped: bool) -> dict[str, Any]:
     kind = next(iter(start or deltas[0]))
     parts = [delta[kind] for delta in deltas if kind in delta]
     match kind:
@@ -270,10 +270,10 @@ def whole_block(start: dict[str, Any], deltas: list[dict[str, Any]], stopped: bo
         case "reasoningContent" if "redactedContent" in parts[0]:
             return {"reasoningContent": parts[0]}
         case "reasoningContent":
-            said = {"text": "".join(part.get("text", "") for part in parts)}
+            text = {"text": "".join(part.get("text", "") for part in parts)}
             signatures = [part["signature"] for part in parts if "signature" in part]
             signed = {"signature": "".join(signatures)} if signatures else {}
-            return {"reasoningContent": {"reasoningText": {**said, **signed}}}
+            return {"reasoningContent": {"reasoningText": {**text, **signed}}}
         case _:
             return {kind: {**start[kind], **{key: value for part in parts for key, value in part.items()}}}
 
@@ -296,7 +296,7 @@ def loopback() -> Iterator[Loopback]:
     server.close()
 
 
-# --- recorded answers ------------------------------------------------------------------------------------------------
+# --- recorded replies ------------------------------------------------------------------------------------------------
 
 
 def rewrite(data: bytes) -> bytes:
@@ -305,7 +305,7 @@ def rewrite(data: bytes) -> bytes:
 
 
 @pytest.mark.slow
-def test_the_sdk_reads_recorded_replies_as_we_do(loopback: Loopback) -> None:
+def test_sdk_reads_recorded_replies_as_dialect_does(loopback: Loopback) -> None:
     shape = operation("Converse").output_shape
     count: Counter[str] = Counter()
     differences = {}
@@ -313,13 +313,13 @@ def test_the_sdk_reads_recorded_replies_as_we_do(loopback: Loopback) -> None:
         if record["status"] != 200:
             continue
         if isinstance(record.get("response"), dict):
-            reply, theirs = dialect.read_reply(record["response"]), loopback.answered(record["response"])
+            reply, theirs = dialect.read_reply(record["response"]), loopback.read_reply(record["response"])
             count["whole"] += 1
         elif record.get("stream_b64"):
             data = base64.b64decode(record["stream_b64"])
-            reply, theirs = read_stream(dialect, data), loopback.streamed(data)
+            reply, theirs = read_stream(dialect, data), loopback.read_stream(data)
             count["streamed"] += 1
-            assert loopback.streamed(rewrite(data)) == theirs
+            assert loopback.read_stream(rewrite(data)) == theirs
         else:
             continue
         difference = first_difference(drop_unknown(dialect.write_reply(reply).wire, shape), theirs)
@@ -330,7 +330,7 @@ def test_the_sdk_reads_recorded_replies_as_we_do(loopback: Loopback) -> None:
     assert count["streamed"] > (30 if IS_FULL else 3)
 
 
-# --- what we write ---------------------------------------------------------------------------------------------------
+# --- written replies -------------------------------------------------------------------------------------------------
 
 OWN = {"dialect": dialect.NAME, "own": True}
 USAGE = TokenUsage(input_tokens=8, output_tokens=42, cached_input_tokens=3)
@@ -347,34 +347,34 @@ REPLIES = {
         content=(ThinkingBlock("Let me see.", "c2ln", OWN), RedactedThinkingBlock("c2VjcmV0", OWN), TextBlock("Done."))
     ),
     "reasoning of another": TEXT.replace(content=(ThinkingBlock("Let me see.", "c2ln"), TextBlock("Done."))),
-    "a picture": TEXT.replace(content=(ImageBlock(ImageSource("base64", PIXEL), "image/png"), TextBlock("Here."))),
+    "an image": TEXT.replace(content=(ImageBlock(ImageSource("base64", PIXEL), "image/png"), TextBlock("Here."))),
 }
 
 
 @pytest.mark.parametrize("name", REPLIES)
-def test_the_sdk_reads_our_streams_and_replies(name: str, loopback: Loopback) -> None:
+def test_sdk_reads_written_streams_and_replies(name: str, loopback: Loopback) -> None:
     ours = dialect.write_reply(REPLIES[name]).wire
-    assert first_difference(loopback.answered(ours), ours) is None
+    assert first_difference(loopback.read_reply(ours), ours) is None
     writer = dialect.stream_writer()
     data = b"".join([*map(writer.feed, unfold(REPLIES[name])), writer.close()])
-    assert first_difference(loopback.streamed(data), ours) is None
+    assert first_difference(loopback.read_stream(data), ours) is None
 
 
 @pytest.mark.parametrize("source", dialects.callable_names())
-def test_the_sdk_reads_converted_streams_of_other_providers(source: str, loopback: Loopback) -> None:
+def test_sdk_reads_converted_streams_of_other_providers(source: str, loopback: Loopback) -> None:
     other = dialects.load(source)
     theirs, ours = other.stream_writer(), dialect.stream_writer()
     reply = REPLIES["parallel calls"].replace(model="m")
     data = b"".join([*map(theirs.feed, unfold(reply)), theirs.close()])
     reader = other.stream_reader()
     events = [*reader.feed(data), *reader.close()]
-    heard = loopback.streamed(b"".join([*map(ours.feed, events), ours.close()]))
-    content = heard["output"]["message"]["content"]
+    read_reply = loopback.read_stream(b"".join([*map(ours.feed, events), ours.close()]))
+    content = read_reply["output"]["message"]["content"]
     assert [block["text"] for block in content if "text" in block] == ["I'll read them."]
     called = [block["toolUse"] for block in content if "toolUse" in block]
     assert [(call["name"], call["input"]) for call in called] == [(call.name, call.input) for call in CALLS]
-    assert heard["stopReason"] == "tool_use"
-    assert heard["usage"]["outputTokens"] == 42
+    assert read_reply["stopReason"] == "tool_use"
+    assert read_reply["usage"]["outputTokens"] == 42
 
 
 @pytest.mark.parametrize(
@@ -388,18 +388,18 @@ def test_the_sdk_reads_converted_streams_of_other_providers(source: str, loopbac
         ),
     ],
 )
-def test_the_sdk_raises_stream_failures(fault: Fault, code: str, loopback: Loopback) -> None:
+def test_sdk_raises_stream_failures(fault: Fault, code: str, loopback: Loopback) -> None:
     writer = dialect.stream_writer()
     data = b"".join([writer.feed(TextDelta(0, "Hé")), writer.feed(StreamError(fault)), writer.close()])
     with pytest.raises(EventStreamError) as raised:
-        loopback.streamed(data)
+        loopback.read_stream(data)
     assert raised.value.response["Error"] == {"Code": code, "Message": fault.message}
 
 
-def test_the_sdk_raises_for_an_incomplete_stream(loopback: Loopback) -> None:
+def test_sdk_raises_for_incomplete_stream(loopback: Loopback) -> None:
     writer = dialect.stream_writer()
     with pytest.raises(EventStreamError, match="modelStreamErrorException"):
-        loopback.streamed(writer.feed(TextDelta(0, "Hé")) + writer.close())
+        loopback.read_stream(writer.feed(TextDelta(0, "Hé")) + writer.close())
 
 
 @pytest.mark.parametrize(
@@ -412,16 +412,16 @@ def test_the_sdk_raises_for_an_incomplete_stream(loopback: Loopback) -> None:
         (Fault(code="server_error", message="Sorry."), 500, "InternalServerException"),
     ],
 )
-def test_the_sdk_raises_the_errors_that_we_write(fault: Fault, status: int, code: str, loopback: Loopback) -> None:
+def test_sdk_raises_written_errors(fault: Fault, status: int, code: str, loopback: Loopback) -> None:
     with pytest.raises(loopback.client.exceptions.from_code(code)) as raised:
-        loopback.answered(dialect.write_error(fault).wire, status)
+        loopback.read_reply(dialect.write_error(fault).wire, status)
     error = raised.value.response["Error"]
     assert (error["Code"], error["Message"]) == (code, fault.message)
     read = dialect.read_error(status, {"x-amzn-errortype": code}, {"message": fault.message})
     assert (read.code, read.message) == (fault.code, fault.message)
 
 
-def test_folded_events_equal_the_reply_assembled_by_the_sdk(loopback: Loopback) -> None:
+def test_folded_events_equal_reply_assembled_from_sdk(loopback: Loopback) -> None:
     writer = dialect.stream_writer()
     data = b"".join([*map(writer.feed, unfold(REPLIES["parallel calls"])), writer.close()])
-    assert read_stream(dialect, data) == fold(unfold(dialect.read_reply(loopback.streamed(data))))
+    assert read_stream(dialect, data) == fold(unfold(dialect.read_reply(loopback.read_stream(data))))

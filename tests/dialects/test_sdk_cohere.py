@@ -1,4 +1,4 @@
-"""Compare with Cohere's SDK: its types, and its client over a socket.
+"""Tests with the SDK of Cohere: its types, and its client over a socket.
 
 The recorded traffic is read where it lies, and never copied. The SDK hands out each event of a stream by itself and has
 no message that grows, so the events are put together here, from its models.
@@ -27,14 +27,14 @@ from dragoman.message import ImageBlock, ImageSource, Role, TextBlock, ThinkingB
 from dragoman.wire.tool_definitions import UNUSABLE
 from tests.corpus import records
 from tests.dialects.test_every_dialect import CALLS, PIXEL, REQUEST, message
-from tests.dialects.test_sdk import TEXT, read_stream, said_by, strings_in
+from tests.dialects.test_sdk import TEXT, read_stream, strings_in, texts_and_names
 from tests.import_proxy import LazyModule
 
 cohere: Any = LazyModule("cohere")
 
 COHERE = dialects.load("cohere")
 OTHERS = [name for name in dialects.callable_names() if name != "cohere"]
-ASKED: Any = [{"role": "user", "content": "Hi."}]  # the server answers with a record, whatever it is asked
+QUESTION: Any = [{"role": "user", "content": "Hi."}]  # the answer of the server does not depend on it
 
 
 # --- requests --------------------------------------------------------------------------------------------------------
@@ -53,29 +53,29 @@ def request_type(stream: bool) -> type[pydantic.BaseModel]:
 
 def find_problems(wire: dict[str, Any]) -> Iterator[str]:
     """Yield the problems of a request: invalid values and undeclared keys."""
-    body = {key: value for key, value in wire.items() if key != "stream"}  # which of the two methods says that
+    body = {key: value for key, value in wire.items() if key != "stream"}  # the method of the SDK selects it
     try:
-        asked = request_type(bool(wire.get("stream"))).model_validate(body, strict=True)
+        parameters = request_type(bool(wire.get("stream"))).model_validate(body, strict=True)
     except pydantic.ValidationError as error:
-        found = max(error.errors(), key=lambda one: len(one["loc"]))  # of the kinds it could be, the one that fits best
+        found = max(error.errors(), key=lambda error: len(error["loc"]))  # of the best matching type
         yield f"{'.'.join(str(step) for step in found['loc'])}: {found['msg']}"
         return
-    yield from undeclared_keys(asked, "$")
+    yield from find_undeclared_keys(parameters, "$")
 
 
-def undeclared_keys(value: Any, where: str) -> Iterator[str]:
+def find_undeclared_keys(value: Any, where: str) -> Iterator[str]:
     """Yield keys that a type does not declare; the SDK accepts them and stores them separately."""
     if isinstance(value, pydantic.BaseModel):
         yield from (f"{where}.{key}: unknown" for key in value.model_extra or ())
         for name in type(value).model_fields:
-            yield from undeclared_keys(getattr(value, name), f"{where}.{name}")
+            yield from find_undeclared_keys(getattr(value, name), f"{where}.{name}")
     elif isinstance(value, list | tuple):
         for inner in value:
-            yield from undeclared_keys(inner, f"{where}[]")
+            yield from find_undeclared_keys(inner, f"{where}[]")
 
 
 @pytest.mark.slow
-def test_requests_of_every_dialect_match_the_published_types() -> None:
+def test_requests_of_every_dialect_match_published_types() -> None:
     found: dict[str, list[str]] = {}
     lost: list[tuple[str, str, str]] = []
     count: Counter[str] = Counter()
@@ -83,38 +83,38 @@ def test_requests_of_every_dialect_match_the_published_types() -> None:
         try:
             request = dialects.load(source).read_request(record["request"])
         except FormatError:
-            assert record["status"] >= 400  # the provider refused it too
+            assert record["status"] >= 400  # the provider rejected it too
             continue
         wire = COHERE.write_request(request).wire
         count[source] += 1
-        for problem in find_problems({"model": "some-model", **wire}):  # where the source names its model in the URL
+        for problem in find_problems({"model": "some-model", **wire}):  # if the source names its model in the URL
             found.setdefault(problem, []).append(record["id"])
         strings = set(strings_in(wire))
-        together = "\0".join(strings)  # texts may have been joined to one
+        together = "\0".join(strings)  # texts may be joined
         lost.extend(
-            (record["id"], kind, words)
-            for kind, words in said_by(request)
-            if words not in strings and not (kind == "text" and words in together)
+            (record["id"], kind, text)
+            for kind, text in texts_and_names(request)
+            if text not in strings and not (kind == "text" and text in together)
         )
     assert set(count) == set(OTHERS)
     assert lost == []
     assert found == {}
 
 
-def test_the_type_check_detects_unknown_fields() -> None:
-    asked = {"model": "m", "messages": [{"role": "user", "content": "x"}]}
-    assert list(find_problems(asked)) == []
-    assert list(find_problems({**asked, "top_k": 1})) == ["top_k: Extra inputs are not permitted"]
-    assert list(find_problems({**asked, "messages": [{"role": "user", "content": "x", "name": "y"}]})) == [
+def test_type_check_detects_unknown_fields() -> None:
+    parameters = {"model": "m", "messages": [{"role": "user", "content": "x"}]}
+    assert list(find_problems(parameters)) == []
+    assert list(find_problems({**parameters, "top_k": 1})) == ["top_k: Extra inputs are not permitted"]
+    assert list(find_problems({**parameters, "messages": [{"role": "user", "content": "x", "name": "y"}]})) == [
         "$.messages[].name: unknown"
     ]
-    picture = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}}
-    assert list(find_problems({**asked, "messages": [{"role": "assistant", "content": [picture]}]}))
+    image = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}}
+    assert list(find_problems({**parameters, "messages": [{"role": "assistant", "content": [image]}]}))
 
 
-def test_an_assistant_image_is_a_loss_not_an_invalid_request() -> None:
-    picture = ImageBlock(ImageSource("base64", PIXEL), "image/png")
-    history = (message(Role.USER, TextBlock("Draw."), picture), message(Role.ASSISTANT, TextBlock("There."), picture))
+def test_assistant_image_is_a_loss() -> None:
+    image = ImageBlock(ImageSource("base64", PIXEL), "image/png")
+    history = (message(Role.USER, TextBlock("Draw."), image), message(Role.ASSISTANT, TextBlock("There."), image))
     written = COHERE.write_request(REQUEST.replace(messages=history))
     assert list(find_problems(written.wire)) == []
     assert [(loss.block_type, loss.reason) for loss in written.losses] == [
@@ -122,15 +122,15 @@ def test_an_assistant_image_is_a_loss_not_an_invalid_request() -> None:
     ]
 
 
-# --- the socket ------------------------------------------------------------------------------------------------------
+# --- server ----------------------------------------------------------------------------------------------------------
 
 
 class Loopback:
-    """A server on 127.0.0.1 that answers with the bytes it was given, and the SDK's client for it."""
+    """A server on 127.0.0.1 that answers with scripted bytes, and a client of the SDK for it."""
 
     def __init__(self) -> None:
         self.body = b""
-        self.heard: list[Any] = []
+        self.sdk_reply: list[Any] = []
         loopback = self
 
         class Answers(BaseHTTPRequestHandler):
@@ -138,10 +138,10 @@ class Loopback:
             disable_nagle_algorithm = True
 
             def do_POST(self) -> None:
-                asked = json.loads(self.rfile.read(int(self.headers["content-length"])))
-                loopback.heard.append((self.path, asked))
+                parameters = json.loads(self.rfile.read(int(self.headers["content-length"])))
+                loopback.sdk_reply.append((self.path, parameters))
                 self.send_response(200)
-                self.send_header("content-type", "text/event-stream" if asked["stream"] else "application/json")
+                self.send_header("content-type", "text/event-stream" if parameters["stream"] else "application/json")
                 self.send_header("content-length", str(len(loopback.body)))
                 self.end_headers()
                 self.wfile.write(loopback.body)
@@ -160,16 +160,16 @@ class Loopback:
         self.server.server_close()
         self.thread.join()
 
-    def whole(self, wire: dict[str, Any]) -> dict[str, Any]:
-        """Return a whole reply as the SDK reads it, as JSON."""
+    def read_reply(self, wire: dict[str, Any]) -> dict[str, Any]:
+        """Return a reply as the SDK reads it, as JSON."""
         self.body = json.dumps(wire).encode()
-        return dump(self.client.chat(model="m", messages=ASKED))
+        return dump(self.client.chat(model="m", messages=QUESTION))
 
-    def streamed(self, data: bytes) -> dict[str, Any]:
+    def read_stream(self, data: bytes) -> dict[str, Any]:
         """Return a stream as the SDK reads it, joined from its events."""
         self.body = data
         reply: dict[str, Any] = {}
-        for event in self.client.chat_stream(model="m", messages=ASKED):
+        for event in self.client.chat_stream(model="m", messages=QUESTION):
             add(event, reply)
         return reply
 
@@ -180,7 +180,7 @@ def dump(value: pydantic.BaseModel) -> dict[str, Any]:
 
 
 def add(event: Any, reply: dict[str, Any]) -> None:
-    """Put an event to the reply that it is a part of."""
+    """Add an event to its reply."""
     match event.type:
         case "message-start":
             reply.update(id=event.id, message=dump(event.delta.message))
@@ -216,7 +216,7 @@ def loopback() -> Iterator[Loopback]:
 
 
 def with_numbers(value: Any) -> Any:
-    """Numbers as one kind: the SDK declares every count as a float, and writes 6 as 6.0."""
+    """Return a value with all numbers as floats, as the SDK declares them."""
     if isinstance(value, dict):
         return {key: with_numbers(inner) for key, inner in value.items()}
     if isinstance(value, list):
@@ -225,7 +225,7 @@ def with_numbers(value: Any) -> Any:
 
 
 def without_empty(message: dict[str, Any]) -> dict[str, Any]:
-    """A stream begins with everything empty; what stays so is not said in a whole reply of another origin."""
+    """Return a message without empty fields. A stream starts with empty fields; a reply omits them."""
     return {key: value for key, value in message.items() if value not in ("", [])}
 
 
@@ -237,40 +237,40 @@ def difference(ours: dict[str, Any], theirs: dict[str, Any]) -> str | None:
 
 
 @pytest.mark.slow
-def test_the_sdk_reads_recorded_streams_as_we_do(loopback: Loopback) -> None:
+def test_sdk_reads_recorded_streams_as_dialect_does(loopback: Loopback) -> None:
     count = 0
     for _, record in records("cohere"):
         if record.get("stream") and record["status"] == 200:
             data = record["stream"].encode()
             ours = COHERE.write_reply(read_stream(COHERE, data, record["stream_format"])).wire
-            assert difference(ours, loopback.streamed(data)) is None, record["id"]
+            assert difference(ours, loopback.read_stream(data)) is None, record["id"]
             count += 1
     assert count == 20
 
 
 @pytest.mark.slow
-def test_the_sdk_reads_rewritten_streams_like_the_original(loopback: Loopback) -> None:
+def test_sdk_reads_rewritten_streams_like_original(loopback: Loopback) -> None:
     for _, record in records("cohere"):
         if record.get("stream") and record["status"] == 200:
             data = record["stream"].encode()
             reader, writer = COHERE.stream_reader(record["stream_format"]), COHERE.stream_writer()
             events = [*reader.feed(data), *reader.close()]
             again = b"".join([*(writer.feed(event) for event in events), writer.close()])
-            assert difference(loopback.streamed(again), loopback.streamed(data)) is None, record["id"]
+            assert difference(loopback.read_stream(again), loopback.read_stream(data)) is None, record["id"]
 
 
 @pytest.mark.slow
-def test_the_sdk_reads_rewritten_replies_like_the_original(loopback: Loopback) -> None:
+def test_sdk_reads_rewritten_replies_like_original(loopback: Loopback) -> None:
     count = 0
     for _, record in records("cohere"):
         if isinstance(record.get("response"), dict) and record["status"] == 200:
             written = COHERE.write_reply(COHERE.read_reply(record["response"])).wire
-            assert difference(loopback.whole(written), record["response"]) is None, record["id"]
+            assert difference(loopback.read_reply(written), record["response"]) is None, record["id"]
             count += 1
     assert count == 63
 
 
-# --- our replies -----------------------------------------------------------------------------------------------------
+# --- written replies ---------------------------------------------------------------------------------------------------
 
 REPLIES = {
     "text": TEXT,
@@ -293,20 +293,20 @@ REPLIES = {
 
 
 @pytest.mark.parametrize("name", REPLIES)
-def test_the_sdk_reads_our_replies_and_streams(name: str, loopback: Loopback) -> None:
+def test_sdk_reads_written_replies_and_streams(name: str, loopback: Loopback) -> None:
     reply = REPLIES[name]
     wire = COHERE.write_reply(reply).wire
-    assert difference(wire, loopback.whole(wire)) is None
-    assert loopback.heard[-1] == ("/v2/chat", {"model": "m", "messages": ASKED, "stream": False})
+    assert difference(wire, loopback.read_reply(wire)) is None
+    assert loopback.sdk_reply[-1] == ("/v2/chat", {"model": "m", "messages": QUESTION, "stream": False})
     writer = COHERE.stream_writer()
-    streamed = loopback.streamed(b"".join([*(writer.feed(event) for event in unfold(reply)), writer.close()]))
+    streamed = loopback.read_stream(b"".join([*(writer.feed(event) for event in unfold(reply)), writer.close()]))
     assert difference(wire, {**streamed, "message": without_empty(streamed["message"])}) is None
     assert ("Let me see." in str(streamed)) is (name == "own thinking")
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("source", OTHERS)
-def test_the_sdk_reads_converted_streams_of_other_dialects(source: str, loopback: Loopback) -> None:
+def test_sdk_reads_converted_streams_of_other_dialects(source: str, loopback: Loopback) -> None:
     count = 0
     for _, record in records(source, part="stream", sample=8):
         if record["status"] not in (200, None):
@@ -315,19 +315,19 @@ def test_the_sdk_reads_converted_streams_of_other_dialects(source: str, loopback
         data = record["stream"].encode("utf-8", "surrogatepass")
         events = [*reader.feed(data), *reader.close()]
         reply = fold(events)
-        heard = loopback.streamed(b"".join([*(writer.feed(event) for event in events), writer.close()]))
+        sdk_reply = loopback.read_stream(b"".join([*(writer.feed(event) for event in events), writer.close()]))
         if reply.fault is not None:
-            assert heard["finish_reason"] == "ERROR" or reply.fault.code in UNUSABLE
+            assert sdk_reply["finish_reason"] == "ERROR" or reply.fault.code in UNUSABLE
             continue
         ours = COHERE.write_reply(reply).wire
-        heard["message"] = without_empty(heard["message"])
-        assert difference(as_values(ours), as_values(heard)) is None, record["id"]
+        sdk_reply["message"] = without_empty(sdk_reply["message"])
+        assert difference(as_values(ours), as_values(sdk_reply)) is None, record["id"]
         count += 1
     assert count >= 2
 
 
 def as_values(wire: dict[str, Any]) -> dict[str, Any]:
-    """The reply, with each input as the value that its text says: an input is streamed as it was spelled."""
+    """Return a reply with parsed inputs, because a stream keeps the spelling of an input."""
     calls = [
         {**call, "function": {**call["function"], "arguments": json.loads(call["function"]["arguments"] or "{}")}}
         for call in wire["message"].get("tool_calls") or []

@@ -1,4 +1,4 @@
-"""Compare with Google's SDK: its types, and how it reads recorded and written streams.
+"""Tests with the SDK of Google: its types, and how it reads recorded and written streams.
 
 The SDK is fed over a real socket. The recorded traffic is read where it lies, and never copied. The SDK asks for
 server-sent events alone; the items of an array are held to its types one by one.
@@ -38,11 +38,11 @@ types: Any = LazyModule("google.genai.types")
 OTHERS = [name for name in dialects.callable_names() if name != gemini.NAME]
 
 
-# --- the socket ------------------------------------------------------------------------------------------------------
+# --- server ----------------------------------------------------------------------------------------------------------
 
 
 class Loopback:
-    """A server on 127.0.0.1 that answers with given bytes and keeps what it was asked, and the SDK's client for it."""
+    """A server on 127.0.0.1 that answers with scripted bytes and stores requests, and a client of the SDK for it."""
 
     def __init__(self) -> None:
         self.body = b""
@@ -78,13 +78,13 @@ class Loopback:
         self.server.server_close()
         self.thread.join()
 
-    def heard(self, body: bytes) -> dict[str, Any]:
+    def read_stream(self, body: bytes) -> dict[str, Any]:
         """Return the chunks that the SDK reads from a stream, joined."""
         self.body = body
         return assemble(dump(one) for one in self.client.models.generate_content_stream(model="m", contents="Hi."))
 
     def read(self, body: bytes) -> dict[str, Any]:
-        """Return a whole response as the SDK reads it."""
+        """Return a response as the SDK reads it."""
         self.body = body
         return dump(self.client.models.generate_content(model="m", contents="Hi."))
 
@@ -104,7 +104,7 @@ def dump(response: Any) -> dict[str, Any]:
 
 
 def assemble(chunks: Iterable[dict[str, Any]]) -> dict[str, Any]:
-    """Assemble chunks, which the SDK leaves to its user."""
+    """Return the response that is assembled from chunks. The SDK does not assemble them."""
     whole: dict[str, Any] = {}
     candidate: dict[str, Any] = {}
     parts: list[dict[str, Any]] = []
@@ -144,8 +144,8 @@ def normalize(value: Any, key: str = "") -> Any:
     return value
 
 
-def our_response(reply: Reply) -> dict[str, Any]:
-    """Return the response that we write, as the SDK would assemble it."""
+def response_of(reply: Reply) -> dict[str, Any]:
+    """Return the written response in the form of an assembled stream."""
     wire: dict[str, Any] = json.loads(json.dumps(gemini.write_reply(reply).wire))
     for candidate in wire.get("candidates", ()):
         content = candidate.get("content", {})
@@ -157,21 +157,21 @@ def our_response(reply: Reply) -> dict[str, Any]:
 # --- recorded streams and replies ------------------------------------------------------------------------------------
 
 
-# What the SDK takes from no answer of the Gemini API, or from those of Vertex alone: it passes over it without a word.
-FORGOTTEN = frozenset({"finishMessage", "serviceTier", "createTime"})
+# Fields that the SDK ignores in replies of the Gemini API.
+IGNORED_FIELDS = frozenset({"finishMessage", "serviceTier", "createTime"})
 
 
 def drop_unknown(ours: Any, theirs: Any) -> Any:
-    """Return our response without fields that the SDK does not have."""
+    """Return the written response without fields that the SDK does not have."""
     if isinstance(ours, dict) and isinstance(theirs, dict):
-        kept = {key: value for key, value in ours.items() if key in theirs or key not in FORGOTTEN}
+        kept = {key: value for key, value in ours.items() if key in theirs or key not in IGNORED_FIELDS}
         return {key: drop_unknown(value, theirs.get(key)) for key, value in kept.items()}
     if isinstance(ours, list) and isinstance(theirs, list) and len(ours) == len(theirs):
         return [drop_unknown(one, other) for one, other in zip(ours, theirs, strict=True)]
     return ours
 
 
-def test_the_sdk_reads_recorded_streams_as_we_do(loopback: Loopback) -> None:
+def test_sdk_reads_recorded_streams_as_dialect_does(loopback: Loopback) -> None:
     differences = {}
     count = 0
     for _, record in records(gemini.NAME, part="stream", sample=25):
@@ -183,15 +183,15 @@ def test_the_sdk_reads_recorded_streams_as_we_do(loopback: Loopback) -> None:
         if reply.fault is not None:
             continue
         count += 1
-        theirs = normalize(loopback.heard(data))
-        difference = first_difference(drop_unknown(normalize(our_response(reply)), theirs), theirs)
+        theirs = normalize(loopback.read_stream(data))
+        difference = first_difference(drop_unknown(normalize(response_of(reply)), theirs), theirs)
         if difference is not None:
             differences[record["id"]] = difference
     assert differences == {}
     assert count > (150 if IS_FULL else 20)
 
 
-def test_the_sdk_reads_rewritten_replies_like_the_original(loopback: Loopback) -> None:
+def test_sdk_reads_rewritten_replies_like_original(loopback: Loopback) -> None:
     differences = {}
     count = 0
     for _, record in records(gemini.NAME, part="response", sample=25):
@@ -200,7 +200,7 @@ def test_the_sdk_reads_rewritten_replies_like_the_original(loopback: Loopback) -
             continue
         again = gemini.write_reply(gemini.read_reply(body)).wire
         if any(type(one.get("finishReason")) is int for one in body.get("candidates") or ()):
-            continue  # a reason by its number, from another client; the SDK takes it for a word and fails
+            continue  # a finish reason as a number, from another client; the SDK fails
         theirs, written = (loopback.read(json.dumps(one).encode()) for one in (body, again))
         count += 1
         difference = first_difference(written, theirs)
@@ -210,7 +210,7 @@ def test_the_sdk_reads_rewritten_replies_like_the_original(loopback: Loopback) -
     assert count > (500 if IS_FULL else 20)
 
 
-# --- our streams and replies -----------------------------------------------------------------------------------------
+# --- written streams and replies ---------------------------------------------------------------------------------------
 
 TEXT = Reply(
     content=(TextBlock("Hello, é😀\u2028."),),
@@ -240,29 +240,31 @@ def write(events: Iterable[StreamEvent], framing: str | None = None) -> bytes:
 
 
 @pytest.mark.parametrize("name", REPLIES)
-def test_the_sdk_reads_our_streams_and_replies(name: str, loopback: Loopback) -> None:
+def test_sdk_reads_written_streams_and_replies(name: str, loopback: Loopback) -> None:
     reply = REPLIES[name]
     wire = gemini.write_reply(reply).wire
-    assert first_difference(normalize(our_response(reply)), normalize(loopback.heard(write(unfold(reply))))) is None
+    assert (
+        first_difference(normalize(response_of(reply)), normalize(loopback.read_stream(write(unfold(reply))))) is None
+    )
     assert first_difference(normalize(wire), normalize(loopback.read(json.dumps(wire).encode()))) is None
-    parts = loopback.heard(write(unfold(reply)))["candidates"][0]["content"]["parts"]
+    parts = loopback.read_stream(write(unfold(reply)))["candidates"][0]["content"]["parts"]
     says = "\0".join(part.get("text", "") for part in parts)
     for block in reply.content:
         match block:
             case TextBlock(text):
                 assert text in says
-            case ThinkingBlock(text):  # its own is said, another's is not
+            case ThinkingBlock(text):  # only native reasoning is written
                 assert (text in says) is (name == "thinking")
 
 
 @pytest.mark.parametrize("name", REPLIES)
-def test_the_sdk_reads_array_items_as_responses(name: str) -> None:
+def test_sdk_reads_array_items_as_responses(name: str) -> None:
     items = json.loads(write(unfold(REPLIES[name]), "json-array"))
     chunks = [dump(types.GenerateContentResponse.model_validate_json(json.dumps(item))) for item in items]
-    assert first_difference(normalize(our_response(REPLIES[name])), normalize(assemble(chunks))) is None
+    assert first_difference(normalize(response_of(REPLIES[name])), normalize(assemble(chunks))) is None
 
 
-def test_the_sdk_chat_accepts_a_streamed_reply(loopback: Loopback) -> None:
+def test_sdk_chat_accepts_streamed_reply(loopback: Loopback) -> None:
     loopback.body = write(unfold(TEXT))
     chat = loopback.client.chats.create(model="m")
     assert "".join(chunk.text or "" for chunk in chat.send_message_stream("Hi.")) == TEXT.content[0].text
@@ -279,10 +281,10 @@ def test_the_sdk_chat_accepts_a_streamed_reply(loopback: Loopback) -> None:
         (Fault(code="stream_incomplete", message="cut"), "ServerError", 500),
     ],
 )
-def test_the_sdk_raises_for_a_failed_stream(fault: Fault, kind: str, status: int, loopback: Loopback) -> None:
+def test_sdk_raises_for_failed_stream(fault: Fault, kind: str, status: int, loopback: Loopback) -> None:
     failed = TEXT.replace(stop_reason=StopReason.ERROR, fault=fault)
     with pytest.raises(getattr(errors, kind), match=fault.message) as raised:
-        loopback.heard(write(unfold(failed)))
+        loopback.read_stream(write(unfold(failed)))
     assert raised.value.code == status
 
 
@@ -296,7 +298,7 @@ def texts_and_calls(content: Sequence[ContentBlock]) -> list[Any]:
     return join_texts(parts)
 
 
-def test_the_sdk_reads_converted_streams_of_every_dialect(loopback: Loopback) -> None:
+def test_sdk_reads_converted_streams_of_every_dialect(loopback: Loopback) -> None:
     differences = {}
     seen = set()
     for name, record in records(*OTHERS, part="stream", sample=8):
@@ -308,7 +310,7 @@ def test_the_sdk_reads_converted_streams_of_every_dialect(loopback: Loopback) ->
         if reply.fault is not None:
             continue
         seen.add(name)
-        parts = loopback.heard(write(events))["candidates"][0]["content"]["parts"]
+        parts = loopback.read_stream(write(events))["candidates"][0]["content"]["parts"]
         theirs = [
             {"call": [called["name"], called.get("args", {})]} if (called := part.get("functionCall")) else part
             for part in parts
@@ -324,7 +326,7 @@ def test_the_sdk_reads_converted_streams_of_every_dialect(loopback: Loopback) ->
 
 
 @cache
-def published() -> dict[str, TypeAdapter[Any]]:
+def request_types() -> dict[str, TypeAdapter[Any]]:
     """Return the published types by the key of a request."""
     return {
         "contents": TypeAdapter(list[types.Content]),
@@ -336,35 +338,35 @@ def published() -> dict[str, TypeAdapter[Any]]:
     }
 
 
-# Requests that do not fit because of what they hold: the data of its picture is no base64.
-UNFIT = {"llamacpp-fc89347334cffd"}
+# Requests with invalid content: the data of an image is not base64.
+INVALID = {"llamacpp-fc89347334cffd"}
 
 
 def problems(wire: dict[str, Any]) -> Iterator[str]:
     """Yield the differences between a body and the published types: wrong values, unknown keys and members."""
     for key, value in wire.items():
-        if key not in published():
+        if key not in request_types():
             yield f"{key}: unknown"
             continue
-        with warnings.catch_warnings(record=True) as heard:
+        with warnings.catch_warnings(record=True) as warnings_found:
             warnings.simplefilter("always")
             try:
-                published()[key].validate_json(json.dumps(value), strict=True)
+                request_types()[key].validate_json(json.dumps(value), strict=True)
             except ValidationError as error:
                 yield from (f"{key}.{'.'.join(map(str, one['loc']))}: {one['msg']}" for one in error.errors())
-        yield from (f"{key}: {one.message}" for one in heard)
+        yield from (f"{key}: {one.message}" for one in warnings_found)
 
 
-def test_requests_of_every_dialect_match_the_published_types() -> None:
+def test_requests_of_every_dialect_match_published_types() -> None:
     found: dict[str, list[str]] = {}
     counts: dict[str, int] = {}
     for source, record in records(*OTHERS, part="request", sample=30):
-        if record["id"] in UNFIT:
+        if record["id"] in INVALID:
             continue
         try:
             request = dialects.load(source).read_request(record["request"])
         except FormatError:
-            assert record["status"] >= 400  # the provider refused it too
+            assert record["status"] >= 400  # the provider rejected it too
             continue
         counts[source] = counts.get(source, 0) + 1
         for problem in problems(gemini.write_request(request).wire):
@@ -373,14 +375,14 @@ def test_requests_of_every_dialect_match_the_published_types() -> None:
     assert counts.keys() == set(OTHERS)
 
 
-def test_the_type_check_detects_invalid_requests() -> None:
+def test_type_check_detects_invalid_requests() -> None:
     assert list(problems({"contents": [{"role": "user", "parts": [{"text": 1}]}]}))
     assert list(problems({"contents": [{"role": "user", "parts": [{"texts": "a"}]}]}))
     assert list(problems({"generationConfig": {"thinkingConfig": {"thinkingLevel": "enormous"}}}))
     assert list(problems({"prompt": "a"}))
 
 
-def test_requests_of_the_sdk_round_trip(loopback: Loopback) -> None:
+def test_sdk_requests_round_trip(loopback: Loopback) -> None:
     function = types.FunctionDeclaration(
         name="read_file",
         description="Read a file.",

@@ -1,4 +1,4 @@
-"""Compare with Ollama's SDK: its client over a socket.
+"""Tests with the SDK of Ollama: its client over a socket.
 
 The recorded traffic is read where it lies, and never copied. The client puts every request into its types and sends
 what these hold, so that what arrives is compared with what was written. It hands out each line of a stream by itself
@@ -26,22 +26,22 @@ from dragoman.exchange import Fault, StopReason
 from dragoman.message import ImageBlock, ImageSource, TextBlock, ThinkingBlock, ToolUseBlock
 from tests.corpus import records
 from tests.dialects.test_every_dialect import CALLS, PIXEL
-from tests.dialects.test_sdk import TEXT, read_stream, said_by, strings_in, unknown
+from tests.dialects.test_sdk import TEXT, read_stream, strings_in, texts_and_names, unknown
 from tests.import_proxy import LazyModule
 
 ollama: Any = LazyModule("ollama")
 
 OLLAMA = dialects.load("ollama")
 OTHERS = [name for name in dialects.callable_names() if name != "ollama"]
-ASKED: Any = [{"role": "user", "content": "Hi."}]  # the server answers with a record, whatever it is asked
+QUESTION: Any = [{"role": "user", "content": "Hi."}]  # the answer of the server does not depend on it
 ANSWER = b'{"model":"m","message":{"role":"assistant","content":"Hi."},"done":true}\n'
 
 
-# --- the socket ------------------------------------------------------------------------------------------------------
+# --- server ----------------------------------------------------------------------------------------------------------
 
 
 class Loopback:
-    """A server on 127.0.0.1 that answers with the bytes it was given, and the SDK's client for it."""
+    """A server on 127.0.0.1 that answers with scripted bytes, and a client of the SDK for it."""
 
     def __init__(self) -> None:
         self.body = ANSWER
@@ -76,23 +76,23 @@ class Loopback:
         self.server.server_close()
         self.thread.join()
 
-    def sent(self, wire: dict[str, Any]) -> dict[str, Any]:
+    def send_request(self, wire: dict[str, Any]) -> dict[str, Any]:
         """Return the body that the SDK sends for the parameters of a request."""
         self.body = ANSWER
         answer = self.client.chat(**wire)
         assert [part.message.content for part in (answer if wire.get("stream") else [answer])] == ["Hi."]
         return self.asked
 
-    def whole(self, wire: dict[str, Any]) -> dict[str, Any]:
-        """Return a whole reply as the SDK reads it, as JSON."""
+    def read_reply(self, wire: dict[str, Any]) -> dict[str, Any]:
+        """Return a reply as the SDK reads it, as JSON."""
         self.body = json.dumps(wire).encode()
-        return dump(self.client.chat(model="m", messages=ASKED))
+        return dump(self.client.chat(model="m", messages=QUESTION))
 
-    def streamed(self, data: bytes) -> dict[str, Any]:
+    def read_stream(self, data: bytes) -> dict[str, Any]:
         """Return a stream as the SDK reads it, joined from its lines."""
         self.body = data
         reply: dict[str, Any] = {"message": {}}
-        for part in self.client.chat(model="m", messages=ASKED, stream=True):
+        for part in self.client.chat(model="m", messages=QUESTION, stream=True):
             line = dump(part)
             message = line.pop("message")
             if "logprobs" in line:
@@ -119,8 +119,8 @@ def loopback() -> Iterator[Loopback]:
 
 # --- requests --------------------------------------------------------------------------------------------------------
 
-# What the client does not send although it is asked to, and why it is the client that leaves it out.
-LEFT_OUT = {
+# Fields that the client does not send, with the reason.
+OMITTED = {
     r"\$\.messages\[\d+\]\.tool_calls\[\d+\]\.id": "its types have no ids of calls; the server gives them, in recorded answers",
     r"\$\.messages\[\d+\]\.tool_call_id": "the same",
     r"\$\.tools\[\d+\]\.function\.parameters\..*": "of a schema its types know six words; recorded requests with others were answered",
@@ -129,19 +129,19 @@ LEFT_OUT = {
 
 def find_problems(wire: dict[str, Any], loopback: Loopback) -> Iterator[str]:
     """Yield the problems of a request: the SDK rejects it, or sends another one."""
-    heard = {**wire, "messages": [{key: value for key, value in one.items() if value} for one in wire["messages"]]}
+    expected = {**wire, "messages": [{key: value for key, value in one.items() if value} for one in wire["messages"]]}
     try:
-        sent = loopback.sent(wire)
+        sent = loopback.send_request(wire)
     except (pydantic.ValidationError, TypeError, ValueError) as error:
         yield f"{type(error).__name__}: {error}"
         return
-    for problem in unknown(heard, sent, "$"):  # of a message, it leaves out what is empty
-        if not any(re.fullmatch(f"{known}: unknown", problem) for known in LEFT_OUT):
+    for problem in unknown(expected, sent, "$"):  # it omits empty fields of a message
+        if not any(re.fullmatch(f"{known}: unknown", problem) for known in OMITTED):
             yield problem
 
 
 @pytest.mark.slow
-def test_the_sdk_sends_requests_of_every_dialect_as_written(loopback: Loopback) -> None:
+def test_sdk_sends_requests_of_every_dialect_unchanged(loopback: Loopback) -> None:
     found: dict[str, list[str]] = {}
     lost: list[tuple[str, str, str]] = []
     count: Counter[str] = Counter()
@@ -149,18 +149,18 @@ def test_the_sdk_sends_requests_of_every_dialect_as_written(loopback: Loopback) 
         try:
             request = dialects.load(source).read_request(record["request"])
         except FormatError:
-            assert record["status"] >= 400  # the provider refused it too
+            assert record["status"] >= 400  # the provider rejected it too
             continue
-        wire = {"model": "some-model", **OLLAMA.write_request(request).wire}  # some sources name it in the URL
+        wire = {"model": "some-model", **OLLAMA.write_request(request).wire}  # if the source names its model in the URL
         count[source] += 1
         for problem in find_problems(wire, loopback) if record["status"] == 200 else ():
             found.setdefault(problem, []).append(record["id"])
         strings = set(strings_in(wire))
-        together = "\0".join(strings)  # texts may have been joined to one
+        together = "\0".join(strings)  # texts may be joined
         lost.extend(
-            (record["id"], kind, words)
-            for kind, words in said_by(request)
-            if words not in strings and not (kind == "text" and words in together)
+            (record["id"], kind, text)
+            for kind, text in texts_and_names(request)
+            if text not in strings and not (kind == "text" and text in together)
         )
     assert set(count) == set(OTHERS)
     assert lost == []
@@ -169,14 +169,14 @@ def test_the_sdk_sends_requests_of_every_dialect_as_written(loopback: Loopback) 
 
 # --- recorded replies ------------------------------------------------------------------------------------------------
 
-# Streams that the SDK cannot read, and why.
-REFUSED = {
+# Streams that the SDK cannot read, with the reason.
+UNREADABLE = {
     "sse": "lines that begin with data:, as a proxy sends them; the SDK reads JSON alone",
     "text": "an input that is a text, as another server writes it; the SDK takes an object alone",
 }
 
 
-def recorded_streams() -> Iterator[tuple[str, bytes, str]]:
+def read_recorded_streams() -> Iterator[tuple[str, bytes, str]]:
     for _, record in records("ollama"):
         if record.get("stream") and record["status"] == 200:
             yield record["id"], record["stream"].encode(), record["stream_format"]
@@ -187,7 +187,7 @@ def without_bytes(token: dict[str, Any]) -> dict[str, Any]:
 
 
 def difference(ours: dict[str, Any], theirs: dict[str, Any]) -> str | None:
-    """The first difference, aside from what the SDK's types do not have: ids and positions of calls, bytes of tokens."""
+    """Return the first difference, except fields that the types of the SDK do not have."""
     ours = {**ours, "message": dict(ours["message"])}
     if ours.get("logprobs"):
         ours["logprobs"] = [
@@ -203,52 +203,52 @@ def difference(ours: dict[str, Any], theirs: dict[str, Any]) -> str | None:
 
 
 @pytest.mark.slow
-def test_the_sdk_reads_recorded_streams_as_we_do(loopback: Loopback) -> None:
+def test_sdk_reads_recorded_streams_as_dialect_does(loopback: Loopback) -> None:
     refused: Counter[str] = Counter()
     equal = 0
-    for record, data, framing in recorded_streams():
+    for record, data, framing in read_recorded_streams():
         reply = read_stream(OLLAMA, data, framing)
         try:
-            theirs = loopback.streamed(data)
+            theirs = loopback.read_stream(data)
         except (pydantic.ValidationError, json.JSONDecodeError):
             refused["sse" if framing == "sse" else "text"] += 1
             continue
         assert difference(OLLAMA.write_reply(reply).wire, theirs) is None, record
         equal += 1
     assert refused <= Counter({"sse": 2, "text": 1})
-    assert refused.keys() <= REFUSED.keys()
+    assert refused.keys() <= UNREADABLE.keys()
     assert equal + refused.total() == 28
 
 
 @pytest.mark.slow
-def test_the_sdk_reads_rewritten_streams_like_the_original(loopback: Loopback) -> None:
+def test_sdk_reads_rewritten_streams_like_original(loopback: Loopback) -> None:
     equal = 0
-    for record, data, framing in recorded_streams():
+    for record, data, framing in read_recorded_streams():
         reader, writer = OLLAMA.stream_reader(framing), OLLAMA.stream_writer()
         events = [*reader.feed(data), *reader.close()]
         ours = OLLAMA.write_reply(fold(events)).wire
         if any(isinstance(call["function"]["arguments"], str) for call in ours["message"].get("tool_calls") or []):
-            continue  # it comes back as it was
+            continue  # it is unchanged
         again = b"".join([*(writer.feed(event) for event in events), writer.close()])
-        assert difference(ours, loopback.streamed(again)) is None, record
+        assert difference(ours, loopback.read_stream(again)) is None, record
         equal += 1
     assert equal == 27
 
 
 @pytest.mark.slow
-def test_the_sdk_reads_rewritten_replies_like_the_original(loopback: Loopback) -> None:
+def test_sdk_reads_rewritten_replies_like_original(loopback: Loopback) -> None:
     count = 0
     for _, record in records("ollama"):
         if isinstance(record.get("response"), dict) and record["status"] == 200:
             written = OLLAMA.write_reply(OLLAMA.read_reply(record["response"])).wire
-            assert difference(record["response"], loopback.whole(written)) is None, record["id"]
+            assert difference(record["response"], loopback.read_reply(written)) is None, record["id"]
             count += 1
     assert count == 23
 
 
-# --- our replies -----------------------------------------------------------------------------------------------------
+# --- written replies ---------------------------------------------------------------------------------------------------
 
-PICTURE = ImageBlock(ImageSource("base64", PIXEL), "image/png")
+IMAGE = ImageBlock(ImageSource("base64", PIXEL), "image/png")
 OWN = {"dialect": "ollama", "own": True}
 REPLIES = {
     "text": TEXT,
@@ -258,7 +258,7 @@ REPLIES = {
         content=(ToolUseBlock(CALLS[0].id, "now", {}),), stop_reason=StopReason.TOOL_USE
     ),
     "several texts": TEXT.replace(content=(TextBlock("One."), TextBlock("Two."))),
-    "a picture": TEXT.replace(content=(TextBlock("There."), PICTURE)),  # a loss: it refuses an answer with one
+    "an image": TEXT.replace(content=(TextBlock("There."), IMAGE)),  # a loss: the API rejects a reply with an image
     "foreign thinking": TEXT.replace(
         content=(ThinkingBlock("Let me see.", "c2ln", provider_raw={"dialect": "anthropic"}), TextBlock("Done."))
     ),
@@ -267,29 +267,29 @@ REPLIES = {
 
 
 @pytest.mark.parametrize("name", REPLIES)
-def test_the_sdk_reads_our_replies_and_streams(name: str, loopback: Loopback) -> None:
+def test_sdk_reads_written_replies_and_streams(name: str, loopback: Loopback) -> None:
     reply = REPLIES[name]
     wire = OLLAMA.write_reply(reply).wire
-    assert difference(wire, loopback.whole(wire)) is None
+    assert difference(wire, loopback.read_reply(wire)) is None
     writer = OLLAMA.stream_writer()
-    streamed = loopback.streamed(b"".join([*(writer.feed(event) for event in unfold(reply)), writer.close()]))
+    streamed = loopback.read_stream(b"".join([*(writer.feed(event) for event in unfold(reply)), writer.close()]))
     assert difference(wire, streamed) is None
     assert ("Let me see." in str(streamed)) is (name == "own thinking")
 
 
-def test_the_sdk_raises_for_a_failed_stream(loopback: Loopback) -> None:
+def test_sdk_raises_for_failed_stream(loopback: Loopback) -> None:
     writer = OLLAMA.stream_writer()
     events = [*unfold(TEXT)[:2], StreamError(Fault(code="overloaded", message="too much to do"))]
     with pytest.raises(ollama.ResponseError, match="too much to do"):
-        loopback.streamed(b"".join([*(writer.feed(event) for event in events), writer.close()]))
+        loopback.read_stream(b"".join([*(writer.feed(event) for event in events), writer.close()]))
     cut = OLLAMA.stream_writer()
     with pytest.raises(ollama.ResponseError, match="ended before"):
-        loopback.streamed(b"".join([*(cut.feed(event) for event in events[:2]), cut.close()]))
+        loopback.read_stream(b"".join([*(cut.feed(event) for event in events[:2]), cut.close()]))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("source", OTHERS)
-def test_the_sdk_reads_converted_streams_of_other_dialects(source: str, loopback: Loopback) -> None:
+def test_sdk_reads_converted_streams_of_other_dialects(source: str, loopback: Loopback) -> None:
     count = 0
     for _, record in records(source, part="stream", sample=8):
         if record["status"] not in (200, None):
@@ -301,10 +301,10 @@ def test_the_sdk_reads_converted_streams_of_other_dialects(source: str, loopback
         sent = b"".join([*(writer.feed(event) for event in events), writer.close()])
         if reply.fault is not None and reply.fault.code != "empty_response":
             with pytest.raises(ollama.ResponseError):
-                loopback.streamed(sent)
+                loopback.read_stream(sent)
             continue
         wire = OLLAMA.write_reply(reply).wire
-        assert difference(wire, loopback.streamed(sent)) is None, record["id"]
+        assert difference(wire, loopback.read_stream(sent)) is None, record["id"]
         assert OLLAMA.write_reply(read_stream(OLLAMA, sent, "ndjson")).wire.get("logprobs") == wire.get("logprobs")
         count += 1
     assert count >= 1

@@ -1,4 +1,4 @@
-"""OpenAI's SDK reads our answers and streams of the Responses API over a real socket.
+"""Tests with the SDK of OpenAI: it reads written replies and streams of the Responses API over a socket.
 
 ``test_sdk.py`` tests recorded streams and requests.
 """
@@ -32,21 +32,21 @@ from dragoman.exchange import FAULT_CODES, Fault, Reply, StopReason
 from dragoman.message import RedactedThinkingBlock, TextBlock, ThinkingBlock, ToolUseBlock
 from tests.corpus import Part, records
 from tests.dialects.test_every_dialect import CALLS
-from tests.dialects.test_sdk import REPLIES, of_responses, response_of
+from tests.dialects.test_sdk import REPLIES, normalize_responses, response_of
 from tests.import_proxy import LazyModule
 
 openai: Any = LazyModule("openai")
 responses: Any = LazyModule("openai.types.responses")
 
-# The SDK holds what a provider sent in models that do not fit it, and pydantic says so whenever they are dumped.
+# Pydantic warns about values that do not match the models of the SDK.
 pytestmark = pytest.mark.filterwarnings("ignore:Pydantic serializer warnings:UserWarning")
 
 
-# --- the socket ------------------------------------------------------------------------------------------------------
+# --- server ----------------------------------------------------------------------------------------------------------
 
 
 class Loopback:
-    """A server on 127.0.0.1 that answers with the same bytes until it gets others, and the SDK's client for it."""
+    """A server on 127.0.0.1 that answers with scripted bytes, and a client of the SDK for it."""
 
     def __init__(self) -> None:
         self.body, self.content_type = b"", ""
@@ -80,14 +80,14 @@ class Loopback:
         self.server.server_close()
         self.thread.join()
 
-    def streamed(self, data: bytes) -> dict[str, Any]:
+    def read_stream(self, data: bytes) -> dict[str, Any]:
         """Return the response that the SDK joins from a stream."""
         self.body, self.content_type = data, "text/event-stream"
         with self.client.responses.stream(model="m", input="Hi.") as stream:
             return response_of(stream)
 
-    def answered(self, wire: dict[str, Any]) -> Any:
-        """Return a whole answer as the SDK reads it."""
+    def read_reply(self, wire: dict[str, Any]) -> Any:
+        """Return a reply as the SDK reads it."""
         self.body, self.content_type = json.dumps(wire).encode(), "application/json"
         return self.client.responses.create(model="m", input="Hi.")
 
@@ -99,10 +99,10 @@ def loopback() -> Iterator[Loopback]:
     server.close()
 
 
-# --- what was recorded -----------------------------------------------------------------------------------------------
+# --- records ---------------------------------------------------------------------------------------------------------
 
 
-def recorded(name: str, part: Part) -> Iterator[dict[str, Any]]:
+def read_records(name: str, part: Part) -> Iterator[dict[str, Any]]:
     sample = 8 if part == "stream" else 12
     return (record for _, record in records(name, part=part, sample=sample) if record["status"] in (200, None))
 
@@ -112,7 +112,7 @@ def read(name: str, record: dict[str, Any]) -> list[StreamEvent]:
     return [*reader.feed(record["stream"].encode("utf-8", "surrogatepass")), *reader.close()]
 
 
-def written(events: list[StreamEvent] | tuple[StreamEvent, ...]) -> bytes:
+def write_events(events: list[StreamEvent] | tuple[StreamEvent, ...]) -> bytes:
     writer = openai_responses.stream_writer()
     return b"".join([*(writer.feed(event) for event in events), writer.close()])
 
@@ -121,18 +121,18 @@ def frames_of(data: bytes) -> list[dict[str, Any]]:
     return [json.loads(line[6:]) for line in data.decode().split("\n") if line.startswith("data: ")]
 
 
-# --- our streams -----------------------------------------------------------------------------------------------------
+# --- written streams ---------------------------------------------------------------------------------------------------
 
-SPEAKERS = dialects.callable_names()
+NAMES = dialects.callable_names()
 
 
-def said_by(reply: Reply) -> list[Any]:
+def text_and_calls(reply: Reply) -> list[Any]:
     calls = [(block.name, block.input) for block in reply.content if isinstance(block, ToolUseBlock)]
     return ["".join(block.text for block in reply.content if isinstance(block, TextBlock)), calls]
 
 
-def heard_in(response: dict[str, Any]) -> list[Any]:
-    """The words and the calls in what the SDK has added up."""
+def text_and_calls_of_response(response: dict[str, Any]) -> list[Any]:
+    """Return text and calls of the response that the SDK assembles."""
     parts = [part for item in response["output"] if item["type"] == "message" for part in item["content"]]
     calls = [item for item in response["output"] if item["type"] == "function_call"]
     text = "".join(part.get("text") or part.get("refusal") or "" for part in parts)
@@ -140,17 +140,17 @@ def heard_in(response: dict[str, Any]) -> list[Any]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", SPEAKERS)
-def test_a_recorded_stream_of_any_dialect_is_heard_by_the_sdk_when_we_write_it(name: str, loopback: Loopback) -> None:
+@pytest.mark.parametrize("name", NAMES)
+def test_sdk_reads_converted_streams_of_every_dialect(name: str, loopback: Loopback) -> None:
     count = 0
-    for record in recorded(name, "stream"):
+    for record in read_records(name, "stream"):
         events = read(name, record)
         reply = fold(events)
         if reply.fault is not None:
             continue
-        theirs = loopback.streamed(written(events))
+        theirs = loopback.read_stream(write_events(events))
         count += 1
-        assert heard_in(theirs) == said_by(reply), record["id"]
+        assert text_and_calls_of_response(theirs) == text_and_calls(reply), record["id"]
         assert "".join(theirs["added_up"]) == "".join(deltas_of(theirs)), record["id"]
         if reply.usage is not None:
             usage = reply.usage
@@ -169,7 +169,7 @@ def deltas_of(response: dict[str, Any]) -> Iterator[str]:
             yield from (part["text"] for part in item["content"] if part["type"] == "output_text")
 
 
-# Words for a failure that OpenAI sends and its types do not list.
+# Error codes that OpenAI sends and its types do not list.
 UNLISTED = {
     "server_is_overloaded",
     "invalid_api_key",
@@ -195,18 +195,18 @@ def problems(kind: type[BaseModel], wire: dict[str, Any]) -> list[str]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", [name for name in SPEAKERS if name != "openai_responses"])
-def test_every_event_and_answer_that_we_write_fits_the_published_types(name: str) -> None:
-    """Of its own dialect they come back as they were: see test_corpus."""
+@pytest.mark.parametrize("name", [name for name in NAMES if name != "openai_responses"])
+def test_written_events_and_replies_match_published_types(name: str) -> None:
+    """test_corpus tests the same dialect."""
     dialect = dialects.load(name)
     found: dict[str, list[str]] = {}
     count = 0
-    for record in recorded(name, "stream"):
-        for frame in frames_of(written(read(name, record))):
+    for record in read_records(name, "stream"):
+        for frame in frames_of(write_events(read(name, record))):
             count += 1
             for problem in problems(event_kinds()[frame["type"]], frame):
                 found.setdefault(problem, []).append(record["id"])
-    for record in recorded(name, "response"):
+    for record in read_records(name, "response"):
         wire = openai_responses.write_reply(dialect.read_reply(record["response"])).wire
         count += 1
         for problem in problems(responses.Response, wire):
@@ -216,7 +216,7 @@ def test_every_event_and_answer_that_we_write_fits_the_published_types(name: str
 
 
 @pytest.mark.parametrize("code", FAULT_CODES)
-def test_no_failure_looks_complete_to_the_sdk(code: str, loopback: Loopback) -> None:
+def test_sdk_does_not_read_failure_as_complete(code: str, loopback: Loopback) -> None:
     fault = Fault(code=code, message="what happened")
     begun: list[StreamEvent] = [
         MessageStart("m"),
@@ -224,7 +224,7 @@ def test_no_failure_looks_complete_to_the_sdk(code: str, loopback: Loopback) -> 
         ToolUseStart(1, CALLS[0].id, "read_file"),
         ToolUseInputDelta(1, '{"path"'),
     ]
-    data = written([*begun, StreamError(fault)])
+    data = write_events([*begun, StreamError(fault)])
     for frame in frames_of(data):
         unlisted = frame.get("response", {}).get("error") or {}
         assert unlisted.get("code") in UNLISTED or problems(event_kinds()[frame["type"]], frame) == []
@@ -239,19 +239,19 @@ def test_no_failure_looks_complete_to_the_sdk(code: str, loopback: Loopback) -> 
     assert last.response.output_text == "so far"
 
 
-def test_an_error_before_the_first_word_is_one_for_the_sdk(loopback: Loopback) -> None:
-    loopback.body = written([StreamError(Fault(code="overloaded", message="busy"))])
+def test_sdk_raises_for_error_before_first_event(loopback: Loopback) -> None:
+    loopback.body = write_events([StreamError(Fault(code="overloaded", message="busy"))])
     loopback.content_type = "text/event-stream"
     (event,) = loopback.client.responses.create(model="m", input="Hi.", stream=True)
     assert event.type == "error"
     assert (event.code, event.message) == ("server_is_overloaded", "busy")
 
 
-# --- our answers -----------------------------------------------------------------------------------------------------
+# --- written replies ---------------------------------------------------------------------------------------------------
 
 OWN = {"dialect": "openai_responses"}
 ITEM = {"id": "msg_1", "type": "message", "status": "completed"}
-WHOLE = {
+REPLIES = {
     **REPLIES,
     "reasoning of its own": Reply(
         content=(
@@ -272,39 +272,37 @@ WHOLE = {
 }
 
 
-@pytest.mark.parametrize("name", WHOLE)
-def test_the_sdk_hears_the_same_whole_and_streamed(name: str, loopback: Loopback) -> None:
-    wire = json.loads(json.dumps(openai_responses.write_reply(WHOLE[name]).wire))
-    whole = loopback.answered(wire).to_dict(mode="json")
-    ours, theirs = of_responses(wire, dict(whole))
+@pytest.mark.parametrize("name", REPLIES)
+def test_sdk_reads_same_reply_with_and_without_stream(name: str, loopback: Loopback) -> None:
+    wire = json.loads(json.dumps(openai_responses.write_reply(REPLIES[name]).wire))
+    whole = loopback.read_reply(wire).to_dict(mode="json")
+    ours, theirs = normalize_responses(wire, dict(whole))
     del ours["added_up"]
     assert first_difference(ours, theirs) is None
     assert problems(responses.Response, wire) == []
-    streamed = loopback.streamed(written(unfold(WHOLE[name])))
+    streamed = loopback.read_stream(write_events(unfold(REPLIES[name])))
     del streamed["added_up"]
-    assert first_difference(*without_what_the_sdk_adds(ours, streamed)) is None
+    assert first_difference(*without_sdk_fields(ours, streamed)) is None
 
 
-def without_what_the_sdk_adds(ours: dict[str, Any], theirs: dict[str, Any]) -> tuple[Any, Any]:
-    ours, theirs = of_responses(ours, theirs)
+def without_sdk_fields(ours: dict[str, Any], theirs: dict[str, Any]) -> tuple[Any, Any]:
+    ours, theirs = normalize_responses(ours, theirs)
     return {key: value for key, value in ours.items() if key != "added_up"}, theirs
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", SPEAKERS)
-def test_a_recorded_answer_of_any_dialect_is_understood_by_the_sdk_when_we_write_it(
-    name: str, loopback: Loopback
-) -> None:
+@pytest.mark.parametrize("name", NAMES)
+def test_sdk_reads_converted_replies_of_every_dialect(name: str, loopback: Loopback) -> None:
     count = 0
-    for record in recorded(name, "response"):
+    for record in read_records(name, "response"):
         reply = dialects.load(name).read_reply(record["response"])
         if reply.fault is not None:
             continue
         count += 1
-        theirs = loopback.answered(openai_responses.write_reply(reply).wire)
+        theirs = loopback.read_reply(openai_responses.write_reply(reply).wire)
         refusals = [
             part for item in theirs.output if item.type == "message" for part in item.content if part.type == "refusal"
         ]
-        assert theirs.output_text + "".join(part.refusal for part in refusals) == said_by(reply)[0], record["id"]
-        assert heard_in(theirs.to_dict(mode="json")) == said_by(reply), record["id"]
+        assert theirs.output_text + "".join(part.refusal for part in refusals) == text_and_calls(reply)[0], record["id"]
+        assert text_and_calls_of_response(theirs.to_dict(mode="json")) == text_and_calls(reply), record["id"]
     assert count >= 3

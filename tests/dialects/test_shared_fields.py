@@ -1,4 +1,4 @@
-"""Fields that several providers share: mapped wherever both sides have them, named where one has not."""
+"""Fields that several providers share are mapped if both dialects have them, and are losses otherwise."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def stream(dialect: Any, reply: Reply) -> tuple[Reply, Any]:
     return fold([*reader.feed(data), *reader.close()]), writer
 
 
-def test_several_answers_are_read_and_written() -> None:
+def test_several_choices_round_trip() -> None:
     wire = completion("Hi.", "Ho.", "Hey.")
     reply = CHAT.read_reply(wire)
     assert [block.text for block in reply.content] == ["Hi."]
@@ -66,7 +66,7 @@ def test_several_answers_are_read_and_written() -> None:
     assert (loss.block_type, loss.reason) == ("alternatives", "this API returns one answer")
 
 
-def test_several_answers_are_streamed() -> None:
+def test_several_choices_round_trip_in_stream() -> None:
     chunks = [
         {"id": "1", "model": "m", "created": 1, "choices": [{"index": index, "delta": {"content": text}}]}
         for index, text in ((0, "H"), (1, "Ho"), (0, "i."), (1, "."))
@@ -86,7 +86,7 @@ def test_several_answers_are_streamed() -> None:
 
 
 @pytest.mark.parametrize("name", dialects.names())
-def test_a_stream_writer_names_what_the_wire_cannot_carry(name: str) -> None:
+def test_stream_writer_reports_losses(name: str) -> None:
     dialect = dialects.load(name)
     reply = Reply(
         content=(
@@ -104,7 +104,7 @@ def test_a_stream_writer_names_what_the_wire_cannot_carry(name: str) -> None:
     assert {loss.block_type for loss in writer.losses} >= whole - {"fault"}
 
 
-def test_a_citation_of_a_page_reaches_every_dialect_that_has_citations() -> None:
+def test_citation_converts_between_dialects_with_citations() -> None:
     reply = Reply(content=(TextBlock("Rome is in Italy.", citations=(PAGE,)),), stop_reason=StopReason.END_TURN)
     for dialect in (CHAT, RESPONSES, GEMINI):
         again = dialect.read_reply(dialect.write_reply(reply).wire)
@@ -115,7 +115,7 @@ def test_a_citation_of_a_page_reaches_every_dialect_that_has_citations() -> None
         assert (citation.url, citation.title) == (PAGE.url, PAGE.title)
 
 
-def test_a_place_of_gemini_is_counted_in_bytes_and_ours_in_characters() -> None:
+def test_gemini_citation_offsets_are_bytes() -> None:
     cited = TextBlock("Köln liegt am Rhein.", citations=(PAGE,))
     wire = GEMINI.write_reply(Reply(content=(cited,), stop_reason=StopReason.END_TURN)).wire
     (support,) = wire["candidates"][0]["groundingMetadata"]["groundingSupports"]
@@ -137,7 +137,7 @@ def test_token_probabilities_are_read_and_mapped() -> None:
     assert "logprobs" not in str(request)
 
 
-def test_cache_hints_go_between_the_apis_that_have_them() -> None:
+def test_cache_hints_convert_between_apis() -> None:
     hint = {"cache_control": {"type": "ephemeral", "ttl": "1h"}}
     tool = {"name": "f", "input_schema": {"type": "object"}, **hint}
     wire = {
@@ -162,13 +162,13 @@ def test_cache_hints_go_between_the_apis_that_have_them() -> None:
     assert {note.kind for note in written.notes} == {"hint"}
 
 
-def test_a_cache_hint_does_not_change_the_hash_of_a_message() -> None:
+def test_cache_hint_does_not_change_message_hash() -> None:
     assert TextBlock("a") == TextBlock("a", cache_hint=CacheHint())
     assert hash(TextBlock("a")) == hash(TextBlock("a", token_logprobs=(TokenLogprob("a", 0),)))
     assert TextBlock("a") != TextBlock("a", citations=(PAGE,))
 
 
-def test_free_form_calls_are_real_calls() -> None:
+def test_custom_tool_calls_are_calls() -> None:
     call = {"type": "custom_tool_call", "call_id": "c1", "name": "count", "input": "4 + 4"}
     output = {"type": "custom_tool_call_output", "call_id": "c1", "output": "8"}
     tool = {
@@ -193,7 +193,7 @@ def test_free_form_calls_are_real_calls() -> None:
     assert [loss.block_type for loss in anthropic.losses] == ["tool.grammar"]
 
 
-def test_a_web_search_becomes_the_web_search_of_the_target() -> None:
+def test_web_search_is_mapped_to_target() -> None:
     tool = {"type": "web_search_20250305", "name": "web_search", "allowed_domains": ["a.com"], "max_uses": 2}
     asked = [{"role": "user", "content": "Go."}]
     request = ANTHROPIC.read_request({"model": "m", "max_tokens": 9, "messages": asked, "tools": [tool]})
@@ -206,7 +206,7 @@ def test_a_web_search_becomes_the_web_search_of_the_target() -> None:
     assert loss.reason == "a web_search tool of anthropic"
 
 
-def test_a_generated_image_is_an_image() -> None:
+def test_generated_image_is_an_image_block() -> None:
     part = {"inlineData": {"mimeType": "image/png", "data": "iVBORw0K"}}
     wire = {"candidates": [{"content": {"role": "model", "parts": [part]}, "finishReason": "STOP", "index": 0}]}
     reply = GEMINI.read_reply(wire)
@@ -223,7 +223,7 @@ def read_bytes(dialect: Any, data: bytes) -> Reply:
 
 
 @pytest.mark.parametrize("start", [4, 3_004])
-def test_a_streamed_citation_of_cohere_has_its_place_and_near_the_beginning_its_text(start: int) -> None:
+def test_streamed_cohere_citation_has_offsets(start: int) -> None:
     cohere = dialects.load("cohere")
     text = "Rom " * 1_000
     cited = PAGE.replace(start=start, end=start + 3)
@@ -238,7 +238,7 @@ def test_a_streamed_citation_of_cohere_has_its_place_and_near_the_beginning_its_
     assert again.content[0].citations == whole.content[0].citations
 
 
-def test_a_cohere_stream_keeps_the_text_of_every_citation_of_its_provider() -> None:
+def test_cohere_stream_keeps_citation_texts() -> None:
     cohere = dialects.load("cohere")
     cited = PAGE.replace(start=3_004, end=3_007)
     events = (MessageStart("m"), *(TextDelta(0, "Rom ") for _ in range(1_000)), TextDelta(0, "", None, (cited,)))
@@ -249,15 +249,15 @@ def test_a_cohere_stream_keeps_the_text_of_every_citation_of_its_provider() -> N
     sent = data.replace(b'"end":3007,', b'"end":3007,"text":"Rom",')
     assert sent != data
     reader, writer = cohere.stream_reader(), cohere.stream_writer()
-    heard = [*reader.feed(sent), *reader.close()]
-    assert b'"text":"Rom"' in b"".join([*(writer.feed(event) for event in heard), writer.close()])
+    events = [*reader.feed(sent), *reader.close()]
+    assert b'"text":"Rom"' in b"".join([*(writer.feed(event) for event in events), writer.close()])
 
 
-def test_probabilities_after_their_text_are_read_from_an_ollama_stream() -> None:
-    said = b'{"model":"m","message":{"role":"assistant","content":"Rome"},"done":false}\n'
-    known = said.replace(b'"Rome"', b'"","logprobs":0').replace(
+def test_ollama_stream_logprobs_may_follow_their_text() -> None:
+    line = b'{"model":"m","message":{"role":"assistant","content":"Rome"},"done":false}\n'
+    known = line.replace(b'"Rome"', b'"","logprobs":0').replace(
         b',"logprobs":0}', b'},"logprobs":[{"token":"Rome","logprob":-0.5}]'
     )
     end = b'{"model":"m","message":{"role":"assistant","content":""},"done":true,"done_reason":"stop"}\n'
-    reply = read_bytes(dialects.load("ollama"), said + known + end)
+    reply = read_bytes(dialects.load("ollama"), line + known + end)
     assert reply.content[0].token_logprobs == (TokenLogprob("Rome", -0.5),)

@@ -1,4 +1,4 @@
-"""Streams of Anthropic and of Chat Completions: written as events come, and read alike the short way and the long one."""
+"""Tests of streams of Anthropic and Chat Completions: events are written immediately and read alike on both paths."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from tests.conftest import IS_FULL
 from tests.corpus import records
 from tests.dialects.stream_damage.case import calls_of, events_of, text_of
 from tests.dialects.test_every_dialect import CALLS
-from tests.dialects.test_stream_writers import ENDED, FAILURES, USAGE, heard, written
+from tests.dialects.test_stream_writers import END, FAILURES, USAGE, round_trip, write_events
 
 NAMES = ("anthropic", "openai_chat")
 
@@ -41,14 +41,14 @@ def dialect(request: pytest.FixtureRequest) -> ModuleType:
     return dialects.load(request.param)
 
 
-def recorded(name: str) -> Iterator[bytes]:
+def read_streams(name: str) -> Iterator[bytes]:
     for _, record in records(name, part="stream", sample=60):
         if record["status"] in (200, None):
             yield record["stream"].encode("utf-8", "surrogatepass")
 
 
 def is_due(event: StreamEvent) -> bool:
-    """Whether an event has to be written when it comes."""
+    """Return whether an event must be written immediately."""
     match event:
         case TextDelta(_, text) | ThinkingDelta(_, text) | ToolUseInputDelta(_, text):
             return bool(text)
@@ -58,25 +58,25 @@ def is_due(event: StreamEvent) -> bool:
             return False
 
 
-# --- writing ---------------------------------------------------------------------------------------------------------
+# --- writers ---------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_every_event_of_a_recorded_stream_is_written_when_it_comes(name: str) -> None:
+def test_recorded_events_are_written_immediately(name: str) -> None:
     dialect, count = dialects.load(name), 0
-    for data in recorded(name):
+    for data in read_streams(name):
         events = events_of(dialect, [data])
-        pieces = written(dialect, *events)
+        pieces = write_events(dialect, *events)
         late = [event for event, piece in zip(events, pieces, strict=False) if is_due(event) and not piece]
         assert [event for event in late if not isinstance(event, MessageComplete)] == []
-        if isinstance(events[-1], MessageComplete):  # it waits for what was consumed, if nobody has said that
+        if isinstance(events[-1], MessageComplete):  # it waits for usage
             assert bool(late) == bool(pieces[-1]) == (fold(events).usage is None)
         count += 1
     assert count > (300 if IS_FULL else 40)
 
 
 @pytest.mark.parametrize("source", dialects.callable_names())
-def test_every_event_of_another_dialect_is_written_when_it_comes(source: str, dialect: ModuleType) -> None:
+def test_converted_events_are_written_immediately(source: str, dialect: ModuleType) -> None:
     reply = Reply(
         content=(TextBlock("I'll read é😀."), *CALLS),
         stop_reason=StopReason.TOOL_USE,
@@ -84,8 +84,8 @@ def test_every_event_of_another_dialect_is_written_when_it_comes(source: str, di
         model="some-model",
     )
     other = dialects.load(source)
-    events = events_of(other, [b"".join(written(other, *unfold(reply)))])
-    pieces = written(dialect, *events)
+    events = events_of(other, [b"".join(write_events(other, *unfold(reply)))])
+    pieces = write_events(dialect, *events)
     assert [event for event, piece in zip(events, pieces, strict=False) if is_due(event) and not piece] == []
     again = fold(events_of(dialect, [b"".join(pieces)]))
     assert again.fault is None
@@ -97,45 +97,45 @@ def test_every_event_of_another_dialect_is_written_when_it_comes(source: str, di
 
 @pytest.mark.slow
 @pytest.mark.parametrize("source", dialects.callable_names())
-def test_a_recorded_stream_of_any_dialect_says_the_same_in_this_one(source: str, dialect: ModuleType) -> None:
+def test_converted_stream_has_same_content(source: str, dialect: ModuleType) -> None:
     count = 0
     for _, record in records(source, part="stream", sample=30):
         if record["status"] not in (200, None):
             continue
         data = record["stream"].encode("utf-8", "surrogatepass")
         events = events_of(dialects.load(source), [data], record["stream_format"])
-        reply, again = fold(events), heard(dialect, *events)
-        is_empty = again.fault is not None and again.fault.code == "empty_response"  # nothing but another's reasoning
+        reply, again = fold(events), round_trip(dialect, *events)
+        is_empty = again.fault is not None and again.fault.code == "empty_response"  # only foreign reasoning
         assert (again.fault is None) == (reply.fault is None) or is_empty, record["id"]
-        assert said_by(again) == said_by(reply), record["id"]
-        assert not is_empty or said_by(reply) == ("", []), record["id"]
+        assert text_and_calls(again) == text_and_calls(reply), record["id"]
+        assert not is_empty or text_and_calls(reply) == ("", []), record["id"]
         count += 1
     assert count >= (20 if IS_FULL else 10)
 
 
-def said_by(reply: Reply) -> tuple[Any, ...]:
+def text_and_calls(reply: Reply) -> tuple[Any, ...]:
     """Return the text and the calls, which every dialect preserves."""
     return "".join(block.text for block in reply.content if isinstance(block, TextBlock)), calls_of(reply)
 
 
 @pytest.mark.parametrize("name", FAILURES)
-def test_events_that_fold_to_a_fault_are_heard_as_one(name: str, dialect: ModuleType) -> None:
+def test_events_of_fault_round_trip_as_fault(name: str, dialect: ModuleType) -> None:
     events = FAILURES[name]
     assert fold(events).fault is not None
-    reply = heard(dialect, *events)
+    reply = round_trip(dialect, *events)
     assert reply.fault is not None
     assert calls_of(reply) == []
     assert text_of(reply) == text_of(fold(events))
 
 
-def test_a_character_whose_halves_came_apart_is_written_whole(dialect: ModuleType) -> None:
-    events: Any = [MessageStart("m"), TextDelta(0, "a\ud83d"), TextDelta(0, "\ude00b"), USAGE, ENDED]
-    assert text_of(heard(dialect, *events)) == "a😀b"
+def test_split_surrogate_pair_is_joined(dialect: ModuleType) -> None:
+    events: Any = [MessageStart("m"), TextDelta(0, "a\ud83d"), TextDelta(0, "\ude00b"), USAGE, END]
+    assert text_of(round_trip(dialect, *events)) == "a😀b"
 
 
-def test_a_text_that_goes_on_after_another_block_is_not_lost(dialect: ModuleType) -> None:
-    events: Any = [TextDelta(0, "One. "), TextDelta(1, "Two. "), TextDelta(0, "Three."), USAGE, ENDED]
-    reply = heard(dialect, MessageStart("m"), *events)
+def test_text_after_another_block_is_written(dialect: ModuleType) -> None:
+    events: Any = [TextDelta(0, "One. "), TextDelta(1, "Two. "), TextDelta(0, "Three."), USAGE, END]
+    reply = round_trip(dialect, MessageStart("m"), *events)
     assert reply.fault is None
     assert text_of(reply) == "One. Two. Three."
 
@@ -149,9 +149,7 @@ def test_a_text_that_goes_on_after_another_block_is_not_lost(dialect: ModuleType
         [(2, '{"b":2}'), (1, '{"a":1}')],
     ],
 )
-def test_calls_that_end_together_are_read_as_they_were_meant(
-    pieces: list[tuple[int, str]], dialect: ModuleType
-) -> None:
+def test_interleaved_calls_are_read_separately(pieces: list[tuple[int, str]], dialect: ModuleType) -> None:
     events: list[StreamEvent] = [TextDelta(0, "Hi."), ToolUseStart(1, CALLS[0].id, "f")]
     if pieces[0][0] == 2:
         events.append(ToolUseStart(2, CALLS[1].id, "g"))
@@ -160,22 +158,22 @@ def test_calls_that_end_together_are_read_as_they_were_meant(
             events.append(ToolUseStart(2, CALLS[1].id, "g"))
         events.append(ToolUseInputDelta(index, piece))
     end = (ToolUseEnd(1), ToolUseEnd(2), USAGE, MessageComplete(StopReason.TOOL_USE))
-    reply = heard(dialect, MessageStart("m"), *events, *end)
+    reply = round_trip(dialect, MessageStart("m"), *events, *end)
     assert reply.fault is None
     assert calls_of(reply) == [("f", {"a": 1}), ("g", {"b": 2})]
 
 
-def test_an_input_that_goes_on_after_it_was_whole_is_a_fault(dialect: ModuleType) -> None:
+def test_input_after_complete_call_is_a_fault(dialect: ModuleType) -> None:
     calls: Any = [ToolUseStart(0, CALLS[0].id, "f"), ToolUseInputDelta(0, "{}"), ToolUseStart(1, CALLS[1].id, "g")]
     more: Any = [ToolUseInputDelta(0, "{}"), ToolUseEnd(0), ToolUseEnd(1), USAGE, MessageComplete(StopReason.TOOL_USE)]
     assert fold([*calls, *more]).fault is not None
-    assert heard(dialect, *calls, *more).fault is not None
+    assert round_trip(dialect, *calls, *more).fault is not None
 
 
 @pytest.mark.parametrize(
     ("content", "notes"), [("", {"dialect": "openai_chat", "form": "empty"}), (None, None), ("Hi", None)]
 )
-def test_streams_with_the_same_start_have_notes_of_their_own(content: str | None, notes: Any) -> None:
+def test_streams_with_same_start_have_separate_notes(content: str | None, notes: Any) -> None:
     delta = {"role": "assistant", "content": content}
     chunk = {"id": "c1", "object": "chat.completion.chunk", "created": 5, "model": "m"}
     data = json.dumps({**chunk, "choices": [{"index": 0, "delta": delta, "finish_reason": None}]})
@@ -188,23 +186,25 @@ def test_streams_with_the_same_start_have_notes_of_their_own(content: str | None
         start.provider_raw.get("message", {})["form"] = "changed"
 
 
-def test_the_end_waits_for_what_was_consumed_and_for_nothing_else(dialect: ModuleType) -> None:
-    said = (MessageStart("m"), TextDelta(0, "Hi."))
-    *_, end, rest = written(dialect, *said, USAGE, ENDED)
+def test_end_waits_only_for_usage(dialect: ModuleType) -> None:
+    events = (MessageStart("m"), TextDelta(0, "Hi."))
+    *_, end, rest = write_events(dialect, *events, USAGE, END)
     assert end
     assert rest == b""
-    before, after = (b"".join(written(dialect, *said, *order)) for order in ((USAGE, ENDED), (ENDED, USAGE)))
+    before, after = (b"".join(write_events(dialect, *events, *order)) for order in ((USAGE, END), (END, USAGE)))
     assert before == after
-    reply = heard(dialect, *said, ENDED)
+    reply = round_trip(dialect, *events, END)
     assert (reply.fault, text_of(reply)) == (None, "Hi.")
 
 
-def test_what_comes_after_the_end_is_not_written(dialect: ModuleType) -> None:
-    said = (MessageStart("m"), TextDelta(0, "Hi."), USAGE, ENDED)
-    assert b"".join(written(dialect, *said, TextDelta(0, "more"), ENDED, USAGE)) == b"".join(written(dialect, *said))
+def test_events_after_end_are_not_written(dialect: ModuleType) -> None:
+    events = (MessageStart("m"), TextDelta(0, "Hi."), USAGE, END)
+    assert b"".join(write_events(dialect, *events, TextDelta(0, "more"), END, USAGE)) == b"".join(
+        write_events(dialect, *events)
+    )
 
 
-def test_a_writer_does_not_keep_the_words(dialect: ModuleType) -> None:
+def test_writer_does_not_store_text(dialect: ModuleType) -> None:
     writer = dialect.stream_writer()
     writer.feed(MessageStart("m"))
     for number in range(1_000):
@@ -214,32 +214,32 @@ def test_a_writer_does_not_keep_the_words(dialect: ModuleType) -> None:
     assert len(kept) < 4_000
 
 
-def test_what_is_known_when_a_stream_begins_is_written_then() -> None:
+def test_stream_start_contains_known_fields() -> None:
     for name, sign in (("anthropic", "msg_"), ("openai_chat", "chatcmpl-")):
         dialect, seen = dialects.load(name), 0
-        for data in recorded(name):
+        for data in read_streams(name):
             events = events_of(dialect, [data])
             start = next((event for event in events if isinstance(event, MessageStart)), None)
             if start is None or sign.encode() not in data:
                 continue
-            said = json.loads(written(dialect, start)[0].split(b"data: ")[1])
-            provider_id = said.get("message", said)["id"]
+            first = json.loads(write_events(dialect, start)[0].split(b"data: ")[1])
+            provider_id = first.get("message", first)["id"]
             assert provider_id.encode() in data
             seen += 1
         assert seen > (100 if IS_FULL else 10)
 
 
-# --- reading ---------------------------------------------------------------------------------------------------------
+# --- readers ---------------------------------------------------------------------------------------------------------
 
 
-def one_by_one(data: bytes) -> list[bytes]:
-    """The events of a stream, each in one piece as most servers send them."""
+def split_events(data: bytes) -> list[bytes]:
+    """Return the events of a stream, each in one piece."""
     frames = make_splitter("sse").feed(data)
     return [(f"event: {f.event}\n".encode() if f.event else b"") + b"data: " + f.data + b"\n\n" for f in frames]
 
 
 def encode_events(dialect: ModuleType, pieces: list[bytes]) -> bytes:
-    """All that the events say, notes included."""
+    """Return the events as JSON, with their notes."""
     return json.dumps([msgspec.to_builtins(event) for event in events_of(dialect, pieces)], sort_keys=True).encode()
 
 
@@ -251,10 +251,10 @@ def skip_templates(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(DeltaTemplate, "learn", lambda *_: None)
 
 
-def test_the_fast_path_reads_recorded_streams_like_the_general_path(
+def test_fast_path_reads_recorded_streams_like_general_path(
     dialect: ModuleType, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    streams = [one_by_one(data) for data in recorded(dialect.NAME)]
+    streams = [split_events(data) for data in read_streams(dialect.NAME)]
     reader = type(dialect.stream_reader())
     read_event, general = reader.read_event, []
 
@@ -266,7 +266,7 @@ def test_the_fast_path_reads_recorded_streams_like_the_general_path(
         patch.setattr(reader, "read_event", count)
         fast = [encode_events(dialect, pieces) for pieces in streams]
     share = len(general) / sum(map(len, streams))
-    assert share < (0.5 if IS_FULL else 0.65)  # most events take the fast path
+    assert share < (0.5 if IS_FULL else 0.65)  # most events use the fast path
     with monkeypatch.context() as patch:
         skip_templates(patch)
         assert [encode_events(dialect, pieces) for pieces in streams] == fast
@@ -284,9 +284,9 @@ CHUNK = {
 }
 
 
-def test_several_events_of_one_read_are_the_events_of_as_many_reads(dialect: ModuleType) -> None:
-    for data in recorded(dialect.NAME):
-        pieces = one_by_one(data)
+def test_events_do_not_depend_on_reads(dialect: ModuleType) -> None:
+    for data in read_streams(dialect.NAME):
+        pieces = split_events(data)
         expected = encode_events(dialect, pieces)
         for size in (2, 7, 40, len(pieces)):
             reads = [b"".join(pieces[at : at + size]) for at in range(0, len(pieces), size)]
@@ -297,11 +297,9 @@ def test_several_events_of_one_read_are_the_events_of_as_many_reads(dialect: Mod
 
 
 @pytest.mark.parametrize("inserted", ['x","y', 'x"}\n\n{"y', "\\", "\\ud83d", "", "\\u2028\\n", "\0"])
-def test_a_delta_among_others_that_is_no_plain_text_is_read_as_when_it_arrives_alone(
-    dialect: ModuleType, inserted: str
-) -> None:
+def test_unusual_delta_is_read_alike_in_one_read(dialect: ModuleType, inserted: str) -> None:
     texts = [TextDelta(0, f"word{number} ") for number in range(6)]
-    pieces = [piece for piece in written(dialect, MessageStart("m"), *texts) if piece]
+    pieces = [piece for piece in write_events(dialect, MessageStart("m"), *texts) if piece]
     other = pieces[3].replace(b"word2 ", inserted.encode())
     assert other != pieces[3]
     alone = [*pieces[:3], other, *pieces[3:]]
@@ -334,9 +332,7 @@ def test_a_delta_among_others_that_is_no_plain_text_is_read_as_when_it_arrives_a
     ],
     ids=lambda change: json.dumps(change)[:60],
 )
-def test_a_chunk_that_says_something_else_is_looked_at_closely(
-    change: dict[str, Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_unusual_chunk_uses_general_path(change: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     chunks = [CHUNK, CHUNK, CHUNK, {**CHUNK, **change}, CHUNK, CHUNK, CHUNK]
     end = {**CHUNK, "choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]}
     pieces = [b"data: " + json.dumps(chunk).encode() + b"\n\n" for chunk in (*chunks, end)]
@@ -368,12 +364,10 @@ def test_a_chunk_that_says_something_else_is_looked_at_closely(
         b'{"type":"content_block_delta","index":0,"delta":{"type":"text_delta","text":"a\tb"}}',
     ],
 )
-def test_an_event_with_something_else_in_it_is_read_alike_either_way(
-    event: bytes, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_unusual_event_is_read_alike_on_both_paths(event: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
     dialect = dialects.load("anthropic")
-    words = b"".join(written(dialect, TextDelta(0, "Hi."), TextDelta(0, "Ho."), USAGE, ENDED)).split(b"\n\n")
-    pieces = [piece + b"\n\n" for piece in words if piece]
+    frames = b"".join(write_events(dialect, TextDelta(0, "Hi."), TextDelta(0, "Ho."), USAGE, END)).split(b"\n\n")
+    pieces = [piece + b"\n\n" for piece in frames if piece]
     pieces.insert(3, b"event: content_block_delta\ndata: " + event + b"\n\n")
     short = encode_events(dialect, pieces)
     skip_fast_path(dialect, monkeypatch)

@@ -1,4 +1,4 @@
-"""Shapes that providers document or compatible servers send, and that recorded traffic rarely has."""
+"""Tests of shapes that are documented or sent by compatible servers, and rare in recorded traffic."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def block_events(index: int, start: dict[str, Any], *deltas: dict[str, Any]) -> 
     ]
 
 
-SAID = block_events(1, {"type": "text", "text": ""}, {"type": "text_delta", "text": "Hello."})
+TEXT_BLOCK = block_events(1, {"type": "text", "text": ""}, {"type": "text_delta", "text": "Hello."})
 
 
 def anthropic_stream(*events: dict[str, Any]) -> str:
@@ -86,10 +86,10 @@ def anthropic_stream(*events: dict[str, Any]) -> str:
     ],
     ids=["compaction", "encrypted compaction", "a block of a newer version"],
 )
-def test_a_block_that_is_emitted_whole_has_every_field_of_its_deltas(
+def test_block_in_start_event_has_fields_of_deltas(
     start: dict[str, Any], deltas: list[dict[str, Any]], whole: dict[str, Any]
 ) -> None:
-    stream = anthropic_stream(*block_events(0, start, *deltas), *SAID)
+    stream = anthropic_stream(*block_events(0, start, *deltas), *TEXT_BLOCK)
     check(ANTHROPIC, "stream", stream)
     block = read_stream(ANTHROPIC, stream).content[0]
     assert isinstance(block, OpaqueBlock)
@@ -97,7 +97,7 @@ def test_a_block_that_is_emitted_whole_has_every_field_of_its_deltas(
 
 
 @pytest.mark.parametrize("start", [{"type": "text"}, {"type": "text", "text": None}])
-def test_a_text_block_may_start_without_a_text(start: dict[str, Any]) -> None:
+def test_text_block_may_start_without_text(start: dict[str, Any]) -> None:
     stream = anthropic_stream(
         *block_events(0, {"type": "thinking"}, {"type": "thinking_delta", "thinking": "Hm."}),
         *block_events(1, start, {"type": "text_delta", "text": "Hello."}),
@@ -106,7 +106,7 @@ def test_a_text_block_may_start_without_a_text(start: dict[str, Any]) -> None:
     assert [block.text for block in read_stream(ANTHROPIC, stream).content] == ["Hm.", "Hello."]
 
 
-def test_an_image_in_a_message_of_the_model_comes_back() -> None:
+def test_image_in_assistant_message_round_trips() -> None:
     image = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "AAAA"}}
     wire = {
         "model": "claude",
@@ -121,7 +121,7 @@ def test_an_image_in_a_message_of_the_model_comes_back() -> None:
     assert isinstance(block, ImageBlock)
 
 
-def test_a_system_message_may_have_options_instead_of_content() -> None:
+def test_system_message_may_have_options_instead_of_content() -> None:
     messages = [
         {"role": "user", "content": "Hi."},
         {"role": "system", "output_config": {"effort": "low"}},
@@ -141,7 +141,7 @@ def chunk(delta: dict[str, Any], reason: str | None = None) -> dict[str, Any]:
     return {"id": "c1", "object": "chat.completion.chunk", "created": 1, "model": "gpt", "choices": [choice]}
 
 
-def test_custom_and_function_calls_of_a_stream_keep_their_order() -> None:
+def test_custom_and_function_calls_keep_order_in_stream() -> None:
     calls = [
         {"index": 0, "id": "call_1", "type": "custom", "custom": {"name": "run", "input": "SELECT"}},
         {"index": 0, "custom": {"input": " 1"}},
@@ -156,7 +156,7 @@ def test_custom_and_function_calls_of_a_stream_keep_their_order() -> None:
 
 
 @pytest.mark.parametrize(("is_done", "fault"), [(True, None), (False, "stream_incomplete")])
-def test_a_stream_is_cut_if_another_choice_has_no_end(is_done: bool, fault: str | None) -> None:
+def test_stream_is_cut_if_another_choice_has_no_end(is_done: bool, fault: str | None) -> None:
     other = chunk({"content": "Servus."})
     other["choices"][0]["index"] = 1
     reply = read_stream(CHAT, stream_of([chunk({"content": "Hello."}), other, chunk({}, "stop")], done=is_done))
@@ -164,7 +164,7 @@ def test_a_stream_is_cut_if_another_choice_has_no_end(is_done: bool, fault: str 
 
 
 @pytest.mark.parametrize("blank", ["data:\n\n", "data: \r\n\r\n", "event: ping\ndata:\n\n"])
-def test_an_event_without_data_is_ignored(blank: str) -> None:
+def test_event_without_data_is_ignored(blank: str) -> None:
     first, second = (stream_of([chunk({"content": text})]) for text in ("Hel", "lo."))
     stream = blank + first + blank + second + stream_of([chunk({}, "stop")], done=True)
     check(CHAT, "stream", stream)
@@ -172,7 +172,7 @@ def test_an_event_without_data_is_ignored(blank: str) -> None:
 
 
 @pytest.mark.parametrize("target", ["openai_chat", "openai_responses"])
-def test_disabled_reasoning_with_an_effort_stays_disabled(target: str) -> None:
+def test_disabled_reasoning_with_effort_stays_disabled(target: str) -> None:
     wire = {
         "model": "claude",
         "max_tokens": 9,
@@ -207,7 +207,7 @@ def responses_stream(*events: dict[str, Any]) -> str:
     return stream_of(list(events), named=True)
 
 
-def test_a_response_may_start_in_progress() -> None:
+def test_response_may_start_in_progress() -> None:
     stream = responses_stream(
         {"type": "response.in_progress", "response": response("in_progress")},
         {"type": "response.completed", "response": response("completed", MESSAGE)},
@@ -217,7 +217,7 @@ def test_a_response_may_start_in_progress() -> None:
 
 
 @pytest.mark.parametrize("repeated", [(), (MESSAGE,)])
-def test_an_item_may_arrive_only_when_it_is_done(repeated: tuple[dict[str, Any], ...]) -> None:
+def test_item_may_arrive_only_when_done(repeated: tuple[dict[str, Any], ...]) -> None:
     stream = responses_stream(
         {"type": "response.created", "response": response("in_progress")},
         {"type": "response.output_item.done", "output_index": 0, "item": MESSAGE},
@@ -227,7 +227,7 @@ def test_an_item_may_arrive_only_when_it_is_done(repeated: tuple[dict[str, Any],
     assert texts(read_stream(RESPONSES, stream)) == "Hello."
 
 
-def test_token_probabilities_of_an_earlier_reply_come_back() -> None:
+def test_logprobs_of_earlier_reply_round_trip() -> None:
     token = {"token": "Hi", "bytes": [72, 105], "logprob": -0.5, "top_logprobs": []}
     part = {"type": "output_text", "text": "Hi", "logprobs": [token]}
     wire = {"model": "gpt", "input": [{"role": "assistant", "content": [part]}, {"role": "user", "content": "And?"}]}
@@ -236,7 +236,7 @@ def test_token_probabilities_of_an_earlier_reply_come_back() -> None:
     assert "logprobs" not in json.dumps(chat.wire)
 
 
-def test_a_call_that_was_cut_off_keeps_its_ids() -> None:
+def test_truncated_call_keeps_its_ids() -> None:
     call = {"type": "function_call", "id": "fc_1", "call_id": "call_1", "name": "run", "arguments": ""}
     item = {**call, "status": "incomplete"}
     stream = responses_stream(
@@ -271,13 +271,13 @@ def bedrock_stream(*deltas: dict[str, Any]) -> str:
 
 
 @pytest.mark.parametrize("extra", [{}, {"news": {"headline": "x"}}], ids=["empty", "of a newer version"])
-def test_a_delta_that_adds_nothing_known_does_not_end_a_bedrock_stream(extra: dict[str, Any]) -> None:
+def test_unknown_delta_does_not_end_bedrock_stream(extra: dict[str, Any]) -> None:
     data = bedrock_stream({"text": "Hel"}, extra, {"text": "lo."})
     reply = read_bedrock(BEDROCK, data)
     assert (reply.fault, texts(reply)) == (None, "Hello.")
 
 
-def test_empty_reasoning_does_not_end_a_bedrock_stream() -> None:
+def test_empty_reasoning_does_not_end_bedrock_stream() -> None:
     parts = ({"text": "Hm"}, {}, {"text": "m."}, {"signature": "s"})
     reply = read_bedrock(BEDROCK, bedrock_stream(*({"reasoningContent": part} for part in parts)))
     assert reply.fault is None
@@ -294,7 +294,7 @@ def read_bedrock(dialect: ModuleType, stream: str) -> Reply:
 
 
 @pytest.mark.parametrize("role", ["control", "developer"])
-def test_ollama_passes_further_roles_to_the_template(role: str) -> None:
+def test_ollama_accepts_roles_of_template(role: str) -> None:
     messages = [{"role": role, "content": "thinking"}, {"role": "user", "content": "Hi."}]
     wire = {"model": "granite3.2", "messages": messages}
     check(OLLAMA, "request", wire)
@@ -302,14 +302,14 @@ def test_ollama_passes_further_roles_to_the_template(role: str) -> None:
 
 
 @pytest.mark.parametrize("reason", ["load", "unload"])
-def test_a_stream_that_only_loads_a_model_comes_back(reason: str) -> None:
+def test_load_stream_round_trips(reason: str) -> None:
     message = {"role": "assistant", "content": ""}
     line = {"model": "llama", "created_at": "t", "message": message, "done": True, "done_reason": reason}
     check(OLLAMA, "stream", json.dumps(line) + "\n")
     check(OLLAMA, "response", line)
 
 
-def test_a_result_that_is_a_plain_document_reaches_the_first_api_of_cohere() -> None:
+def test_document_result_converts_to_cohere_v1() -> None:
     cohere, first = dialects.load("cohere"), dialects.load("cohere_v1")
     result = {"type": "document", "document": "It rains."}
     call = {"id": "t1", "type": "function", "function": {"name": "weather", "arguments": "{}"}}

@@ -1,4 +1,4 @@
-"""Telegraph: a small wire that nobody speaks but the tests, as a whole dialect in one file.
+"""Telegraph: a small wire format that only the tests use, as a complete dialect in one file.
 
 request   {"model": "m1", "limit": 100, "heat": 0.5, "tools": [{"name": …, "about": …, "input": …}], "lines": [LINE]}
 reply     {"model": "m1", "end": "done", "in": 8, "out": 42, "lines": [LINE]}
@@ -51,8 +51,8 @@ from dragoman.wire.residue import apply_diff, get_notes, make_notes
 
 NAME: Final = "telegraph"
 ENDS: Final = {"done": StopReason.END_TURN, "limit": StopReason.MAX_TOKENS, "calls": StopReason.TOOL_USE}
-_WORDS: Final = {reason: word for word, reason in ENDS.items()}
-_SAID: Final = ("max_output_tokens", "temperature", "stream")  # the options that this wire has; it streams by address
+_END_NAMES: Final = {reason: name for name, reason in ENDS.items()}
+_OPTIONS: Final = ("max_output_tokens", "temperature", "stream")  # the options of this wire; the URL selects a stream
 
 
 # --- request ---------------------------------------------------------------------------------------------------------
@@ -60,7 +60,7 @@ _SAID: Final = ("max_output_tokens", "temperature", "stream")  # the options tha
 
 @accepts_json_text()
 def read_request(body: dict[str, Any]) -> Request:
-    """A request as a telegraph takes it."""
+    """Read a request."""
     builder = MessageBuilder()
     for index, item in enumerate(expect_list(body.get("lines"), "$.lines")):
         block = _read_line(item, f"$.lines[{index}]", builder)
@@ -75,7 +75,7 @@ def read_request(body: dict[str, Any]) -> Request:
         options=Options(max_output_tokens=body.get("limit"), temperature=body.get("heat")),
     )
     rest = {key: value for key, value in body.items() if key not in ("lines", "tools")}
-    return request.replace(provider_raw=make_notes(NAME, _natural_head(request), rest))
+    return request.replace(provider_raw=make_notes(NAME, _default_head(request), rest))
 
 
 def write_request(
@@ -85,41 +85,41 @@ def write_request(
     *,
     fit: bool = True,
 ) -> Written:
-    """The request as a telegraph takes it, and what it cannot take."""
+    """Write a request and report its losses."""
     losses = [
         Loss("", "", name, NAME, "this wire has no such option")
         for name in Options.__struct_fields__
-        if name not in _SAID and getattr(request.options, name) != getattr(Options(), name)
+        if name not in _OPTIONS and getattr(request.options, name) != getattr(Options(), name)
     ]
     lines = []
-    ids: dict[str, str] = {}  # what they called our calls: a result of ours answers under the same id
+    ids: dict[str, str] = {}  # provider ids of calls, for the results of these calls
     for message in request.messages:
-        kept, lost = _written_lines(message.role.value, message.content, ids)
+        kept, lost = _write_lines(message.role.value, message.content, ids)
         lines.extend(kept)
         losses.extend(Loss(message.session_id, message.id, kind, NAME, "no such line") for kind in lost)
-    wire = apply_diff(_natural_head(request), get_notes(request.provider_raw, NAME).get("residue"))
-    tools = [_written_tool(tool) for tool in request.tools if isinstance(tool, ToolDefinition)]
+    wire = apply_diff(_default_head(request), get_notes(request.provider_raw, NAME).get("residue"))
+    tools = [_write_tool(tool) for tool in request.tools if isinstance(tool, ToolDefinition)]
     foreign = [tool for tool in request.tools if isinstance(tool, OpaqueTool)]
     losses.extend(Loss("", "", "tool", NAME, f"a tool of {tool.dialect}") for tool in foreign)
     return Written({**wire, **({"tools": tools} if tools else {}), "lines": lines}, tuple(losses))
 
 
-def _natural_head(request: Request) -> dict[str, Any]:
-    said = {"model": request.model, "limit": request.options.max_output_tokens, "heat": request.options.temperature}
-    return {key: value for key, value in said.items() if value is not None}
+def _default_head(request: Request) -> dict[str, Any]:
+    head = {"model": request.model, "limit": request.options.max_output_tokens, "heat": request.options.temperature}
+    return {key: value for key, value in head.items() if value is not None}
 
 
 def _read_tool(wire: dict[str, Any]) -> ToolDefinition:
     tool = ToolDefinition(wire["name"], wire["about"], wire["input"], SideEffects.EXECUTE)
-    return tool.replace(provider_raw=make_notes(NAME, _natural_tool(tool), wire))
+    return tool.replace(provider_raw=make_notes(NAME, _default_tool(tool), wire))
 
 
-def _natural_tool(tool: ToolDefinition) -> dict[str, Any]:
+def _default_tool(tool: ToolDefinition) -> dict[str, Any]:
     return {"name": tool.name, "about": tool.description, "input": tool.input_schema}
 
 
-def _written_tool(tool: ToolDefinition) -> Any:
-    return apply_diff(_natural_tool(tool), get_notes(tool.provider_raw, NAME).get("residue"))
+def _write_tool(tool: ToolDefinition) -> Any:
+    return apply_diff(_default_tool(tool), get_notes(tool.provider_raw, NAME).get("residue"))
 
 
 # --- lines -----------------------------------------------------------------------------------------------------------
@@ -127,20 +127,22 @@ def _written_tool(tool: ToolDefinition) -> Any:
 
 def _read_line(wire: Any, where: str, builder: MessageBuilder) -> TextBlock | ToolUseBlock | ToolResultBlock:
     block: TextBlock | ToolUseBlock | ToolResultBlock
-    theirs: str | None = None
+    provider_id: str | None = None
     match expect_object(wire, where):
-        case {"role": "assistant", "call": str(theirs), "tool": str(name), "input": dict(value)}:
-            block = ToolUseBlock(builder.call_id(theirs), name, value)
-        case {"role": "tool", "answer": str(theirs), "text": str(text)}:
-            block = ToolResultBlock(builder.result_id(theirs), (TextBlock(text),))
+        case {"role": "assistant", "call": str(provider_id), "tool": str(name), "input": dict(value)}:
+            block = ToolUseBlock(builder.call_id(provider_id), name, value)
+        case {"role": "tool", "answer": str(provider_id), "text": str(text)}:
+            block = ToolResultBlock(builder.result_id(provider_id), (TextBlock(text),))
         case {"role": "user" | "assistant" | "system", "text": str(text)}:
             block = TextBlock(text)
         case _:
             raise FormatError("a line says, calls or answers something", where=where)
-    return block.replace(provider_raw=make_notes(NAME, _natural_line(wire["role"], block, theirs), wire, id=theirs))
+    return block.replace(
+        provider_raw=make_notes(NAME, _default_line(wire["role"], block, provider_id), wire, id=provider_id)
+    )
 
 
-def _natural_line(role: str, block: ContentBlock, theirs: str | None) -> dict[str, Any] | None:
+def _default_line(role: str, block: ContentBlock, provider_id: str | None) -> dict[str, Any] | None:
     """Return the line of a block without notes; ``None`` if this wire cannot express it."""
     match block:
         case TextBlock(text):
@@ -148,36 +150,36 @@ def _natural_line(role: str, block: ContentBlock, theirs: str | None) -> dict[st
         case ToolUseBlock(call_id, name, value):
             return {
                 "role": "assistant",
-                "call": theirs or format_id(call_id, DEFAULT_ID_FORMAT),
+                "call": provider_id or format_id(call_id, DEFAULT_ID_FORMAT),
                 "tool": name,
                 "input": value,
             }
         case ToolResultBlock(call_id, content):
             text = "".join(part.text for part in content if isinstance(part, TextBlock))
-            return {"role": "tool", "answer": theirs or format_id(call_id, DEFAULT_ID_FORMAT), "text": text}
+            return {"role": "tool", "answer": provider_id or format_id(call_id, DEFAULT_ID_FORMAT), "text": text}
         case _:
             return None
 
 
-def _written_lines(
+def _write_lines(
     role: str, blocks: Iterable[ContentBlock], ids: dict[str, str]
 ) -> tuple[list[dict[str, Any]], list[str]]:
-    """The lines, and the types of the blocks that cannot be one."""
+    """Return the lines, and the types of the blocks that have no line."""
     lines, lost = [], []
     for block in blocks:
         notes = get_notes(getattr(block, "provider_raw", None), NAME)
-        theirs = notes.get("id")
-        if isinstance(block, ToolUseBlock) and theirs is not None:
-            ids[block.id] = theirs
+        provider_id = notes.get("id")
+        if isinstance(block, ToolUseBlock) and provider_id is not None:
+            ids[block.id] = provider_id
         elif isinstance(block, ToolResultBlock):
-            theirs = theirs or ids.get(block.tool_use_id)
+            provider_id = provider_id or ids.get(block.tool_use_id)
             lost.extend(part.type for part in block.content if not isinstance(part, TextBlock))
             lost.extend(["is_error"] if block.is_error else [])
-        natural = _natural_line(role, block, theirs)
-        if natural is None:
+        default = _default_line(role, block, provider_id)
+        if default is None:
             lost.append(block.type)
         else:
-            lines.append(apply_diff(natural, notes.get("residue")))
+            lines.append(apply_diff(default, notes.get("residue")))
     return lines, lost
 
 
@@ -186,7 +188,7 @@ def _written_lines(
 
 @accepts_json_text()
 def read_reply(body: dict[str, Any]) -> Reply:
-    """An answer, whole."""
+    """Read a reply."""
     builder = MessageBuilder()
     items = enumerate(expect_list(body.get("lines"), "$.lines"))
     has_failed = body.get("end") == "error"
@@ -198,19 +200,19 @@ def read_reply(body: dict[str, Any]) -> Reply:
         fault=Fault(code="server_error", message="it failed", provider=NAME) if has_failed else None,
     )
     rest = {key: value for key, value in body.items() if key != "lines"}
-    return reply.replace(provider_raw=make_notes(NAME, _natural_end(reply), rest))
+    return reply.replace(provider_raw=make_notes(NAME, _default_end(reply), rest))
 
 
 def write_reply(reply: Reply) -> Written:
-    """An answer, whole, and what it cannot say."""
-    lines, lost = _written_lines("assistant", reply.content, {})
-    rest = apply_diff(_natural_end(reply), get_notes(reply.provider_raw, NAME).get("residue"))
+    """Write a reply and report its losses."""
+    lines, lost = _write_lines("assistant", reply.content, {})
+    rest = apply_diff(_default_end(reply), get_notes(reply.provider_raw, NAME).get("residue"))
     return Written({**rest, "lines": lines}, tuple(Loss("", "", kind, NAME, "no such line") for kind in lost))
 
 
-def _natural_end(reply: Reply) -> dict[str, Any]:
+def _default_end(reply: Reply) -> dict[str, Any]:
     wire: dict[str, Any] = {"model": reply.model} if reply.model is not None else {}
-    wire["end"] = "error" if reply.fault is not None else _WORDS.get(reply.stop_reason, "done")
+    wire["end"] = "error" if reply.fault is not None else _END_NAMES.get(reply.stop_reason, "done")
     if reply.usage is not None:
         wire.update({"in": reply.usage.input_tokens, "out": reply.usage.output_tokens})
     return wire
@@ -220,7 +222,7 @@ def _natural_end(reply: Reply) -> dict[str, Any]:
 
 
 class StreamReader:
-    """Bytes in, events out."""
+    """Converts bytes to events."""
 
     def __init__(self, framing: str | None = None) -> None:
         self._splitter = make_splitter(framing or "ndjson")
@@ -230,13 +232,13 @@ class StreamReader:
         self._over = False
 
     def feed(self, data: bytes) -> list[StreamEvent]:
-        """The events that these bytes complete."""
+        """Return the events that these bytes complete."""
         return [event for frame in self._splitter.feed(data) for event in self._events(frame.data)]
 
     def close(self) -> list[StreamEvent]:
-        """The events at the end of the stream; a fault, if it ended too early."""
+        """Return the last events of the stream: a fault if it is incomplete."""
         events = [event for frame in self._splitter.close() for event in self._events(frame.data)]
-        return events if self._over else [*events, self._failed("stream_incomplete", "it ended too early")]
+        return events if self._over else [*events, self._fault_event("stream_incomplete", "it ended too early")]
 
     def _events(self, data: bytes) -> list[StreamEvent]:
         if self._over:
@@ -244,7 +246,7 @@ class StreamReader:
         try:
             return self._read(expect_object(msgspec.json.decode(data), "line"))
         except (msgspec.DecodeError, FormatError, ValueError, RecursionError) as error:
-            return [self._failed("bad_event", str(error))]
+            return [self._fault_event("bad_event", str(error))]
 
     def _read(self, wire: dict[str, Any]) -> list[StreamEvent]:
         if "error" in wire:
@@ -267,18 +269,18 @@ class StreamReader:
             raise FormatError("an answer holds no results", where=f"line {index}")
         return [TextDelta(index, block.text, block.provider_raw)]
 
-    def _failed(self, code: str, message: str) -> StreamError:
+    def _fault_event(self, code: str, message: str) -> StreamError:
         self._over = True
         return StreamError(Fault(code=code, message=message, retryable=True, provider=NAME))
 
 
 def stream_reader(framing: str | None = None, quirks: Collection[str] = ()) -> StreamReader:
-    """A reader of this dialect's streams."""
+    """Return a stream reader of this dialect."""
     return StreamReader(framing)
 
 
 class StreamWriter:
-    """Events in, bytes out; all of them at the end."""
+    """Converts events to bytes, all of them at the end."""
 
     def __init__(self, framing: str | None = None) -> None:
         if framing not in (None, "ndjson"):
@@ -286,12 +288,12 @@ class StreamWriter:
         self._taken: list[StreamEvent] = []
 
     def feed(self, event: StreamEvent) -> bytes:
-        """The bytes for one event. Nothing is written before the answer has ended."""
+        """Return the bytes of an event. Nothing is written before the end of the reply."""
         self._taken.append(event)
         return b""
 
     def close(self) -> bytes:
-        """The stream."""
+        """Return the stream."""
         reply = fold(self._taken)
         wire = write_reply(reply).wire
         begin, lines = {"begin": wire.pop("model", None)}, wire.pop("lines")
@@ -300,7 +302,7 @@ class StreamWriter:
 
 
 def stream_writer(framing: str | None = None) -> StreamWriter:
-    """A writer of this dialect's streams."""
+    """Return a stream writer of this dialect."""
     return StreamWriter(framing)
 
 
@@ -325,5 +327,5 @@ def read_error(status: int | None, headers: Mapping[str, str], body: Any) -> Fau
 
 
 def write_error(fault: Fault) -> Written:
-    """The fault as this wire says it."""
+    """Write a fault."""
     return Written({"error": fault.message})

@@ -14,16 +14,16 @@ def frame(name: str, **wire: Any) -> bytes:
     return aws_frame(wire, name)
 
 
-def text(words: str, index: int = 0) -> bytes:
-    return frame("contentBlockDelta", contentBlockIndex=index, delta={"text": words}, p="abcdefgh")
+def text(content: str, index: int = 0) -> bytes:
+    return frame("contentBlockDelta", contentBlockIndex=index, delta={"text": content}, p="abcdefgh")
 
 
 def stop(index: int = 0) -> bytes:
     return frame("contentBlockStop", contentBlockIndex=index)
 
 
-def fragment(words: str, index: int = 0) -> bytes:
-    return frame("contentBlockDelta", contentBlockIndex=index, delta={"toolUse": {"input": words}})
+def fragment(content: str, index: int = 0) -> bytes:
+    return frame("contentBlockDelta", contentBlockIndex=index, delta={"toolUse": {"input": content}})
 
 
 def end(reason: str = "end_turn", **more: Any) -> bytes:
@@ -31,7 +31,7 @@ def end(reason: str = "end_turn", **more: Any) -> bytes:
 
 
 def raw_frame(payload: bytes, *headers: tuple[str, str]) -> bytes:
-    """A frame with any payload and any headers."""
+    """Return a frame with any payload and any headers."""
     packed = b"".join(
         bytes([len(name)]) + name.encode() + b"\x07" + struct.pack(">H", len(value)) + value.encode()
         for name, value in headers
@@ -95,10 +95,10 @@ DECODED = [
     ({"stopReason": "end_turn"}, "messageStop"),
     ({"usage": USAGE, "metrics": {"latencyMs": 412}}, "metadata"),
 ]
-LINES = [aws_frame_as_json({"role": "assistant"}, "messageStart"), *(aws_frame_as_json(*one) for one in DECODED)]
+LINES = [aws_frame_as_json({"role": "assistant"}, "messageStart"), *(aws_frame_as_json(*event) for event in DECODED)]
 
 
-def decoded_case(data: bytes, code: str | None = None, text: str = "", **raw: Any) -> Case:
+def case_of_decoded_frames(data: bytes, code: str | None = None, text: str = "", **raw: Any) -> Case:
     return Case(data, code, text, raw, framing="aws-eventstream-decoded")
 
 
@@ -131,13 +131,13 @@ def exceptions() -> dict[str, Case]:
 CASES: dict[str, Case] = {
     # --- complete, however it comes
     "a whole stream": Case(WHOLE, text="Héllo."),
-    "events that nobody knows, and a ping": Case(
+    "unknown events and a ping": Case(
         PING + START + frame("contentBlockPause", why="?") + WHOLE.removeprefix(START) + PING, text="Héllo."
     ),
     "what it cost comes before the end": Case(HELLO + stop() + SPENT + end(), text="Héllo."),
     "what it cost does not come": Case(HELLO + stop() + end(), text="Héllo."),
     "cut in what it cost": Case(WHOLE[:-20], text="Héllo."),
-    "told twice what it cost": Case(WHOLE + SPENT, text="Héllo."),
+    "usage twice": Case(WHOLE + SPENT, text="Héllo."),
     # --- cut
     "only the start": Case(START, "stream_incomplete"),
     "the end does not come": Case(
@@ -188,7 +188,7 @@ CASES: dict[str, Case] = {
     ),
     "headers that end too early": Case(HELLO + with_checksums(b"\x20abc", b"{}") + end(), "bad_event", "Héllo."),
     "what it cost is damaged": Case(HELLO + stop() + end() + flip_bit(SPENT, 60), "bad_event", "Héllo."),
-    # --- told by the provider
+    # --- errors of the provider
     **exceptions(),
     "a failure that no service foresaw": Case(
         HELLO + UNFORESEEN,
@@ -211,7 +211,7 @@ CASES: dict[str, Case] = {
         "context_overflow",
         fault={"error_class": "context_overflow", "retryable": False},
     ),
-    "the model said what its provider cannot read": Case(
+    "a reply that the provider cannot read": Case(
         HELLO + stop() + end("malformed_model_output") + SPENT,
         "malformed_output",
         "Héllo.",
@@ -222,13 +222,13 @@ CASES: dict[str, Case] = {
     ),
     # --- out of order
     "a second start": Case(HELLO + START + text(" More."), "protocol_violation", "Héllo."),
-    "words before the start": Case(text("Hé") + START, "protocol_violation"),
+    "text before the start": Case(text("Hé") + START, "protocol_violation"),
     "the end before the start": Case(end() + SPENT, "protocol_violation"),
     "what it cost before the start": Case(SPENT, "protocol_violation"),
-    "words for a block that has ended": Case(HELLO + stop() + text(" More."), "protocol_violation", "Héllo."),
+    "text for a block that has ended": Case(HELLO + stop() + text(" More."), "protocol_violation", "Héllo."),
     "input for a call that has not begun": Case(START + fragment("{}"), "protocol_violation"),
     "input for a text": Case(HELLO + fragment("{}"), "protocol_violation", "Héllo."),
-    "words for a call": Case(START + CALL + text("Hé"), "protocol_violation", invalid_inputs=("",)),
+    "text for a call": Case(START + CALL + text("Hé"), "protocol_violation", invalid_inputs=("",)),
     "the end of a block that has not begun": Case(HELLO + stop(1), "protocol_violation", "Héllo."),
     "the end of a block a second time": Case(HELLO + stop() + stop(), "protocol_violation", "Héllo."),
     "a block before the one that came last": Case(
@@ -273,7 +273,7 @@ CASES: dict[str, Case] = {
         "tool_input_invalid",
         invalid_inputs=('{"a":1,"a":2}',),
     ),
-    "input with a number that is none": Case(
+    "input with an invalid number": Case(
         START + CALL + fragment('{"a":NaN}') + stop() + end("tool_use") + SPENT,
         "tool_input_invalid",
         invalid_inputs=('{"a":NaN}',),
@@ -295,41 +295,45 @@ CASES: dict[str, Case] = {
         START + CALL + fragment('{"target":"all"}'), "stream_incomplete", invalid_inputs=('{"target":"all"}',)
     ),
     # --- after the end
-    "words after the end": Case(HELLO + stop() + end() + LATE + SPENT, text="Héllo.", raw={"late": LATE_NOTE}),
-    "many words after the end": Case(
+    "text after the end": Case(HELLO + stop() + end() + LATE + SPENT, text="Héllo.", raw={"late": LATE_NOTE}),
+    "much text after the end": Case(
         HELLO + stop() + end() + LATE + stop(1) + LONG + end() + START + SPENT, text="Héllo.", raw={"late": ANY}
     ),
-    "words after the end, and it ends there": Case(
+    "text after the end, and it ends there": Case(
         HELLO + stop() + end() + LATE, text="Héllo.", raw={"late": LATE_NOTE}
     ),
-    "words after everything": Case(WHOLE + LATE + stop(1), text="Héllo.", warnings=1),
+    "text after everything": Case(WHOLE + LATE + stop(1), text="Héllo.", warnings=1),
     "a failure after everything": Case(
         WHOLE + exception_frame("throttlingException", message="Slow down."), text="Héllo."
     ),
     "a page after everything": Case(WHOLE + PAGE, text="Héllo."),
-    # --- nothing said
+    # --- no content
     "an end without a word": Case(START + end() + SPENT, "empty_response", fault={"retryable": True}),
     "an empty text": Case(START + text("") + stop() + end() + SPENT, "empty_response"),
     # --- as recorders keep it
-    "lines": decoded_case(b"".join(LINES), text="Héllo."),
-    "lines that end with CRLF": decoded_case(b"".join(LINES).replace(b"\n", b"\r\n"), text="Héllo."),
-    "lines with empty ones between them": decoded_case(b"\n" + b"\n\n".join(LINES), text="Héllo."),
-    "lines after a byte order mark": decoded_case(b"\xef\xbb\xbf" + b"".join(LINES), text="Héllo."),
-    "the last line without its end": decoded_case(b"".join(LINES)[:-1], text="Héllo."),
-    "cut in the first line": decoded_case(LINES[0][:30], "stream_incomplete", tail=to_text(LINES[0][:30])),
-    "cut in a line": decoded_case(
+    "lines": case_of_decoded_frames(b"".join(LINES), text="Héllo."),
+    "lines that end with CRLF": case_of_decoded_frames(b"".join(LINES).replace(b"\n", b"\r\n"), text="Héllo."),
+    "lines with empty ones between them": case_of_decoded_frames(b"\n" + b"\n\n".join(LINES), text="Héllo."),
+    "lines after a byte order mark": case_of_decoded_frames(b"\xef\xbb\xbf" + b"".join(LINES), text="Héllo."),
+    "the last line without its end": case_of_decoded_frames(b"".join(LINES)[:-1], text="Héllo."),
+    "cut in the first line": case_of_decoded_frames(LINES[0][:30], "stream_incomplete", tail=to_text(LINES[0][:30])),
+    "cut in a line": case_of_decoded_frames(
         b"".join(LINES[:3]) + LINES[3][:30], "stream_incomplete", "Héllo.", tail=to_text(LINES[3][:30])
     ),
-    "cut in a character of a line": decoded_case(
+    "cut in a character of a line": case_of_decoded_frames(
         LINES[0] + LINES[1][: LINES[1].index("é".encode()) + 1],
         "stream_incomplete",
         tail=to_text(LINES[1][: LINES[1].index("é".encode()) + 1]),
     ),
-    "a line that is no frame": decoded_case(b"".join(LINES[:3]) + b'{"a":1}\n' + LINES[3], "bad_event", "Héllo."),
-    "a line that is no JSON": decoded_case(b"".join(LINES[:3]) + b"{]\n" + LINES[3], "bad_event", "Héllo."),
-    "a line that is nested too deep": decoded_case(b"".join(LINES[:3]) + b"[" * 5_000 + b"\n", "bad_event", "Héllo."),
-    "a page of lines": decoded_case(b"<html>\n<p>502\n", "bad_content_type", head="<html>\n<p>502\n"),
-    "no lines": decoded_case(b"", "empty_response"),
+    "a line that is no frame": case_of_decoded_frames(
+        b"".join(LINES[:3]) + b'{"a":1}\n' + LINES[3], "bad_event", "Héllo."
+    ),
+    "a line that is no JSON": case_of_decoded_frames(b"".join(LINES[:3]) + b"{]\n" + LINES[3], "bad_event", "Héllo."),
+    "a line that is nested too deep": case_of_decoded_frames(
+        b"".join(LINES[:3]) + b"[" * 5_000 + b"\n", "bad_event", "Héllo."
+    ),
+    "a page of lines": case_of_decoded_frames(b"<html>\n<p>502\n", "bad_content_type", head="<html>\n<p>502\n"),
+    "no lines": case_of_decoded_frames(b"", "empty_response"),
 }
 # Cut at any byte, this stream has a fault.
 CUT = HELLO + stop()

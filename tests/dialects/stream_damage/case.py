@@ -1,4 +1,4 @@
-"""A damaged stream as data: its bytes, and the outcome that every division of them into chunks has."""
+"""A damaged stream as data: its bytes, and an outcome that does not depend on the division into chunks."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ class Case(msgspec.Struct, frozen=True):
 
     data: bytes
     code: str | None = None  # of the fault; None for a complete reply
-    text: str = ""  # the text that is kept
+    text: str = ""  # of the reply
     raw: dict[str, Any] = {}  # head, tail, late and error in provider_raw
-    invalid_inputs: tuple[str, ...] = ()  # the input texts of calls that cannot be made
-    calls: tuple[dict[str, Any], ...] = ()  # the inputs of calls that can be made
+    invalid_inputs: tuple[str, ...] = ()  # input texts of invalid calls
+    calls: tuple[dict[str, Any], ...] = ()  # inputs of valid calls
     fault: dict[str, Any] = {}  # further fields of the fault
-    warnings: int | None = None  # None for one warning if data came after the end
+    warnings: int | None = None  # None: one warning if data follows the end
     framing: str | None = None
     quirks: tuple[str, ...] = ()
 
@@ -49,7 +49,7 @@ def split(data: bytes) -> Iterator[list[bytes]]:
 def events_of(
     dialect: ModuleType, pieces: Iterable[bytes], framing: str | None = None, quirks: tuple[str, ...] = ()
 ) -> list[StreamEvent]:
-    """The events of a stream. A reader that is closed returns no more events."""
+    """Return the events of a stream. A closed reader returns no events."""
     reader = dialect.stream_reader(framing, quirks)
     events = [event for piece in pieces for event in reader.feed(piece)]
     events.extend(reader.close())
@@ -59,12 +59,12 @@ def events_of(
 
 
 def reply_of(dialect: ModuleType, case: Case) -> Reply:
-    """The reply of a case whose bytes come in one chunk."""
+    """Return the reply of a case whose bytes arrive in one chunk."""
     return fold(events_of(dialect, [case.data], case.framing, case.quirks))
 
 
 def text_of(reply: Reply) -> str:
-    """The text, with reasoning in brackets."""
+    """Return the text, with reasoning in brackets."""
     return "".join(
         f"[{block.text}]" if isinstance(block, ThinkingBlock) else block.text
         for block in reply.content
@@ -73,10 +73,10 @@ def text_of(reply: Reply) -> str:
 
 
 def calls_of(reply: Reply) -> list[Any]:
-    """The names and inputs of the calls that can be made."""
+    """Return the names and inputs of the valid calls."""
     return [(block.name, block.input) for block in reply.content if isinstance(block, ToolUseBlock)]
 
 
 def invalid_calls_of(reply: Reply) -> list[tuple[str, str]]:
-    """The names and input texts of the calls that cannot be made."""
+    """Return the names and input texts of the invalid calls."""
     return [(block.name, block.input_text) for block in reply.content if isinstance(block, InvalidToolUseBlock)]

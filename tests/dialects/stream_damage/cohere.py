@@ -39,16 +39,16 @@ START = frame({"id": "ad61ac19", "type": "message-start", "delta": {"message": M
 OPEN = START + event("content-start", 0, content={"type": "text", "text": ""})
 HE, LLO = (event("content-delta", 0, content={"text": text}) for text in ("Hé", "llo."))
 CLOSE = event("content-end", 0)
-SAID = OPEN + HE + LLO + CLOSE
+HELLO = OPEN + HE + LLO + CLOSE
 DONE = b"data: [DONE]\n\n"
-WHOLE = SAID + end() + DONE
+WHOLE = HELLO + end() + DONE
 HTML = b"<html>\n<body>Bad gateway, key sk-abcdef0123456789</body>\n</html>\n"
 PAGE = HTML.decode().replace("abcdef0123456789", "***")
 LATE = json.dumps({"type": "content-delta", "index": 0, "delta": {"message": {"content": {"text": "llo."}}}})
 CASES: dict[str, Case] = {
     "whole": Case(WHOLE, None, "Héllo."),
-    "whole, without [DONE]": Case(SAID + end(), None, "Héllo."),
-    "whole, [DONE] as a text": Case(SAID + end() + b'data: "[DONE]"\n\n', None, "Héllo."),
+    "whole, without [DONE]": Case(HELLO + end(), None, "Héllo."),
+    "whole, [DONE] as a text": Case(HELLO + end() + b'data: "[DONE]"\n\n', None, "Héllo."),
     "CRLF": Case(WHOLE.replace(b"\n", b"\r\n"), None, "Héllo."),
     "CR": Case(WHOLE.replace(b"\n", b"\r"), None, "Héllo."),
     "comments": Case(b": hi\n\n" + OPEN + HE + b": ping\n\n" + LLO + CLOSE + end() + b":\n\n" + DONE, None, "Héllo."),
@@ -57,14 +57,14 @@ CASES: dict[str, Case] = {
     "data on several lines": Case(WHOLE.replace(b'{"id": "ad61ac19", ', b'{"id": "ad61ac19",\ndata: '), None, "Héllo."),
     "events without names": Case(WHOLE.replace(b"event: content-delta\n", b""), None, "Héllo."),
     "cut between two events": Case(OPEN + HE + LLO, "stream_incomplete", "Héllo."),
-    "cut before the end": Case(SAID, "stream_incomplete", "Héllo."),
+    "cut before the end": Case(HELLO, "stream_incomplete", "Héllo."),
     "cut in an event": Case(OPEN + HE + LLO[:-20], "stream_incomplete", "Hé", {"tail": LLO[21:-20].decode()}),
     "cut before the empty line": Case(OPEN + HE + LLO[:-2], "stream_incomplete", "Héllo."),
     "cut in the first event": Case(START[:-30], "stream_incomplete", raw={"tail": ANY}),
     "cut in a character": Case(OPEN + HE[: HE.index(b"\xa9")], "stream_incomplete", raw={"tail": ANY}),
     "cut in a long event": Case(OPEN + HE + b"data: " + b"x" * 9000, "stream_incomplete", "Hé", raw={"tail": ANY}),
-    "[DONE] without an end": Case(SAID + DONE, "stream_incomplete", "Héllo."),
-    "an end without a reason": Case(SAID + end(None) + DONE, "stream_incomplete", "Héllo."),
+    "[DONE] without an end": Case(HELLO + DONE, "stream_incomplete", "Héllo."),
+    "an end without a reason": Case(HELLO + end(None) + DONE, "stream_incomplete", "Héllo."),
     "an event that is no JSON": Case(
         OPEN + HE + b"data: {]\n\n" + LLO + CLOSE + end(), "bad_event", "Hé", {"tail": "{]"}
     ),
@@ -107,9 +107,9 @@ CASES: dict[str, Case] = {
     ),
     "nothing": Case(b"", "empty_response"),
     "nothing but whitespace": Case(b"\r\n\n", "empty_response"),
-    "nothing said": Case(START + end() + DONE, "empty_response"),
+    "no content": Case(START + end() + DONE, "empty_response"),
     "an empty text": Case(OPEN + CLOSE + end() + DONE, "empty_response"),
-    "nothing said before the limit": Case(START + end("MAX_TOKENS") + DONE, None),
+    "no content before the limit": Case(START + end("MAX_TOKENS") + DONE, None),
     "a second start": Case(OPEN + HE + START + LLO + CLOSE + end(), "protocol_violation", "Hé"),
     "a delta before the start": Case(HE + WHOLE, "protocol_violation"),
     "a delta for a part that has not begun": Case(START + HE + WHOLE, "protocol_violation"),
@@ -121,26 +121,28 @@ CASES: dict[str, Case] = {
         OPEN.replace(b'"index": 0', b'"index": 1') + event("content-start", 0, content={"type": "text", "text": ""}),
         "protocol_violation",
     ),
-    "an index that is none": Case(
+    "an invalid index": Case(
         OPEN + HE + LLO.replace(b'"index": 0', b'"index": "0"') + CLOSE + end(), "protocol_violation", "Hé"
     ),
-    "a delta that is none": Case(
+    "an invalid delta": Case(
         OPEN + HE + frame({"type": "content-delta", "index": 0, "delta": 1}), "protocol_violation", "Hé"
     ),
     "input for a call that has not begun": Case(
-        SAID + event("tool-call-delta", 0, tool_calls={"function": {"arguments": "{}"}}), "protocol_violation", "Héllo."
+        HELLO + event("tool-call-delta", 0, tool_calls={"function": {"arguments": "{}"}}),
+        "protocol_violation",
+        "Héllo.",
     ),
     "input for a call that has ended": Case(
-        SAID + call_frames("{}") + event("tool-call-delta", 0, tool_calls={"function": {"arguments": "{}"}}),
+        HELLO + call_frames("{}") + event("tool-call-delta", 0, tool_calls={"function": {"arguments": "{}"}}),
         "protocol_violation",
         "Héllo.",
         calls=({},),
     ),
     "a call without a name": Case(
-        SAID + event("tool-call-start", 0, tool_calls={"id": "c", "function": {}}), "protocol_violation", "Héllo."
+        HELLO + event("tool-call-start", 0, tool_calls={"id": "c", "function": {}}), "protocol_violation", "Héllo."
     ),
     "a call without an id": Case(
-        SAID + event("tool-call-start", 0, tool_calls={"function": {"name": "f"}}), "protocol_violation", "Héllo."
+        HELLO + event("tool-call-start", 0, tool_calls={"function": {"name": "f"}}), "protocol_violation", "Héllo."
     ),
     "a message that does not begin empty": Case(
         frame({"type": "message-start", "delta": {"message": {"content": [1]}}}), "protocol_violation"
@@ -149,60 +151,60 @@ CASES: dict[str, Case] = {
     "damage after the end": Case(OPEN + HE + CLOSE + end() + b"data: {]\n\n", None, "Hé", {"late": "{]"}),
     "after [DONE]": Case(OPEN + HE + CLOSE + end() + DONE + LLO, None, "Hé"),
     "an input that is no object": Case(
-        SAID + call_frames("[1]") + end("TOOL_CALL") + DONE, "tool_input_invalid", "Héllo.", invalid_inputs=("[1]",)
+        HELLO + call_frames("[1]") + end("TOOL_CALL") + DONE, "tool_input_invalid", "Héllo.", invalid_inputs=("[1]",)
     ),
     "an input that was cut": Case(
-        SAID + call_frames('{"target":"all"', ',"dry_') + end("TOOL_CALL") + DONE,
+        HELLO + call_frames('{"target":"all"', ',"dry_') + end("TOOL_CALL") + DONE,
         "tool_input_invalid",
         "Héllo.",
         invalid_inputs=('{"target":"all","dry_',),
     ),
     "an input with NaN": Case(
-        SAID + call_frames('{"n":NaN}') + end("TOOL_CALL") + DONE,
+        HELLO + call_frames('{"n":NaN}') + end("TOOL_CALL") + DONE,
         "tool_input_invalid",
         "Héllo.",
         invalid_inputs=('{"n":NaN}',),
     ),
     "an input with two equal keys": Case(
-        SAID + call_frames('{"n":1,', '"n":2}') + end("TOOL_CALL") + DONE,
+        HELLO + call_frames('{"n":1,', '"n":2}') + end("TOOL_CALL") + DONE,
         "tool_input_invalid",
         "Héllo.",
         invalid_inputs=('{"n":1,"n":2}',),
     ),
     "an input cut at the limit": Case(
-        SAID + call_frames('{"target":"al') + end("MAX_TOKENS") + DONE,
+        HELLO + call_frames('{"target":"al') + end("MAX_TOKENS") + DONE,
         "tool_input_truncated",
         "Héllo.",
         invalid_inputs=('{"target":"al',),
     ),
     "an open input at the limit": Case(
-        SAID + call_frames('{"target":"al', is_ended=False) + end("MAX_TOKENS") + DONE,
+        HELLO + call_frames('{"target":"al', is_ended=False) + end("MAX_TOKENS") + DONE,
         "tool_input_truncated",
         "Héllo.",
         invalid_inputs=('{"target":"al',),
     ),
     "no input at the limit": Case(
-        SAID + call_frames() + end("MAX_TOKENS") + DONE, "tool_input_truncated", "Héllo.", invalid_inputs=("",)
+        HELLO + call_frames() + end("MAX_TOKENS") + DONE, "tool_input_truncated", "Héllo.", invalid_inputs=("",)
     ),
     "a call that never ends": Case(
-        SAID + call_frames("{}", is_ended=False) + end("TOOL_CALL") + DONE,
+        HELLO + call_frames("{}", is_ended=False) + end("TOOL_CALL") + DONE,
         "tool_input_truncated",
         "Héllo.",
         invalid_inputs=("{}",),
     ),
     "an empty input at the limit": Case(
-        SAID + call_frames("{}") + end("MAX_TOKENS") + DONE, None, "Héllo.", calls=({},)
+        HELLO + call_frames("{}") + end("MAX_TOKENS") + DONE, None, "Héllo.", calls=({},)
     ),
-    "no input": Case(SAID + call_frames() + end("TOOL_CALL") + DONE, None, "Héllo.", calls=({},)),
+    "no input": Case(HELLO + call_frames() + end("TOOL_CALL") + DONE, None, "Héllo.", calls=({},)),
     "cut in an input": Case(
-        SAID + call_frames('{"target":"all"', is_ended=False),
+        HELLO + call_frames('{"target":"all"', is_ended=False),
         "stream_incomplete",
         "Héllo.",
         invalid_inputs=('{"target":"all"',),
     ),
     "cut after a call": Case(
-        SAID + call_frames('{"target":"all"}'), "stream_incomplete", "Héllo.", calls=({"target": "all"},)
+        HELLO + call_frames('{"target":"all"}'), "stream_incomplete", "Héllo.", calls=({"target": "all"},)
     ),
 }
 # Cut at any byte, this stream has a fault.
-CUT = SAID + call_frames('{"target":"all",', '"dry_run":true}')
+CUT = HELLO + call_frames('{"target":"all",', '"dry_run":true}')

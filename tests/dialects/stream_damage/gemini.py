@@ -11,7 +11,7 @@ from tests.dialects.stream_damage.case import Case
 
 
 def chunk(*parts: dict[str, Any], **candidate: Any) -> dict[str, Any]:
-    """A chunk as the API sends it."""
+    """Return a chunk as the API sends it."""
     return {
         "candidates": [{"content": {"parts": list(parts), "role": "model"}, "index": 0, **candidate}],
         "modelVersion": "gemini-3-flash",
@@ -124,7 +124,7 @@ CASES: dict[str, Case] = {
     # --- not what it should be
     "no JSON": Case(sse(HEL) + b"data: {oops}\n\n" + sse(LO), "bad_event", "Hél", fault={"retryable": True}),
     "no object": Case(sse(HEL) + b"data: 7\n\n" + sse(LO), "bad_event", "Hél"),
-    "a number that is none": Case(sse(HEL) + b'data: {"usageMetadata":{"n":NaN}}\n\n' + sse(LO), "bad_event", "Hél"),
+    "an invalid number": Case(sse(HEL) + b'data: {"usageMetadata":{"n":NaN}}\n\n' + sse(LO), "bad_event", "Hél"),
     "bytes that are no text": Case(sse(HEL) + b'data: {"modelVersion":"\xff"}\n\n' + sse(LO), "bad_event", "Hél"),
     "half of a character": Case(sse(HEL) + b'data: {"modelVersion":"\\ud83d"}\n\n' + sse(LO), "bad_event", "Hél"),
     "nested too deep": Case(
@@ -198,7 +198,7 @@ CASES: dict[str, Case] = {
     "arguments with a key twice": Case(
         call_stream('{"a":1,"a":2}'), "tool_input_invalid", invalid_inputs=('{"a":1,"a":2}',)
     ),
-    "arguments with NaN": Case(call_stream('{"a":NaN}'), "bad_event"),  # here it is the event that is no JSON
+    "arguments with NaN": Case(call_stream('{"a":NaN}'), "bad_event"),  # here the event is not valid JSON
     "arguments that were cut by the end of the stream": Case(
         sse(HEL, partial_call(name="f", willContinue=True)), "stream_incomplete", "Hél", invalid_inputs=("",)
     ),
@@ -212,7 +212,7 @@ CASES: dict[str, Case] = {
         "Hél",
         invalid_inputs=("",),
     ),
-    # --- nothing said
+    # --- no content
     "an end without a word": Case(sse(STOP), "empty_response"),
     "an end without a word, and not why": Case(sse(chunk(finishReason="OTHER")), "empty_response"),
     # --- after the end

@@ -10,8 +10,8 @@ from tests.dialects.stream_damage.case import ANY, Case
 HEAD = {"model": "llama3.2", "created_at": "2026-05-08T09:30:00Z"}
 
 
-def line(said: dict[str, Any], **rest: Any) -> bytes:
-    message = {"role": "assistant", "content": "", **said}
+def line(fields: dict[str, Any], **rest: Any) -> bytes:
+    message = {"role": "assistant", "content": "", **fields}
     return json.dumps({**HEAD, "message": message, "done": False, **rest}, ensure_ascii=False).encode() + b"\n"
 
 
@@ -70,14 +70,14 @@ CASES: dict[str, Case] = {
     ),
     "nothing": Case(b"", "empty_response"),
     "nothing but whitespace": Case(b"\r\n \n", "empty_response"),
-    "nothing said": Case(DONE, "empty_response"),
-    "nothing said, without a reason": Case(line({"content": ""}) + line({}, done=True), "empty_response"),
-    "nothing said before the limit": Case(LIMIT, None),
-    "a message that is none": Case(HE + b'{"message":[],"done":false}\n' + DONE, "protocol_violation", "Hé"),
-    "a text that is none": Case(HE + line({"content": 1}) + DONE, "protocol_violation", "Hé"),
-    "calls that are none": Case(HE + line({"tool_calls": {}}) + DONE, "protocol_violation", "Hé"),
+    "no content": Case(DONE, "empty_response"),
+    "no content, without a reason": Case(line({"content": ""}) + line({}, done=True), "empty_response"),
+    "no content before the limit": Case(LIMIT, None),
+    "an invalid message": Case(HE + b'{"message":[],"done":false}\n' + DONE, "protocol_violation", "Hé"),
+    "an invalid text": Case(HE + line({"content": 1}) + DONE, "protocol_violation", "Hé"),
+    "invalid calls": Case(HE + line({"tool_calls": {}}) + DONE, "protocol_violation", "Hé"),
     "a call without a name": Case(HE + line({"tool_calls": [{"function": {}}]}) + DONE, "protocol_violation", "Hé"),
-    "a picture that is none": Case(HE + line({"images": [1]}) + DONE, "protocol_violation", "Hé"),
+    "an invalid image": Case(HE + line({"images": [1]}) + DONE, "protocol_violation", "Hé"),
     "text after the end": Case(HE + DONE + LLO, None, "Hé", {"late": LLO.decode().strip()}),
     "an end after the end": Case(HE + DONE + DONE, None, "Hé", {"late": DONE.decode().strip()}),
     "damage after the end": Case(HE + DONE + b"{]\n", None, "Hé", {"late": "{]"}),

@@ -24,28 +24,28 @@ def message(text: str, status: str = "completed", **part: Any) -> Wire:
 
 
 def call(arguments: str, status: str = "completed", number: int = 1) -> Wire:
-    named = {"id": f"fc_{number}", "type": "function_call", "status": status, "call_id": f"call_{number}"}
-    return {**named, "name": "delete_records", "arguments": arguments}
+    ids = {"id": f"fc_{number}", "type": "function_call", "status": status, "call_id": f"call_{number}"}
+    return {**ids, "name": "delete_records", "arguments": arguments}
 
 
-def added(item: Wire, place: int = 0) -> Wire:
+def add_item(item: Wire, place: int = 0) -> Wire:
     return {"type": "response.output_item.added", "output_index": place, "item": item}
 
 
-def done(item: Wire, place: int = 0) -> Wire:
+def finish_item(item: Wire, place: int = 0) -> Wire:
     return {"type": "response.output_item.done", "output_index": place, "item": item}
 
 
-def about(kind: str, place: int = 0, **rest: Any) -> Wire:
+def item_event(kind: str, place: int = 0, **rest: Any) -> Wire:
     return {"type": f"response.{kind}", "item_id": "msg_1", "output_index": place, "content_index": 0, **rest}
 
 
-def ended(*output: Wire, status: str = "completed", **rest: Any) -> Wire:
+def end_event(*output: Wire, status: str = "completed", **rest: Any) -> Wire:
     return {"type": f"response.{status}", "response": response(*output, status=status, **rest)}
 
 
 def sse(*events: Wire, first: int | None = 0, end: str = "\n") -> bytes:
-    """The events, numbered unless they are numbered already."""
+    """Return events as server-sent events, numbered from ``first`` unless it is ``None``."""
     numbers: Iterable[Any] = range(first, first + len(events)) if first is not None else [None] * len(events)
     lines = []
     for number, event in zip(numbers, events, strict=True):
@@ -55,31 +55,38 @@ def sse(*events: Wire, first: int | None = 0, end: str = "\n") -> bytes:
 
 
 CREATED: Wire = {"type": "response.created", "response": response(status="in_progress")}
-OPEN = added(message("", "in_progress"))
-PART = about("content_part.added", part={"type": "output_text", "text": "", "annotations": []})
-HE, LLO = about("output_text.delta", delta="Hé"), about("output_text.delta", delta="llo.")
-SAID = about("output_text.done", text="Héllo.")
-PART_DONE = about("content_part.done", part={"type": "output_text", "text": "Héllo.", "annotations": []})
-DONE = done(message("Héllo."))
-COMPLETED = ended(message("Héllo."), usage={"input_tokens": 8, "output_tokens": 3})
-WHOLE = (CREATED, OPEN, PART, HE, LLO, SAID, PART_DONE, DONE, COMPLETED)
-BEGUN = (CREATED, OPEN, PART, HE)  # "Hé" is said
-N = len(BEGUN)
+OPEN = add_item(message("", "in_progress"))
+PART = item_event("content_part.added", part={"type": "output_text", "text": "", "annotations": []})
+HE, LLO = item_event("output_text.delta", delta="Hé"), item_event("output_text.delta", delta="llo.")
+TEXT_DONE = item_event("output_text.done", text="Héllo.")
+PART_DONE = item_event("content_part.done", part={"type": "output_text", "text": "Héllo.", "annotations": []})
+DONE = finish_item(message("Héllo."))
+COMPLETED = end_event(message("Héllo."), usage={"input_tokens": 8, "output_tokens": 3})
+WHOLE = (CREATED, OPEN, PART, HE, LLO, TEXT_DONE, PART_DONE, DONE, COMPLETED)
+FIRST_EVENTS = (CREATED, OPEN, PART, HE)  # with the text "Hé"
+N = len(FIRST_EVENTS)
 
 
-def called(arguments: str, *, end: str = "completed", status: str = "completed", said: str | None = None) -> bytes:
-    """A stream with one call."""
-    pieces = [arguments[:4], arguments[4:]] if said is None else [said]
+def call_stream(
+    arguments: str, *, end: str = "completed", status: str = "completed", streamed_arguments: str | None = None
+) -> bytes:
+    """Return a stream with one call."""
+    pieces = [arguments[:4], arguments[4:]] if streamed_arguments is None else [streamed_arguments]
     details = {"incomplete_details": {"reason": "max_output_tokens"}} if end == "incomplete" else {}
-    deltas = [about("function_call_arguments.delta", delta=piece) for piece in pieces if piece]
+    deltas = [item_event("function_call_arguments.delta", delta=piece) for piece in pieces if piece]
     whole = call(arguments, status)
-    finished = about("function_call_arguments.done", arguments=arguments)
+    finished = item_event("function_call_arguments.done", arguments=arguments)
     return sse(
-        CREATED, added(call("", "in_progress")), *deltas, finished, done(whole), ended(whole, status=end, **details)
+        CREATED,
+        add_item(call("", "in_progress")),
+        *deltas,
+        finished,
+        finish_item(whole),
+        end_event(whole, status=end, **details),
     )
 
 
-def numbered(*events: tuple[int, Wire]) -> bytes:
+def number_events(*events: tuple[int, Wire]) -> bytes:
     return b"".join(sse(event, first=number) for number, event in events)
 
 
@@ -89,7 +96,7 @@ SERVER = {
     "error": {"type": "server_error", "code": "server_error", "message": "Sorry. Include the request ID req_7f in it."},
 }
 REFUSED = {"type": "error", "code": "invalid_prompt", "message": "no", "request_id": "req_8a"}
-FAILED = ended(status="failed", error={"code": "rate_limit_exceeded", "message": "slow down"})
+FAILED = end_event(status="failed", error={"code": "rate_limit_exceeded", "message": "slow down"})
 PAGE = b"<!doctype html><html><body>Bad gateway, api_key=sk-very-secret-indeed</body></html>"
 REASONING: Wire = {"id": "rs_1", "type": "reasoning", "summary": []}
 THOUGHT: Wire = {**REASONING, "summary": [{"type": "summary_text", "text": "Hm."}]}
@@ -107,7 +114,7 @@ CASES: dict[str, Case] = {
     "a byte order mark": Case(b"\xef\xbb\xbf" + sse(*WHOLE), None, "Héllo."),
     "comments, pings and unknown events": Case(
         b": hi\n\nevent: ping\ndata: {}\n\n"
-        + sse(*BEGUN)
+        + sse(*FIRST_EVENTS)
         + b'id: 7\nretry: 9\nevent: x\n\n: bye\n\ndata: {"type":"response.steer"}\n\ndata: {"a":1}\n\n'
         + sse(*WHOLE[N:], first=N),
         None,
@@ -125,35 +132,41 @@ CASES: dict[str, Case] = {
     "every event under the same number": Case(
         sse(*({**event, "sequence_number": 0} for event in WHOLE), first=None), None, "Héllo."
     ),
-    "a number left out": Case(sse(*BEGUN) + sse(*WHOLE[N:], first=N + 1), None, "Héllo."),
+    "a number left out": Case(sse(*FIRST_EVENTS) + sse(*WHOLE[N:], first=N + 1), None, "Héllo."),
     "a delta twice, under the same number": Case(
-        sse(*BEGUN) + sse(HE, first=N - 1) + sse(*WHOLE[N:], first=N), None, "Héllo."
+        sse(*FIRST_EVENTS) + sse(HE, first=N - 1) + sse(*WHOLE[N:], first=N), None, "Héllo."
     ),
     "another delta under a number that came before": Case(
-        sse(*BEGUN) + sse(LLO, first=N - 1) + sse(*WHOLE[N:], first=N), None, "Héllo."
+        sse(*FIRST_EVENTS) + sse(LLO, first=N - 1) + sse(*WHOLE[N:], first=N), None, "Héllo."
     ),
-    "the first events once more": Case(sse(*BEGUN) + sse(*BEGUN) + sse(*WHOLE[N:], first=N), None, "Héllo."),
+    "the first events once more": Case(
+        sse(*FIRST_EVENTS) + sse(*FIRST_EVENTS) + sse(*WHOLE[N:], first=N), None, "Héllo."
+    ),
     "everything twice": Case(sse(*WHOLE) + sse(*WHOLE), None, "Héllo."),
     "each event twice": Case(b"".join(sse(e, first=n) * 2 for n, e in enumerate(WHOLE)), None, "Héllo."),
-    "a delta that was lost": Case(sse(*BEGUN, SAID, PART_DONE, DONE, COMPLETED), None, "Héllo."),
-    "only whole items": Case(sse(CREATED, added(message("Héllo.")), DONE, COMPLETED), None, "Héllo."),
+    "a delta that was lost": Case(sse(*FIRST_EVENTS, TEXT_DONE, PART_DONE, DONE, COMPLETED), None, "Héllo."),
+    "only whole items": Case(sse(CREATED, add_item(message("Héllo.")), DONE, COMPLETED), None, "Héllo."),
     "only the end": Case(sse(CREATED, COMPLETED), None, "Héllo."),
-    "an end that repeats nothing": Case(sse(*WHOLE[:-1], ended()), None, "Héllo."),
+    "an end that repeats nothing": Case(sse(*WHOLE[:-1], end_event()), None, "Héllo."),
     "at the limit": Case(
         sse(
-            *BEGUN,
-            ended(message("Hé", "incomplete"), status="incomplete", incomplete_details={"reason": "max_output_tokens"}),
+            *FIRST_EVENTS,
+            end_event(
+                message("Hé", "incomplete"), status="incomplete", incomplete_details={"reason": "max_output_tokens"}
+            ),
         ),
         None,
         "Hé",
     ),
-    "a call without input": Case(called(""), None, calls=({},)),
-    "a call": Case(called('{"table": "all"}'), None, calls=({"table": "all"},)),
+    "a call without input": Case(call_stream(""), None, calls=({},)),
+    "a call": Case(call_stream('{"table": "all"}'), None, calls=({"table": "all"},)),
     "reasoning": Case(
-        sse(CREATED, added(REASONING), THINK, done(THOUGHT), ended(THOUGHT, message("Hi."))), None, "[Hm.]Hi."
+        sse(CREATED, add_item(REASONING), THINK, finish_item(THOUGHT), end_event(THOUGHT, message("Hi."))),
+        None,
+        "[Hm.]Hi.",
     ),
     "reasoning in two parts": Case(
-        sse(CREATED, added(REASONING), THINK, THINK_ON, done(THOUGHTS), ended(THOUGHTS, message("Hi."))),
+        sse(CREATED, add_item(REASONING), THINK, THINK_ON, finish_item(THOUGHTS), end_event(THOUGHTS, message("Hi."))),
         None,
         "[Hm.\n\nSo.]Hi.",
     ),
@@ -161,10 +174,10 @@ CASES: dict[str, Case] = {
         sse(
             CREATED,
             OPEN,
-            about("refusal.delta", delta="No"),
-            about("refusal.done", refusal="No."),
-            done({**message("x"), "content": [{"type": "refusal", "refusal": "No."}]}),
-            ended({**message("x"), "content": [{"type": "refusal", "refusal": "No."}]}),
+            item_event("refusal.delta", delta="No"),
+            item_event("refusal.done", refusal="No."),
+            finish_item({**message("x"), "content": [{"type": "refusal", "refusal": "No."}]}),
+            end_event({**message("x"), "content": [{"type": "refusal", "refusal": "No."}]}),
         ),
         None,
         "No.",
@@ -172,11 +185,11 @@ CASES: dict[str, Case] = {
     "what the provider ran itself, and words": Case(
         sse(
             CREATED,
-            added(SEARCH),
-            done(SEARCH),
-            added(message("", "in_progress"), 1),
-            done(message("Hi."), 1),
-            ended(SEARCH, message("Hi.")),
+            add_item(SEARCH),
+            finish_item(SEARCH),
+            add_item(message("", "in_progress"), 1),
+            finish_item(message("Hi."), 1),
+            end_event(SEARCH, message("Hi.")),
         ),
         None,
         "Hi.",
@@ -187,8 +200,8 @@ CASES: dict[str, Case] = {
     "a byte order mark alone": Case(b"\xef\xbb\xbf", "empty_response"),
     "comments alone": Case(b": ping\n\n", "stream_incomplete"),
     "[DONE] alone": Case(b"data: [DONE]\n\n", "stream_incomplete"),
-    "no end": Case(sse(*BEGUN), "stream_incomplete", "Hé", fault={"retryable": True, "error_class": "network"}),
-    "no end, then [DONE]": Case(sse(*BEGUN) + b"data: [DONE]\n\n", "stream_incomplete", "Hé"),
+    "no end": Case(sse(*FIRST_EVENTS), "stream_incomplete", "Hé", fault={"retryable": True, "error_class": "network"}),
+    "no end, then [DONE]": Case(sse(*FIRST_EVENTS) + b"data: [DONE]\n\n", "stream_incomplete", "Hé"),
     "everything but the end": Case(sse(*WHOLE[:-1]), "stream_incomplete", "Héllo."),
     "an end that is cut before its last bracket": Case(
         sse(*WHOLE[:-1], first=None) + b'data: {"type":"response.completed"\n',
@@ -197,28 +210,34 @@ CASES: dict[str, Case] = {
         {"tail": '{"type":"response.completed"\n'},
     ),
     "inside an event": Case(
-        sse(*BEGUN) + b'data: {"type":"resp', "stream_incomplete", "Hé", {"tail": 'data: {"type":"resp'}
+        sse(*FIRST_EVENTS) + b'data: {"type":"resp', "stream_incomplete", "Hé", {"tail": 'data: {"type":"resp'}
     ),
     "inside the second line of an event": Case(
-        sse(*BEGUN) + b'data: {"type":\ndata: "resp', "stream_incomplete", "Hé", {"tail": '{"type":\ndata: "resp'}
+        sse(*FIRST_EVENTS) + b'data: {"type":\ndata: "resp',
+        "stream_incomplete",
+        "Hé",
+        {"tail": '{"type":\ndata: "resp'},
     ),
     "inside a long event": Case(
-        sse(*BEGUN) + b'data: {"x":"' + b"y" * 9000, "stream_incomplete", "Hé", {"tail": 'data: {"x":"' + "y" * 4084}
+        sse(*FIRST_EVENTS) + b'data: {"x":"' + b"y" * 9000,
+        "stream_incomplete",
+        "Hé",
+        {"tail": 'data: {"x":"' + "y" * 4084},
     ),
     "inside a character": Case(
-        sse(*BEGUN) + b'data: {"delta":"h\xc3', "stream_incomplete", "Hé", {"tail": 'data: {"delta":"h\\xc3'}
+        sse(*FIRST_EVENTS) + b'data: {"delta":"h\xc3', "stream_incomplete", "Hé", {"tail": 'data: {"delta":"h\\xc3'}
     ),
     "inside a call": Case(
-        sse(CREATED, added(call("", "in_progress")), about("function_call_arguments.delta", delta='{"table":')),
+        sse(CREATED, add_item(call("", "in_progress")), item_event("function_call_arguments.delta", delta='{"table":')),
         "stream_incomplete",
         invalid_inputs=('{"table":',),
     ),
     "inside a call that could be read": Case(
-        sse(CREATED, added(call("", "in_progress")), about("function_call_arguments.delta", delta="{}")),
+        sse(CREATED, add_item(call("", "in_progress")), item_event("function_call_arguments.delta", delta="{}")),
         "stream_incomplete",
         invalid_inputs=("{}",),
     ),
-    "inside reasoning": Case(sse(CREATED, added(REASONING), THINK), "stream_incomplete", "[Hm.]"),
+    "inside reasoning": Case(sse(CREATED, add_item(REASONING), THINK), "stream_incomplete", "[Hm.]"),
     "between the halves of a character": Case(
         sse(CREATED, OPEN, PART)
         + b'data: {"type":"response.output_text.delta","output_index":0,"delta":"H\\ud83d"}\n\n',
@@ -226,31 +245,33 @@ CASES: dict[str, Case] = {
         "H",
     ),
     # --- no events
-    "no JSON": Case(sse(*BEGUN) + b"data: {]\n\n" + sse(*WHOLE[N:]), "bad_event", "Hé", {"tail": "{]"}),
-    "no object": Case(sse(*BEGUN) + b'data: ["x"]\n\n' + sse(*WHOLE[N:]), "bad_event", "Hé", {"tail": '["x"]'}),
-    "no UTF-8": Case(sse(*BEGUN) + b'data: {"delta":"\xff"}\n\n', "bad_event", "Hé", {"tail": '{"delta":"\\xff"}'}),
-    "NaN": Case(sse(*BEGUN) + b'data: {"logprob":NaN}\n\n', "bad_event", "Hé", {"tail": '{"logprob":NaN}'}),
+    "no JSON": Case(sse(*FIRST_EVENTS) + b"data: {]\n\n" + sse(*WHOLE[N:]), "bad_event", "Hé", {"tail": "{]"}),
+    "no object": Case(sse(*FIRST_EVENTS) + b'data: ["x"]\n\n' + sse(*WHOLE[N:]), "bad_event", "Hé", {"tail": '["x"]'}),
+    "no UTF-8": Case(
+        sse(*FIRST_EVENTS) + b'data: {"delta":"\xff"}\n\n', "bad_event", "Hé", {"tail": '{"delta":"\\xff"}'}
+    ),
+    "NaN": Case(sse(*FIRST_EVENTS) + b'data: {"logprob":NaN}\n\n', "bad_event", "Hé", {"tail": '{"logprob":NaN}'}),
     "NaN beside half of a character": Case(
-        sse(*BEGUN) + b'data: {"p":NaN,"delta":"\\ud83d"}\n\n',
+        sse(*FIRST_EVENTS) + b'data: {"p":NaN,"delta":"\\ud83d"}\n\n',
         "bad_event",
         "Hé",
         {"tail": '{"p":NaN,"delta":"\\ud83d"}'},
     ),
     "nested without end": Case(
-        sse(*BEGUN) + b"data: " + b"[" * 100_000 + b"\n\n", "bad_event", "Hé", {"tail": "[" * 4096}
+        sse(*FIRST_EVENTS) + b"data: " + b"[" * 100_000 + b"\n\n", "bad_event", "Hé", {"tail": "[" * 4096}
     ),
     "half of a character": Case(
         sse(CREATED, OPEN, PART)
         + b'data: {"type":"response.output_text.delta","output_index":0,"delta":"H\\ud83d"}\n\n'
         + b'data: {"type":"response.output_item.done","output_index":0,"item":{"type":"message","role":"assistant",'
         + b'"content":[{"type":"output_text","text":"H\\ud83d"}]}}\n\n'
-        + sse(ended(), first=3),
+        + sse(end_event(), first=3),
         "bad_event",
         "H",
     ),
     # --- errors that the provider names
     "overloaded": Case(
-        sse(*BEGUN, OVERLOADED) + sse(*WHOLE[N:]),
+        sse(*FIRST_EVENTS, OVERLOADED) + sse(*WHOLE[N:]),
         "overloaded",
         "Hé",
         fault={
@@ -261,7 +282,7 @@ CASES: dict[str, Case] = {
         },
     ),
     "a server error with the name of the request": Case(
-        sse(*BEGUN, SERVER),
+        sse(*FIRST_EVENTS, SERVER),
         "server_error",
         "Hé",
         fault={"retryable": True, "request_id": "req_7f", "provider_code": "server_error"},
@@ -275,10 +296,13 @@ CASES: dict[str, Case] = {
         b'data: {"error":{"message":"gone","code":"model_not_found"}}\n\n', "not_found", fault={"retryable": False}
     ),
     "a response that failed": Case(
-        sse(*BEGUN, FAILED), "rate_limited", "Hé", fault={"retryable": True, "provider_code": "rate_limit_exceeded"}
+        sse(*FIRST_EVENTS, FAILED),
+        "rate_limited",
+        "Hé",
+        fault={"retryable": True, "provider_code": "rate_limit_exceeded"},
     ),
     "a response that failed and does not say why": Case(
-        sse(*BEGUN, ended(status="failed")), "unexplained_error", "Hé", fault={"retryable": True}
+        sse(*FIRST_EVENTS, end_event(status="failed")), "unexplained_error", "Hé", fault={"retryable": True}
     ),
     # --- something else than a stream
     "a page": Case(
@@ -298,86 +322,99 @@ CASES: dict[str, Case] = {
     # --- out of order
     "an item before the beginning": Case(sse(OPEN, *WHOLE), "protocol_violation"),
     "an end before the beginning": Case(sse(COMPLETED), "protocol_violation"),
-    "a second beginning": Case(sse(*BEGUN, CREATED, *WHOLE[N:]), "protocol_violation", "Hé"),
+    "a second beginning": Case(sse(*FIRST_EVENTS, CREATED, *WHOLE[N:]), "protocol_violation", "Hé"),
     "words for an item that did not begin": Case(sse(CREATED, HE, *WHOLE[1:]), "protocol_violation"),
     "words for an item that is done": Case(sse(*WHOLE[:-1], HE, COMPLETED), "protocol_violation", "Héllo."),
     "words for a part that is done": Case(sse(*WHOLE[:7], LLO, *WHOLE[7:]), "protocol_violation", "Héllo."),
-    "a part that begins a second time": Case(sse(*BEGUN, PART, *WHOLE[N:]), "protocol_violation", "Hé"),
-    "an item that begins a second time": Case(sse(*BEGUN, OPEN, *WHOLE[N:]), "protocol_violation", "Hé"),
+    "a part that begins a second time": Case(sse(*FIRST_EVENTS, PART, *WHOLE[N:]), "protocol_violation", "Hé"),
+    "an item that begins a second time": Case(sse(*FIRST_EVENTS, OPEN, *WHOLE[N:]), "protocol_violation", "Hé"),
     "an item that ends a second time": Case(sse(*WHOLE[:-1], DONE, COMPLETED), "protocol_violation", "Héllo."),
     "places that go back": Case(
-        sse(CREATED, added(message("", "in_progress"), 1), OPEN, *WHOLE[2:]), "protocol_violation"
+        sse(CREATED, add_item(message("", "in_progress"), 1), OPEN, *WHOLE[2:]), "protocol_violation"
     ),
     "a part in the place of another": Case(
-        sse(*BEGUN, done(message("Héllo.")), added(call("", "in_progress"), 1), {**HE, "output_index": 1}),
+        sse(
+            *FIRST_EVENTS,
+            finish_item(message("Héllo.")),
+            add_item(call("", "in_progress"), 1),
+            {**HE, "output_index": 1},
+        ),
         "protocol_violation",
         "Héllo.",
         invalid_inputs=("",),
     ),
     "input for a message": Case(
-        sse(*BEGUN, about("function_call_arguments.delta", delta="{")), "protocol_violation", "Hé"
+        sse(*FIRST_EVENTS, item_event("function_call_arguments.delta", delta="{")), "protocol_violation", "Hé"
     ),
-    "words that are no text": Case(sse(*BEGUN, about("output_text.delta", delta=7)), "protocol_violation", "Hé"),
-    "an item that is none": Case(sse(CREATED, {**OPEN, "item": "x"}), "protocol_violation"),
-    "an item that ends as another": Case(sse(*BEGUN, done(call("{}"))), "protocol_violation", "Hé"),
-    "an end while an item is open": Case(sse(*BEGUN, ended()), "protocol_violation", "Hé"),
+    "words that are no text": Case(
+        sse(*FIRST_EVENTS, item_event("output_text.delta", delta=7)), "protocol_violation", "Hé"
+    ),
+    "an invalid item": Case(sse(CREATED, {**OPEN, "item": "x"}), "protocol_violation"),
+    "an item that ends as another": Case(sse(*FIRST_EVENTS, finish_item(call("{}"))), "protocol_violation", "Hé"),
+    "an end while an item is open": Case(sse(*FIRST_EVENTS, end_event()), "protocol_violation", "Hé"),
     "pieces that do not add up": Case(
-        sse(*BEGUN, about("output_text.done", text="Bye."), *WHOLE[6:]), "protocol_violation", "Hé"
+        sse(*FIRST_EVENTS, item_event("output_text.done", text="Bye."), *WHOLE[6:]), "protocol_violation", "Hé"
     ),
     "an event that comes late": Case(
-        numbered((0, CREATED), (1, OPEN), (2, PART), (4, LLO), (3, HE)), "protocol_violation", "llo."
+        number_events((0, CREATED), (1, OPEN), (2, PART), (4, LLO), (3, HE)), "protocol_violation", "llo."
     ),
     "input that does not add up": Case(
-        called('{"table":"all"}', said='{"table":"none"}'), "protocol_violation", invalid_inputs=('{"table":"none"}',)
+        call_stream('{"table":"all"}', streamed_arguments='{"table":"none"}'),
+        "protocol_violation",
+        invalid_inputs=('{"table":"none"}',),
     ),
     "an end that repeats other input": Case(
-        sse(CREATED, added(call("", "in_progress")), done(call("{}")), ended(call('{"table":"all"}'))),
+        sse(CREATED, add_item(call("", "in_progress")), finish_item(call("{}")), end_event(call('{"table":"all"}'))),
         "protocol_violation",
         calls=({},),
     ),
     # --- calls that cannot be made
     "input that is no object": Case(
-        called('["all"]'), "tool_input_invalid", invalid_inputs=('["all"]',), fault={"retryable": True}
+        call_stream('["all"]'), "tool_input_invalid", invalid_inputs=('["all"]',), fault={"retryable": True}
     ),
-    "input that is no JSON": Case(called("{table: all}"), "tool_input_invalid", invalid_inputs=("{table: all}",)),
-    "input that is cut": Case(called('{"table":"al'), "tool_input_invalid", invalid_inputs=('{"table":"al',)),
+    "input that is no JSON": Case(call_stream("{table: all}"), "tool_input_invalid", invalid_inputs=("{table: all}",)),
+    "input that is cut": Case(call_stream('{"table":"al'), "tool_input_invalid", invalid_inputs=('{"table":"al',)),
     "input with a key twice": Case(
-        called('{"table":"a","table":"b"}'), "tool_input_invalid", invalid_inputs=('{"table":"a","table":"b"}',)
+        call_stream('{"table":"a","table":"b"}'), "tool_input_invalid", invalid_inputs=('{"table":"a","table":"b"}',)
     ),
-    "input that is no number": Case(called('{"limit":NaN}'), "tool_input_invalid", invalid_inputs=('{"limit":NaN}',)),
-    "input and something after it": Case(called('{} {"x":1}'), "tool_input_invalid", invalid_inputs=('{} {"x":1}',)),
+    "input that is no number": Case(
+        call_stream('{"limit":NaN}'), "tool_input_invalid", invalid_inputs=('{"limit":NaN}',)
+    ),
+    "input and something after it": Case(
+        call_stream('{} {"x":1}'), "tool_input_invalid", invalid_inputs=('{} {"x":1}',)
+    ),
     "the limit inside of input": Case(
-        called('{"table":"al', end="incomplete", status="incomplete"),
+        call_stream('{"table":"al', end="incomplete", status="incomplete"),
         "tool_input_truncated",
         invalid_inputs=('{"table":"al',),
     ),
     "the limit before any input": Case(
-        called("", end="incomplete", status="incomplete"), "tool_input_truncated", invalid_inputs=("",)
+        call_stream("", end="incomplete", status="incomplete"), "tool_input_truncated", invalid_inputs=("",)
     ),
     "the limit inside of input that could be read": Case(
-        called("{}", end="incomplete", status="incomplete"), "tool_input_truncated", invalid_inputs=("{}",)
+        call_stream("{}", end="incomplete", status="incomplete"), "tool_input_truncated", invalid_inputs=("{}",)
     ),
-    # --- nothing said
-    "a proper end without a word": Case(sse(CREATED, ended()), "empty_response"),
+    # --- nothing streamed_arguments
+    "a proper end without a word": Case(sse(CREATED, end_event()), "empty_response"),
     "a proper end of an empty text": Case(
-        sse(CREATED, OPEN, PART, done(message("")), ended(message(""))), "empty_response"
+        sse(CREATED, OPEN, PART, finish_item(message("")), end_event(message(""))), "empty_response"
     ),
 }
 # Cut at any byte, this stream has a fault.
 CUT = sse(*WHOLE[:-1])
-# Valid streams to change in every place.
+# Valid streams whose values the tests change.
 STREAMS = [
     WHOLE,
     (
         CREATED,
-        added(call("", "in_progress")),
-        about("function_call_arguments.delta", delta="{}"),
-        done(call("{}")),
-        ended(call("{}")),
+        add_item(call("", "in_progress")),
+        item_event("function_call_arguments.delta", delta="{}"),
+        finish_item(call("{}")),
+        end_event(call("{}")),
     ),
-    (CREATED, added(REASONING), THINK, THINK_ON, done(THOUGHTS), ended(THOUGHTS)),
-    (CREATED, added(SEARCH), done(SEARCH), ended({**SEARCH, "action": {"type": "open"}})),
-    (CREATED, added(REDACTED), done(REDACTED), ended({**REDACTED, "encrypted_content": "gBBB"})),
+    (CREATED, add_item(REASONING), THINK, THINK_ON, finish_item(THOUGHTS), end_event(THOUGHTS)),
+    (CREATED, add_item(SEARCH), finish_item(SEARCH), end_event({**SEARCH, "action": {"type": "open"}})),
+    (CREATED, add_item(REDACTED), finish_item(REDACTED), end_event({**REDACTED, "encrypted_content": "gBBB"})),
     (CREATED, OVERLOADED),
-    (*BEGUN, FAILED),
+    (*FIRST_EVENTS, FAILED),
 ]
