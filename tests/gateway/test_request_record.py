@@ -1,4 +1,4 @@
-"""The tools and options of a call in the form in which they are stored, and the request that is restored from them."""
+"""Tests of the stored form of tools and options of a call, and of the request that is restored from it."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def read(dialect: str, **fields: Any) -> Request:
 
 
 @pytest.mark.parametrize("dialect", dialects.names())
-def test_a_recorded_request_is_restored_as_it_was(dialect: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_recorded_request_is_restored(dialect: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(request_record, "_redact", lambda value: value)
     request_record._cached_field.cache_clear()
     for _, entry in records(dialect, part="request", sample=40):
@@ -40,7 +40,7 @@ def test_a_recorded_request_is_restored_as_it_was(dialect: str, monkeypatch: pyt
     request_record._cached_field.cache_clear()
 
 
-def test_a_long_field_is_a_part_under_its_hash() -> None:
+def test_long_field_is_stored_as_part_under_its_hash() -> None:
     record = record_request(read("anthropic", tools=[TOOL], temperature=0.5))
     ((digest, content),) = record.parts.items()
     assert record.fields["tools"] == f"sha256:{digest}"
@@ -50,13 +50,13 @@ def test_a_long_field_is_a_part_under_its_hash() -> None:
     assert record.fields["options"] == {"max_output_tokens": 9, "temperature": 0.5}
 
 
-def test_a_part_that_is_not_stored_any_more_is_left_out() -> None:
+def test_missing_part_is_omitted() -> None:
     request = read("anthropic", tools=[TOOL], temperature=0.5)
     restored = restore_request(record_request(request).fields, {}, request.messages)
     assert (restored.tools, restored.options) == ((), request.options)
 
 
-def test_a_model_is_never_read_as_a_part() -> None:
+def test_model_name_is_never_read_as_part() -> None:
     record = record_request(read("anthropic", model="sha256:x"))
     assert (part_hashes(record.fields), record.fields["model"]) == ([], "sha256:x")
 
