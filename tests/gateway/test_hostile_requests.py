@@ -15,7 +15,7 @@ import pytest
 from dragoman.gateway import Caller, GatewayRequest, endpoints
 from dragoman.gateway.endpoints import ENDPOINTS
 from tests.conftest import scale
-from tests.gateway.in_process import OpenGateway, Sent, open_gateway
+from tests.gateway.in_process import CompleteResponse, OpenGateway, open_gateway
 from tests.gateway.replies import answer_call
 
 SCHEMA = {"type": "object", "properties": {"a": {"type": "string"}}}
@@ -200,12 +200,12 @@ class Attack:
         """The body with a wrong value at a place."""
         return msgspec.json.encode(replace(self.body, place, "?")).replace(b'"?"', wrong)
 
-    async def send(self, gateway: OpenGateway, body: bytes) -> Sent:
+    async def send(self, gateway: OpenGateway, body: bytes) -> CompleteResponse:
         """Send a body, and read the response to its end."""
         request = GatewayRequest(method="POST", path=self.path, body=body, caller=Caller("ann", None))
         response = await gateway.gateway.handle(self.found, request)
         data = response.body if isinstance(response.body, bytes) else b"".join([part async for part in response.body])
-        return Sent(response.status, response.headers, data)
+        return CompleteResponse(response.status, response.headers, data)
 
 
 def fill(value: Any, names: dict[str, str]) -> Any:

@@ -188,7 +188,7 @@ async def test_a_stream_shows_what_its_request_continues(gateway_server: ServerF
         fake.answer_with(text_part("Yes."))
 
     def converse() -> tuple[str, str, list[Any], list[Any]]:
-        with sdk(gateway_server) as client:
+        with make_client(gateway_server) as client:
             first = client.responses.create(model=model, input="Is it?")
             conversation = client.conversations.create()
             continued = client.responses.create(model=model, input="And?", previous_response_id=first.id, stream=True)
