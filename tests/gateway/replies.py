@@ -1,4 +1,4 @@
-"""Replies of an upstream for all endpoints of all dialects: what the path and the body of a request ask for."""
+"""Replies of an upstream for all endpoints of all dialects, by the path and the body of the request."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ REPLY: Final = Reply(
     model="m",
     usage=TokenUsage(input_tokens=3, output_tokens=1),
 )
-_CALLS: Final = {  # by the end of the path: dialect, and whether it streams; none: the body decides
+_CALLS: Final = {  # by the end of the path: dialect, and whether it streams; None: the body decides
     "/messages": ("anthropic", None),
     "/chat/completions": ("openai_chat", None),
     "/responses": ("openai_responses", None),
@@ -44,7 +44,7 @@ _OTHERS: Final = {
 
 
 def answer_call(request: ReceivedRequest) -> Answer:
-    """The answer to a request of any endpoint."""
+    """Return the answer to a request of any endpoint."""
     path = request.path.partition("?")[0]
     other = next((wire for end, wire in _OTHERS.items() if path.endswith(end)), None)
     if other is not None:
@@ -60,11 +60,11 @@ def _is_streamed(body: bytes) -> bool:
 
 
 def write_whole(dialect: str, reply: Reply = REPLY) -> bytes:
-    """A whole reply in a dialect."""
+    """Return a reply in a dialect, without a stream."""
     return msgspec.json.encode(dialects.load(dialect).write_reply(reply).wire)
 
 
 def write_stream(dialect: str, reply: Reply = REPLY) -> bytes:
-    """A reply as a stream in a dialect."""
+    """Return a reply in a dialect as a stream."""
     writer: Any = dialects.load(dialect).stream_writer()
     return b"".join([*(writer.feed(event) for event in unfold(reply)), writer.close()])

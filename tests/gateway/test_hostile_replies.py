@@ -1,4 +1,4 @@
-"""Damaged and unusual replies of providers reach every client as an answer or as an error of its own API."""
+"""A damaged or unusual reply of a provider is a reply or an error of the API of the client."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def write(wire: Any, place: tuple[Any, ...], wrong: bytes) -> bytes:
 
 
 @pytest.mark.parametrize("upstream", CLIENTS)
-async def test_a_wrong_value_in_a_reply_is_no_internal_error(
+async def test_invalid_value_in_reply_is_not_an_internal_error(
     tmp_path: Path, upstream: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.ERROR)
@@ -107,7 +107,7 @@ async def test_half_a_surrogate_pair_in_a_name_ends_a_stream_as_an_error(
         assert (sent.status, has_own_shape(client, sent.body)) == (502, True)
 
 
-async def test_a_final_response_that_cannot_be_stored_ends_a_stream_properly(
+async def test_stream_with_invalid_final_response_is_unchanged(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     head, completed, end = write_stream("openai_responses").rpartition(b"event: response.completed")
@@ -123,7 +123,7 @@ async def test_a_final_response_that_cannot_be_stored_ends_a_stream_properly(
 
 
 def sse_forms(data: bytes) -> Iterator[tuple[str, bytes]]:
-    """A stream in the forms that servers and proxies give it."""
+    """Yield a stream in the forms that servers and proxies send."""
     yield "line ends of two characters", data.replace(b"\n", b"\r\n")
     yield "old line ends", data.replace(b"\n", b"\r")
     yield "a byte order mark", b"\xef\xbb\xbf" + data
@@ -137,7 +137,7 @@ def sse_forms(data: bytes) -> Iterator[tuple[str, bytes]]:
 
 
 @pytest.mark.parametrize("upstream", SSE)
-async def test_every_form_of_events_is_a_stream_for_every_client(tmp_path: Path, upstream: str) -> None:
+async def test_every_form_of_events_is_read_by_every_client(tmp_path: Path, upstream: str) -> None:
     current: Answer = []
     async with open_gateway(tmp_path, lambda _: current) as gateway:
         for name, data in sse_forms(write_stream(upstream, RICH)):
@@ -156,7 +156,7 @@ async def test_every_form_of_events_is_a_stream_for_every_client(tmp_path: Path,
 
 
 @pytest.mark.parametrize("form", ["no end of the last event", "a mark of the end"])
-async def test_the_last_event_of_a_stream_has_an_end(tmp_path: Path, form: str) -> None:
+async def test_last_event_of_stream_is_terminated(tmp_path: Path, form: str) -> None:
     data = dict(sse_forms(write_stream("anthropic")))[form]
     async with open_gateway(tmp_path, lambda _: make_stream([data])) as gateway:
         body = make_body("anthropic", "anthropic", stream=True)
@@ -170,7 +170,7 @@ async def test_the_last_event_of_a_stream_has_an_end(tmp_path: Path, form: str) 
 
 @pytest.mark.parametrize("status", ["304 Not Modified", "600 Odd", "999 Odd"])
 @pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/messages", "/v1/embeddings"])
-async def test_a_status_that_is_no_answer_is_a_bad_gateway(tmp_path: Path, status: str, path: str) -> None:
+async def test_unexpected_status_is_a_502(tmp_path: Path, status: str, path: str) -> None:
     head = f"HTTP/1.1 {status}\r\nContent-Length: 0\r\n\r\n".encode()
     question = b'{"model":"o","input":"hi"}' if path == "/v1/embeddings" else QUESTION
     async with run_raw_gateway(tmp_path, [[head]]) as served, served.connect() as client:
@@ -193,14 +193,14 @@ FAILURES = {
     "a text": make_answer(b'"text"'),
     "another object": make_answer(b"{}"),
     "half a body": [b"HTTP/1.1 200 OK\r\nContent-Length: 99\r\n\r\n{", CLOSE],
-    "what is not compressed": make_answer(b"{}", content_encoding="gzip"),
+    "a body that is not compressed": make_answer(b"{}", content_encoding="gzip"),
     "a redirect": make_answer(b"", 302, location="http://example.com/login"),
 }
 
 
 @pytest.mark.parametrize("failure", FAILURES)
 @pytest.mark.parametrize("stream", [False, True])
-async def test_what_is_no_reply_is_an_error_in_every_api(tmp_path: Path, failure: str, stream: bool) -> None:
+async def test_invalid_reply_is_a_502_in_every_api(tmp_path: Path, failure: str, stream: bool) -> None:
     async with open_gateway(tmp_path, lambda _: FAILURES[failure]) as gateway:
         for client in CLIENTS:
             for upstream in ("anthropic", "openai_responses"):
@@ -210,7 +210,7 @@ async def test_what_is_no_reply_is_an_error_in_every_api(tmp_path: Path, failure
                 assert has_own_shape(client, sent.body), (client, upstream, sent)
 
 
-async def test_replies_after_interim_ones_and_compressed_replies_are_read(tmp_path: Path) -> None:
+async def test_interim_responses_and_compressed_replies_are_read(tmp_path: Path) -> None:
     whole = write_whole("anthropic")
     interim = b"HTTP/1.1 103 Early Hints\r\nLink: x\r\n\r\n"
     answers = [[interim, *make_answer(whole)], make_answer(gzip.compress(whole), content_encoding="gzip")]

@@ -1,4 +1,4 @@
-"""Every endpoint answers every wrong value with an error of its own API, and never with an internal error."""
+"""Every endpoint answers an invalid value with an error of its API, never with an internal error."""
 
 from __future__ import annotations
 
@@ -264,7 +264,7 @@ async def open_target(folder: Path) -> AsyncIterator[tuple[OpenGateway, dict[str
 
 
 @pytest.mark.parametrize("path", BODIES)
-async def test_a_wrong_value_at_any_place_is_an_error_of_the_api(
+async def test_invalid_value_is_an_error_of_the_api(
     tmp_path: Path, path: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.ERROR)
@@ -282,7 +282,7 @@ async def test_a_wrong_value_at_any_place_is_an_error_of_the_api(
     assert wrong == []
 
 
-REJECTED = [  # path, place, value and what the message names
+REJECTED = [  # path, place, value and the name in the message
     *(("/model/{model}/invoke", ("anthropic_beta",), value, "anthropic_beta") for value in (b"1", b'"a"', b"[1]")),
     ("/model/{model}/invoke", ("anthropic_beta",), b'["a\\r\\nb"]', "anthropic_beta"),
     ("/model/{model}/invoke-with-response-stream", ("anthropic_beta",), b'["\xff"]', "anthropic_beta"),
@@ -300,7 +300,7 @@ REJECTED = [  # path, place, value and what the message names
 
 
 @pytest.mark.parametrize(("path", "place", "value", "name"), REJECTED)
-async def test_the_message_names_the_wrong_field(
+async def test_error_message_names_invalid_field(
     tmp_path: Path, path: str, place: tuple[Any, ...], value: bytes, name: str
 ) -> None:
     async with open_target(tmp_path) as (gateway, names):
@@ -311,14 +311,14 @@ async def test_the_message_names_the_wrong_field(
     assert name.encode() in sent.body
 
 
-async def test_a_null_in_place_of_beta_flags_is_no_flag(tmp_path: Path) -> None:
+async def test_null_beta_flags_are_ignored(tmp_path: Path) -> None:
     async with open_target(tmp_path) as (gateway, names):
         attack = Attack("/model/{model}/invoke", {**names, "M": "anthropic:m"})
         assert (await attack.send(gateway, attack.write(("anthropic_beta",), b"null"))).status == 200
         assert "anthropic-beta" not in gateway.upstream.requests[-1].headers
 
 
-async def test_a_question_with_a_nul_is_recorded(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+async def test_message_with_nul_character_is_stored(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     async with open_target(tmp_path) as (gateway, _):
         sent = await gateway.send("/v1/messages", {"model": "anthropic:m", "max_tokens": 5, "messages": [NUL]})
         session = await gateway.gateway.services.store.get_session(sent.headers["x-dragoman-session"])
@@ -336,7 +336,7 @@ async def test_a_question_with_a_nul_is_recorded(tmp_path: Path, caplog: pytest.
         ({"input": []}, "input: at least one item is required"),
     ],
 )
-async def test_a_responses_request_without_input_is_rejected(
+async def test_responses_request_without_input_is_rejected(
     tmp_path: Path, model: str, body: dict[str, Any], message: str
 ) -> None:
     async with open_gateway(tmp_path, answer_call) as gateway:

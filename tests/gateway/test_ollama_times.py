@@ -1,4 +1,4 @@
-"""Replies of Ollama's API from another provider have the times that the gateway has measured, and no others."""
+"""Ollama replies from another provider contain only times that the gateway measured."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ TIMES = ("total_duration", "load_duration", "prompt_eval_duration", "eval_durati
 
 
 @pytest.mark.parametrize("path", BODIES)
-async def test_a_whole_reply_has_its_total_time(tmp_path: Path, path: str) -> None:
+async def test_reply_has_total_duration(tmp_path: Path, path: str) -> None:
     async with open_gateway(tmp_path, answer_call) as gateway:
         sent = await gateway.send(path, {"model": "anthropic:m", "stream": False, **BODIES[path]})
     wire = msgspec.json.decode(sent.body)
@@ -31,7 +31,7 @@ async def test_a_whole_reply_has_its_total_time(tmp_path: Path, path: str) -> No
 
 
 @pytest.mark.parametrize("path", BODIES)
-async def test_a_stream_has_the_time_since_its_first_token(tmp_path: Path, path: str) -> None:
+async def test_stream_has_eval_duration(tmp_path: Path, path: str) -> None:
     head, end = write_stream("anthropic").split(b"event: content_block_stop")
     is_read = asyncio.Event()
 

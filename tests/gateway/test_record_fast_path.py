@@ -190,7 +190,7 @@ async def test_next_call_continues_session_of_fast_path(tmp_path: Path, monkeypa
     assert len(recording.rows["messages"]) == 6
 
 
-async def test_a_reply_with_a_key_twice_is_rejected_as_on_the_general_path(
+async def test_reply_with_repeated_key_is_rejected_on_both_paths(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     reply = msgspec.json.encode(change_reply("openai_chat", {}))
@@ -244,7 +244,7 @@ async def test_calls_of_shared_commit_have_rows_of_single_calls(tmp_path: Path, 
     assert len(single["sessions"]) == count
 
 
-async def test_the_rows_of_calls_that_share_a_commit_are_made_together(tmp_path: Path) -> None:
+async def test_rows_of_shared_commit_are_made_together(tmp_path: Path) -> None:
     sessions_made: list[int] = []
 
     def make(number: int) -> PlainSession:
@@ -262,7 +262,7 @@ async def test_the_rows_of_calls_that_share_a_commit_are_made_together(tmp_path:
     assert sessions_made == [0, 1]
 
 
-async def test_a_call_that_the_fast_path_cannot_record_leaves_the_others_of_its_commit(tmp_path: Path) -> None:
+async def test_slow_path_call_does_not_fail_other_calls_of_commit(tmp_path: Path) -> None:
     def refuse() -> PlainSession:
         raise SlowPathRequired
 

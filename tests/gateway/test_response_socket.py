@@ -192,7 +192,7 @@ async def test_invalid_stream_ends_with_error(tmp_path: Path, answer: Answer, mo
             assert error["message"]
 
 
-async def test_an_event_of_an_unknown_form_passes(tmp_path: Path) -> None:
+async def test_event_of_unknown_type_is_forwarded(tmp_path: Path) -> None:
     head, end, rest = write_stream("openai_responses").partition(b"event: response.completed")
     data = head + b'data: {"type":1}\n\n' + end + rest
     async with open_gateway(tmp_path, lambda _: make_stream([data])) as gateway:

@@ -182,7 +182,7 @@ async def test_state_of_another_user_is_not_found(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("model", UPSTREAMS)
-async def test_a_stream_shows_what_its_request_continues(gateway_server: ServerFixture, model: str) -> None:
+async def test_stream_contains_previous_response_and_conversation(gateway_server: ServerFixture, model: str) -> None:
     fake = gateway_server.fakes[model]
     for _ in range(3):
         fake.answer_with(text_part("Yes."))
