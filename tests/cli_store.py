@@ -1,4 +1,4 @@
-"""Run commands over a store, and fill one: what the tests of the command line share."""
+"""Functions for tests of the command line: run commands over a store, and fill a store."""
 
 from __future__ import annotations
 
@@ -57,12 +57,12 @@ def with_store(file: Path, work: Callable[[Store], Any]) -> Any:
     return asyncio.run(work_in_store())
 
 
-def fill_store(file: Path, *talks: Iterable[Message], **about: Any) -> list[Session]:
+def fill_store(file: Path, *conversations: Iterable[Message], **fields: Any) -> list[Session]:
     """Create a store with these conversations, and return their sessions."""
 
     async def fill(store: Store) -> list[Session]:
-        sessions = [await store.create_session(**about) for _ in talks]
-        for session, messages in zip(sessions, talks, strict=True):
+        sessions = [await store.create_session(**fields) for _ in conversations]
+        for session, messages in zip(sessions, conversations, strict=True):
             await store.append(session.id, list(messages))
         return [await store.get_session(session.id) for session in sessions]
 
@@ -73,8 +73,8 @@ def fill_store(file: Path, *talks: Iterable[Message], **about: Any) -> list[Sess
 def damage_first_message(file: Path) -> None:
     """Change one letter of the first stored message."""
     connection = apsw.Connection(str(file))
-    changed = "UPDATE messages SET content_json = replace(content_json, 'Summarize', 'Summarizd') WHERE seq = 1"
-    connection.execute(changed)
+    statement = "UPDATE messages SET content_json = replace(content_json, 'Summarize', 'Summarizd') WHERE seq = 1"
+    connection.execute(statement)
     connection.close()
 
 

@@ -1,6 +1,6 @@
-"""New SQLite stores as copies of one that was migrated: 20 migrations take 20 ms of CPU time, a copy takes 1 ms.
+"""New SQLite stores as copies of a migrated store: 20 migrations take 20 ms of CPU time, a copy takes 1 ms.
 
-    install()       every SQLite store that this process creates from now on is a copy
+    install()       make every new SQLite store of this process a copy
 
 The first store of a process is migrated as usual, and so is every store with an older schema. ``make test-full`` and the
 programs that tests start do not use copies. Invariant: a copy has the content of a store that was just created.
@@ -19,7 +19,7 @@ migrate = SqliteStore._migrate
 
 
 def install() -> None:
-    """Create stores by copying."""
+    """Make every new SQLite store of this process a copy."""
     SqliteStore._migrate = _migrate_or_copy  # type: ignore[method-assign]
 
 
@@ -29,7 +29,7 @@ def _migrate_or_copy(store: SqliteStore, connection: apsw.Connection) -> None:
         return
     source = apsw.Connection(":memory:")
     try:
-        source.deserialize("main", _content())
+        source.deserialize("main", _create_content())
         with connection.backup("main", source, "main") as copy:
             copy.step()
     finally:
@@ -37,8 +37,8 @@ def _migrate_or_copy(store: SqliteStore, connection: apsw.Connection) -> None:
 
 
 @functools.cache
-def _content() -> bytes:
-    """The content of a store that was just created."""
+def _create_content() -> bytes:
+    """Return the content of a new store."""
     store = open_store("memory:")
     assert isinstance(store, SqliteStore)
     connection = store._connect()

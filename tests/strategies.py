@@ -1,4 +1,4 @@
-"""Arbitrary values of the format, for tests of laws."""
+"""Strategies for arbitrary values of the message format."""
 
 from __future__ import annotations
 
@@ -62,11 +62,11 @@ times = st.datetimes(
     max_value=datetime(9000, 1, 1),  # noqa: DTZ001
     timezones=st.sampled_from([UTC, timezone(timedelta(hours=2)), timezone(timedelta(hours=-7, minutes=-30))]),
 )
-# Few of them, so that calls and results meet.
+# A small set, so that calls and results match.
 tool_ids = st.sampled_from(
     ["tu_01HZ100", "tu_01HZ200", "tu_01ARZ3NDEKTSV4RRFFQ69G5FAV", "toolu_01A", "call_9", "tu_01hz", ""]
 )
-# What a newer version might have written: names that ours will never have, values in any writing.
+# Fields of a newer version: names that this version never has, values in any notation.
 unknown_values = st.sampled_from([b"1", b'{"a" : 1e2}', b'"\\u0041"', b"[ 1,2 ]", b"null", b'{"type":"text"}'])
 unknown_fields = st.just(UNSET) | st.dictionaries(
     st.sampled_from(["x_new", "zeta", "ä"]), unknown_values, min_size=1
@@ -151,18 +151,18 @@ routings = st.builds(
     st.lists(words, max_size=2),
     unknown_fields,
 )
-optional_words = st.none() | texts
+optional_texts = st.none() | texts
 metadatas = st.builds(
     MessageMetadata,
-    model=optional_words,
-    provider=optional_words,
+    model=optional_texts,
+    provider=optional_texts,
     routing=st.none() | routings,
     usage=st.none() | usages,
     parent_tool_use_id=st.none() | tool_ids,
     status=st.sampled_from(MessageStatus),
     provider_raw=raws,
-    user_id=optional_words,
-    run_id=optional_words,
+    user_id=optional_texts,
+    run_id=optional_texts,
     latency_ms=st.none() | counts | st.floats(0, 10**6),
     user_message_attachments=st.lists(st.builds(Attachment, texts, texts, texts), max_size=2),
     critical=st.booleans(),
@@ -181,8 +181,8 @@ messages = st.builds(
     times,
     unknown_fields=unknown_fields,
 )
-# Histories of small parts, of which many fit each other: what is tested with them is how messages stand together.
-few_words = st.sampled_from(["hi", "", "a\0b"])
+# Histories of small parts, many of which match: they test the relations between messages.
+short_texts = st.sampled_from(["hi", "", "a\0b"])
 _odd_extra = st.sampled_from([None, {}, {"k": ["\0"]}])
 small_metadatas = st.builds(
     MessageMetadata,
@@ -194,15 +194,15 @@ small_metadatas = st.builds(
     ),
     parent_tool_use_id=st.none() | tool_ids,
     status=st.sampled_from([MessageStatus.COMPLETE] * 3 + [*MessageStatus]),
-    run_id=st.none() | few_words,
+    run_id=st.none() | short_texts,
     extra=_odd_extra,
     unknown_fields=unknown_fields,
 )
 _small_block = (
-    st.builds(TextBlock, few_words)
-    | st.builds(ToolUseBlock, tool_ids, few_words, st.just({}))
-    | st.builds(InvalidToolUseBlock, tool_ids, few_words, few_words, few_words)
-    | st.builds(ThinkingBlock, few_words)
+    st.builds(TextBlock, short_texts)
+    | st.builds(ToolUseBlock, tool_ids, short_texts, st.just({}))
+    | st.builds(InvalidToolUseBlock, tool_ids, short_texts, short_texts, short_texts)
+    | st.builds(ThinkingBlock, short_texts)
     | st.just(ImageBlock(ImageSource("url", "x"), "image/png"))
     | unknown_blocks
 )
@@ -231,7 +231,7 @@ faults = st.builds(
 _finished = st.fixed_dictionaries(
     {
         "stop_reason": st.sampled_from([reason for reason in StopReason if reason is not StopReason.ERROR]),
-        "stop_sequence": optional_words,
+        "stop_sequence": optional_texts,
         "fault": st.none(),
     }
 )
@@ -241,7 +241,7 @@ replies = st.builds(
     _finished | _failed,
     content=st.lists(blocks(), max_size=4),
     usage=st.none() | token_usages,
-    model=optional_words,
+    model=optional_texts,
     provider_raw=raws,
 )
 prices = st.decimals(min_value=Decimal(0), max_value=Decimal(1000), places=4)

@@ -26,7 +26,7 @@ from dragoman.message import (
     ToolUseBlock,
 )
 from tests.test_codec import NOW
-from tests.test_rules import SPOKEN
+from tests.test_rules import ANSWER_METADATA
 
 ANSWER = {
     "id": "msg_1",
@@ -43,7 +43,11 @@ ANSWER = {
     "usage": {"input_tokens": 8, "output_tokens": 42},
 }
 CONTEXT = RequestContext(
-    session_id="sess_1", message_id="01HZ002", created_at=NOW, routing=SPOKEN.routing, usage=SPOKEN.usage
+    session_id="sess_1",
+    message_id="01HZ002",
+    created_at=NOW,
+    routing=ANSWER_METADATA.routing,
+    usage=ANSWER_METADATA.usage,
 )
 
 
@@ -153,7 +157,7 @@ def test_longer_history_has_the_same_prompt_prefix() -> None:
 
 
 def test_loss_on_critical_message_raises() -> None:
-    critical = SPOKEN.replace(critical=True)
+    critical = ANSWER_METADATA.replace(critical=True)
     thought = Message(
         "01HZ002", "sess_1", Role.ASSISTANT, (ThinkingBlock("hm", "sig"), TextBlock("Hi.")), critical, NOW
     )
@@ -189,7 +193,7 @@ def test_token_estimate_increases_with_prompt() -> None:
     empty = estimate([])
     assert empty < 10
     assert 70 < estimate([user(TextBlock("one two three four five. " * 12))]) - empty < 90
-    call = Message("01HZ002", "s", Role.ASSISTANT, (ToolUseBlock("tu_1", "f", {"a": "b" * 40}),), SPOKEN, NOW)
+    call = Message("01HZ002", "s", Role.ASSISTANT, (ToolUseBlock("tu_1", "f", {"a": "b" * 40}),), ANSWER_METADATA, NOW)
     assert estimate([call]) > 10
 
 

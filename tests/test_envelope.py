@@ -1,4 +1,4 @@
-"""Agent message envelopes: normalization, builders, runner and its result."""
+"""Tests of agent message envelopes: normalization, builders, runner and its result."""
 
 from __future__ import annotations
 
@@ -53,10 +53,10 @@ LEGACY: dict[str, Any] = {
 }
 
 
-# --- as the specification prints it ----------------------------------------------------------------------------------
+# --- examples of the specification -----------------------------------------------------------------------------------
 
 
-def test_the_shape_of_an_envelope_is_kept_with_its_optional_fields() -> None:
+def test_envelope_with_optional_fields_is_unchanged() -> None:
     envelope: dict[str, Any] = {
         "schema": "agents-api.message",
         "version": 1,
@@ -70,11 +70,11 @@ def test_the_shape_of_an_envelope_is_kept_with_its_optional_fields() -> None:
         "updated_at": "2026-04-28 12:00:00",
     }
     assert json.dumps(normalize(envelope)) == json.dumps(envelope)
-    as_php_writes_it = envelope | {"payload": [], "metadata": []}
-    assert json.dumps(normalize(as_php_writes_it)) == json.dumps(envelope)
+    php_envelope = envelope | {"payload": [], "metadata": []}
+    assert json.dumps(normalize(php_envelope)) == json.dumps(envelope)
 
 
-def test_the_nine_types_are_supported_in_their_order() -> None:
+def test_nine_types_are_supported_in_order() -> None:
     assert supported_types() == [
         "text",
         "tool_call",
@@ -88,14 +88,14 @@ def test_the_nine_types_are_supported_in_their_order() -> None:
     ]
 
 
-def test_the_page_names_the_nine_types_with_their_roles() -> None:
+def test_docs_list_the_nine_types_with_roles() -> None:
     lines = [line.split(" | ") for line in (ROOT / "docs" / "envelopes.md").read_text("utf-8").splitlines()]
-    told = {cells[0].strip("| `"): cells[1] for cells in lines if len(cells) == 3 and cells[0].startswith("| `")}
-    made = [normalize({"metadata": {"type": kind}}) for kind in supported_types()]
-    assert told == {envelope["type"]: envelope["role"] for envelope in made}
+    documented = {cells[0].strip("| `"): cells[1] for cells in lines if len(cells) == 3 and cells[0].startswith("| `")}
+    envelopes = [normalize({"metadata": {"type": kind}}) for kind in supported_types()]
+    assert documented == {envelope["type"]: envelope["role"] for envelope in envelopes}
 
 
-def test_a_legacy_tool_call_normalizes_as_printed() -> None:
+def test_legacy_tool_call_is_normalized_as_documented() -> None:
     expected = {
         "schema": "agents-api.message",
         "version": 1,
@@ -118,7 +118,7 @@ def test_a_legacy_tool_call_normalizes_as_printed() -> None:
     assert json.dumps(to_provider_message(expected)) == json.dumps(LEGACY)
 
 
-def test_the_data_of_the_first_draft_becomes_the_payload() -> None:
+def test_data_of_the_first_draft_becomes_payload() -> None:
     draft = {"version": 1, "type": "tool_call", "role": "assistant", "content": "", "data": {"tool_name": "look"}}
     assert normalize(draft)["payload"] == {"tool_name": "look"}
     assert "data" not in normalize(draft)
@@ -126,9 +126,9 @@ def test_the_data_of_the_first_draft_becomes_the_payload() -> None:
     assert normalize({**draft, "payload": {"turn": 1}})["payload"] == {"turn": 1}
 
 
-def test_new_adapters_put_fields_in_the_payload_and_the_projection_folds_them_into_metadata() -> None:
-    made = tool_call("Looking", "look", {"at": "sky"}, 2, {"host": "x"})
-    assert to_provider_message(made) == {
+def test_projection_moves_payload_fields_into_metadata() -> None:
+    envelope = tool_call("Looking", "look", {"at": "sky"}, 2, {"host": "x"})
+    assert to_provider_message(envelope) == {
         "role": "assistant",
         "content": "Looking",
         "metadata": {"host": "x", "type": "tool_call", "tool_name": "look", "parameters": {"at": "sky"}, "turn": 2},
@@ -166,7 +166,7 @@ plain_rows = st.builds(
 
 
 @given(typed_rows | plain_rows)
-def test_the_projection_of_a_legacy_row_is_the_row(row: dict[str, Any]) -> None:
+def test_projection_of_a_legacy_row_is_the_row(row: dict[str, Any]) -> None:
     assert json.dumps(to_provider_message(row)) == json.dumps(row)
     assert json.dumps(to_provider_message(normalize(row))) == json.dumps(row)
 
@@ -189,18 +189,18 @@ def test_the_projection_of_a_legacy_row_is_the_row(row: dict[str, Any]) -> None:
         ({}, "text"),
     ],
 )
-def test_the_type_of_a_message_is_told_in_this_order(message: dict[str, Any], kind: str) -> None:
+def test_type_of_a_message_has_this_precedence(message: dict[str, Any], kind: str) -> None:
     assert type_of(message) == kind
 
 
-def test_a_result_lifts_its_own_fields_and_no_others() -> None:
+def test_result_copies_only_its_own_fields_into_payload() -> None:
     metadata = {"type": "tool_result", "turn": 1, "error": None, "success": False, "parameters": {}, "x": 1}
     assert normalize({"metadata": metadata})["payload"] == {"success": False, "turn": 1, "error": None}
     assert normalize({"metadata": {**metadata, "type": "final_result"}})["payload"] == {}
 
 
 @pytest.mark.parametrize("kind", supported_types())
-def test_a_role_that_is_missing_follows_from_the_type(kind: str) -> None:
+def test_missing_role_follows_from_type(kind: str) -> None:
     role = "tool" if kind in ("tool_result", "input_required", "approval_required") else "assistant"
     assert normalize({"schema": "x", "version": 1, "type": kind})["role"] == role
     assert normalize({"metadata": {"type": kind}})["role"] == role
@@ -208,20 +208,20 @@ def test_a_role_that_is_missing_follows_from_the_type(kind: str) -> None:
 
 
 @pytest.mark.parametrize("version", [1, "1", 1.0, "1.0"], ids=repr)
-def test_a_version_is_a_number_however_it_is_written(version: Any) -> None:
+def test_version_may_be_a_number_or_text(version: Any) -> None:
     assert normalize({"schema": "x", "version": version, "type": "text"})["version"] == 1
 
 
-def test_everything_else_at_the_top_is_left_out() -> None:
+def test_unknown_top_level_fields_are_dropped() -> None:
     message = {"role": "user", "content": "x", "id": "", "created_at": 5, "updated_at": None, "name": "y"}
     assert list(normalize(message)) == ["schema", "version", "type", "role", "content", "payload", "metadata"]
 
 
-def _deep(levels: int) -> Any:
-    made: Any = 1
+def nest(levels: int) -> Any:
+    value: Any = 1
     for _ in range(levels):
-        made = [made]
-    return made
+        value = [value]
+    return value
 
 
 @pytest.mark.parametrize(
@@ -242,13 +242,13 @@ def _deep(levels: int) -> Any:
         ({"role": "user", "content": {"\ud800": 1}}, "envelope must be JSON serializable"),
         ({"role": "user", "content": {(1,): 1}}, "envelope must be JSON serializable"),
         ({"role": "user", "content": [10**5000]}, "envelope must be JSON serializable"),
-        ({"role": "user", "content": [_deep(300)]}, "envelope must be JSON serializable"),
+        ({"role": "user", "content": [nest(300)]}, "envelope must be JSON serializable"),
         ("hello", "message must be an array"),
         (None, "message must be an array"),
     ],
 )
-def test_what_is_no_envelope_says_why(message: Any, reason: str) -> None:
-    for attempt in (normalize, to_provider_message, lambda given_: normalize_many([LEGACY, given_])):
+def test_invalid_envelope_raises_with_reason(message: Any, reason: str) -> None:
+    for attempt in (normalize, to_provider_message, lambda invalid: normalize_many([LEGACY, invalid])):
         with pytest.raises(EnvelopeError) as caught:
             attempt(message)
         assert str(caught.value) == f"invalid_ai_message_envelope: {reason}"
@@ -256,37 +256,37 @@ def test_what_is_no_envelope_says_why(message: Any, reason: str) -> None:
         assert str(pickle.loads(pickle.dumps(caught.value))) == str(caught.value)
 
 
-def test_an_envelope_shares_nothing_with_what_it_was_made_of() -> None:
+def test_envelope_is_independent_of_its_input() -> None:
     parameters = {"a": [1]}
-    made = tool_call("x", "look", parameters, 1)
+    envelope = tool_call("x", "look", parameters, 1)
     parameters["a"].append(2)
-    assert made["payload"]["parameters"] == {"a": [1]}
-    projected = to_provider_message(made)
+    assert envelope["payload"]["parameters"] == {"a": [1]}
+    projected = to_provider_message(envelope)
     projected["metadata"]["parameters"]["a"].append(3)
-    assert made["payload"]["parameters"] == {"a": [1]}
+    assert envelope["payload"]["parameters"] == {"a": [1]}
 
 
-def test_what_python_has_for_json_is_taken() -> None:
+def test_python_equivalents_of_json_are_accepted() -> None:
     message = OrderedDict(role=Role.USER, content=({"type": "text"},), metadata={1: (1, 2)})
     assert normalize(message)["role"] == "user"
     assert normalize(message)["content"] == [{"type": "text"}]
     assert normalize(message)["metadata"] == {"1": [1, 2]}
 
 
-def test_the_items_of_a_list_in_place_of_an_object_are_kept_under_their_numbers() -> None:
-    made = normalize({"schema": "x", "version": 1, "type": "text", "payload": ["a"], "metadata": ["b", "c"]})
-    assert (made["payload"], made["metadata"]) == ({"0": "a"}, {"0": "b", "1": "c"})
+def test_list_in_place_of_an_object_has_numbers_as_keys() -> None:
+    envelope = normalize({"schema": "x", "version": 1, "type": "text", "payload": ["a"], "metadata": ["b", "c"]})
+    assert (envelope["payload"], envelope["metadata"]) == ({"0": "a"}, {"0": "b", "1": "c"})
 
 
-def test_many_messages_keep_their_order() -> None:
+def test_normalize_many_preserves_order() -> None:
     messages: list[dict[str, Any]] = [{"role": "user", "content": str(number)} for number in range(3)]
-    assert [made["content"] for made in normalize_many(messages)] == ["0", "1", "2"]
+    assert [envelope["content"] for envelope in normalize_many(messages)] == ["0", "1", "2"]
     assert to_provider_messages(messages) == messages
 
 
-def test_what_the_metadata_says_wins_over_the_payload() -> None:
-    made = tool_call("x", "look", {}, 1, {"turn": 9, "type": "text"})
-    assert to_provider_message(made)["metadata"] == {
+def test_metadata_overrides_payload_in_projection() -> None:
+    envelope = tool_call("x", "look", {}, 1, {"turn": 9, "type": "text"})
+    assert to_provider_message(envelope)["metadata"] == {
         "turn": 9,
         "type": "tool_call",
         "tool_name": "look",
@@ -294,7 +294,7 @@ def test_what_the_metadata_says_wins_over_the_payload() -> None:
     }
 
 
-def test_words_with_metadata_say_their_type_when_projected() -> None:
+def test_projection_of_text_with_metadata_has_its_type() -> None:
     assert to_provider_message(text("user", "x", {"a": 1}))["metadata"] == {"a": 1, "type": "text"}
     assert to_provider_message({**text("user", "x"), "id": "1"}) == {"role": "user", "content": "x"}
 
@@ -303,7 +303,7 @@ def test_words_with_metadata_say_their_type_when_projected() -> None:
 
 
 @pytest.mark.parametrize(
-    ("made", "kind", "role", "payload"),
+    ("envelope", "kind", "role", "payload"),
     [
         (text("user", "x"), "text", "user", {}),
         (text("user", ["x"]), "multimodal_part", "user", {}),
@@ -329,11 +329,11 @@ def test_words_with_metadata_say_their_type_when_projected() -> None:
         (multimodal_part("user", [{"type": "text", "text": "x"}]), "multimodal_part", "user", {}),
     ],
 )
-def test_a_builder_makes_a_canonical_envelope(
-    made: dict[str, Any], kind: str, role: str, payload: dict[str, Any]
+def test_builder_creates_a_canonical_envelope(
+    envelope: dict[str, Any], kind: str, role: str, payload: dict[str, Any]
 ) -> None:
-    assert (made["type"], made["role"], made["payload"]) == (kind, role, payload)
-    assert json.dumps(normalize(made)) == json.dumps(made)
+    assert (envelope["type"], envelope["role"], envelope["payload"]) == (kind, role, payload)
+    assert json.dumps(normalize(envelope)) == json.dumps(envelope)
 
 
 def test_every_type_has_a_builder() -> None:
@@ -348,13 +348,13 @@ def test_every_type_has_a_builder() -> None:
         delta(""),
         multimodal_part("user", []),
     ]
-    assert [made["type"] for made in built] == supported_types()
+    assert [envelope["type"] for envelope in built] == supported_types()
 
 
-def test_what_people_see_of_a_call_and_of_a_result() -> None:
+def test_texts_of_a_call_and_a_result() -> None:
     assert tool_call_text("wiki_upsert", {}, 1) == LEGACY["content"]
-    shown = tool_call_text("wiki_upsert", {"title": "x" * 51, "tags": ["a"]}, 2)
-    assert shown == f'AI ACTION (Turn 2): Executing Wiki Upsert with parameters: title: {"x" * 50}..., tags: ["a"]'
+    caption = tool_call_text("wiki_upsert", {"title": "x" * 51, "tags": ["a"]}, 2)
+    assert caption == f'AI ACTION (Turn 2): Executing Wiki Upsert with parameters: title: {"x" * 50}..., tags: ["a"]'
     answer = {"success": True, "data": {"id": 1}}
     assert tool_result_text("look", answer, 1) == 'TOOL RESPONSE (Turn 1): SUCCESS: Look completed.\n\n{"id":1}'
     assert (
@@ -363,12 +363,12 @@ def test_what_people_see_of_a_call_and_of_a_result() -> None:
     assert tool_result_text("look", {"success": False, "error": "no"}, 0) == "FAILED: Look: no"
 
 
-# --- the result of a conversation ------------------------------------------------------------------------------------
+# --- result of a conversation ----------------------------------------------------------------------------------------
 
-EXECUTED = {"tool_name": "look", "result": {"success": True}, "parameters": {}, "turn_count": 1}
+EXECUTION = {"tool_name": "look", "result": {"success": True}, "parameters": {}, "turn_count": 1}
 
 
-def test_every_message_of_a_result_becomes_an_envelope_and_other_keys_stay() -> None:
+def test_messages_of_a_result_become_envelopes_and_other_keys_stay() -> None:
     result = ConversationResult.normalize({"messages": [LEGACY, text("user", "x")], "usage": 5, "x": None})
     assert result == {
         "messages": [normalize(LEGACY), text("user", "x")],
@@ -376,10 +376,10 @@ def test_every_message_of_a_result_becomes_an_envelope_and_other_keys_stay() -> 
         "x": None,
         "tool_execution_results": [],
     }
-    executed = [{**EXECUTED, "is_handler_tool": False, "more": 1}, {**EXECUTED, "result": [], "parameters": []}]
-    assert ConversationResult.normalize({"messages": [], "tool_execution_results": executed}) == {
+    executions = [{**EXECUTION, "is_handler_tool": False, "more": 1}, {**EXECUTION, "result": [], "parameters": []}]
+    assert ConversationResult.normalize({"messages": [], "tool_execution_results": executions}) == {
         "messages": [],
-        "tool_execution_results": executed,
+        "tool_execution_results": executions,
     }
 
 
@@ -397,77 +397,82 @@ def test_every_message_of_a_result_becomes_an_envelope_and_other_keys_stay() -> 
         ({"messages": [], "tool_execution_results": None}, "tool_execution_results must be an array"),
         ({"messages": [], "tool_execution_results": [1]}, "tool_execution_results[0] must be an array"),
         (
-            {"messages": [], "tool_execution_results": [EXECUTED, {**EXECUTED, "tool_name": ""}]},
+            {"messages": [], "tool_execution_results": [EXECUTION, {**EXECUTION, "tool_name": ""}]},
             "tool_execution_results[1].tool_name must be a non-empty string",
         ),
         (
-            {"messages": [], "tool_execution_results": [{**EXECUTED, "result": "x"}]},
+            {"messages": [], "tool_execution_results": [{**EXECUTION, "result": "x"}]},
             "tool_execution_results[0].result must be an array",
         ),
         (
-            {"messages": [], "tool_execution_results": [{**EXECUTED, "parameters": None}]},
+            {"messages": [], "tool_execution_results": [{**EXECUTION, "parameters": None}]},
             "tool_execution_results[0].parameters must be an array",
         ),
         (
-            {"messages": [], "tool_execution_results": [{**EXECUTED, "is_handler_tool": 1}]},
+            {"messages": [], "tool_execution_results": [{**EXECUTION, "is_handler_tool": 1}]},
             "tool_execution_results[0].is_handler_tool must be a boolean",
         ),
         (
-            {"messages": [], "tool_execution_results": [{**EXECUTED, "turn_count": True}]},
+            {"messages": [], "tool_execution_results": [{**EXECUTION, "turn_count": True}]},
             "tool_execution_results[0].turn_count must be an integer",
         ),
     ],
 )
-def test_a_result_of_the_wrong_shape_names_the_place(result: Any, where: str) -> None:
+def test_malformed_result_raises_with_its_location(result: Any, where: str) -> None:
     with pytest.raises(EnvelopeError) as caught:
         ConversationResult.normalize(result)
     assert str(caught.value) == f"invalid_agent_conversation_result: {where}"
     assert caught.value.code == "invalid_agent_conversation_result"
 
 
-# --- the runner ------------------------------------------------------------------------------------------------------
+# --- runner ----------------------------------------------------------------------------------------------------------
 
 
 def run(call: ConversationCall, runner: Any = None, loop: Any = None) -> dict[str, Any]:
-    def unexpected(_: ConversationCall) -> Any:
-        raise AssertionError("the loop was not asked for")
+    def fail(_: ConversationCall) -> Any:
+        raise AssertionError("the loop was not expected to run")
 
-    return asyncio.run(run_conversation(call, runner, loop=loop or unexpected))
-
-
-ASKED = ConversationCall(messages=[{"role": "user", "content": "Write it."}])
+    return asyncio.run(run_conversation(call, runner, loop=loop or fail))
 
 
-def test_a_runner_may_return_either_shape() -> None:
-    def plain(call: ConversationCall) -> dict[str, Any]:
+CALL_WITH_MESSAGE = ConversationCall(messages=[{"role": "user", "content": "Write it."}])
+
+
+def test_runner_may_be_sync_or_async() -> None:
+    def run_sync(call: ConversationCall) -> dict[str, Any]:
         return {"messages": [*call.messages, LEGACY], "final_content": ""}
 
-    async def waiting(call: ConversationCall) -> dict[str, Any]:
+    async def run_async(call: ConversationCall) -> dict[str, Any]:
         return {"messages": [*normalize_many(call.messages), normalize(LEGACY)], "final_content": ""}
 
     expected = {
-        "messages": normalize_many([*ASKED.messages, LEGACY]),
+        "messages": normalize_many([*CALL_WITH_MESSAGE.messages, LEGACY]),
         "final_content": "",
         "tool_execution_results": [],
     }
-    assert run(ASKED, plain) == run(ASKED, waiting) == expected
+    assert run(CALL_WITH_MESSAGE, run_sync) == run(CALL_WITH_MESSAGE, run_async) == expected
 
 
 @pytest.mark.parametrize("returned", [None, "done", 5, True])
-def test_a_runner_that_returns_no_result_leaves_it_to_the_loop(returned: Any) -> None:
-    result = run(ASKED, lambda _: returned, lambda call: {"messages": call.messages})
-    assert result["messages"] == normalize_many(ASKED.messages)
+def test_runner_without_result_falls_back_to_the_loop(returned: Any) -> None:
+    result = run(CALL_WITH_MESSAGE, lambda _: returned, lambda call: {"messages": call.messages})
+    assert result["messages"] == normalize_many(CALL_WITH_MESSAGE.messages)
 
 
-def test_without_a_runner_the_loop_runs_and_is_held_to_the_same_contract() -> None:
-    assert run(ASKED, loop=lambda call: {"messages": call.messages})["messages"] == normalize_many(ASKED.messages)
-    assert run(ASKED, loop=lambda _: None)["error"] == "invalid_agent_conversation_result: result must be an array"
+def test_loop_runs_without_a_runner_and_its_result_is_validated() -> None:
+    assert run(CALL_WITH_MESSAGE, loop=lambda call: {"messages": call.messages})["messages"] == normalize_many(
+        CALL_WITH_MESSAGE.messages
+    )
+    assert (
+        run(CALL_WITH_MESSAGE, loop=lambda _: None)["error"]
+        == "invalid_agent_conversation_result: result must be an array"
+    )
 
 
-def test_a_breach_of_the_contract_is_an_error_result_with_the_messages_of_the_caller() -> None:
-    result = run(ASKED, lambda _: {"messages": [LEGACY, {"role": 5}]})
+def test_invalid_result_becomes_an_error_result_with_the_input_messages() -> None:
+    result = run(CALL_WITH_MESSAGE, lambda _: {"messages": [LEGACY, {"role": 5}]})
     assert result == {
-        "messages": ASKED.messages,
+        "messages": CALL_WITH_MESSAGE.messages,
         "final_content": "",
         "turn_count": 0,
         "completed": False,
@@ -477,49 +482,49 @@ def test_a_breach_of_the_contract_is_an_error_result_with_the_messages_of_the_ca
         "error": "invalid_agent_conversation_result: messages[1]"
         " invalid_ai_message_envelope: role must be a non-empty string",
     }
-    assert run(ASKED, lambda _: [])["error"] == "invalid_agent_conversation_result: result must be an array"
+    assert run(CALL_WITH_MESSAGE, lambda _: [])["error"] == "invalid_agent_conversation_result: result must be an array"
 
 
-def test_a_failure_inside_a_runner_is_not_hidden() -> None:
-    def failing(_: ConversationCall) -> Any:
+def test_exception_of_a_runner_is_raised() -> None:
+    def raise_error(_: ConversationCall) -> Any:
         raise ConnectionError("gone")
 
     with pytest.raises(ConnectionError, match="gone"):
-        run(ASKED, failing)
+        run(CALL_WITH_MESSAGE, raise_error)
 
 
-@pytest.mark.parametrize(("asked", "given_"), [(0, 1), (-5, 1), (1, 1), (50, 50), (51, 50)])
-def test_the_turns_are_at_least_one_and_at_most_fifty(asked: int, given_: int) -> None:
-    assert ConversationCall(messages=[], max_turns=asked).max_turns == given_
+@pytest.mark.parametrize(("requested", "allowed"), [(0, 1), (-5, 1), (1, 1), (50, 50), (51, 50)])
+def test_max_turns_is_limited_to_1_through_50(requested: int, allowed: int) -> None:
+    assert ConversationCall(messages=[], max_turns=requested).max_turns == allowed
     assert ConversationCall(messages=[]).max_turns == 25
 
 
 class Model:
-    """Answers in turn, and what it was asked."""
+    """Returns its answers in order, and records its requests."""
 
     def __init__(self, *answers: dict[str, Any]) -> None:
         self._answers = list(answers)
-        self.asked: list[list[dict[str, Any]]] = []
+        self.requests: list[list[dict[str, Any]]] = []
 
     async def __call__(self, messages: list[dict[str, Any]], _: ConversationCall) -> dict[str, Any]:
-        self.asked.append(messages)
+        self.requests.append(messages)
         return self._answers.pop(0) if len(self._answers) > 1 else self._answers[0]
 
 
 CALL = {"name": "wiki_upsert", "parameters": {"title": "Example"}}
 
 
-def executed(name: str, parameters: dict[str, Any]) -> dict[str, Any]:
+def execute_tool(name: str, parameters: dict[str, Any]) -> dict[str, Any]:
     return {"success": True, "data": {"name": name, **parameters}}
 
 
-def test_the_loop_asks_runs_and_asks_again() -> None:
+def test_loop_executes_calls_and_sends_results_to_the_model() -> None:
     usage = {"prompt_tokens": 3, "completion_tokens": 2, "total_tokens": 5}
     model = Model(
         {"content": "I write.", "tool_calls": [{"name": ""}, CALL], "usage": usage},
         {"content": "Written.", "usage": usage},
     )
-    result = run(ASKED, loop=ToolLoop(model, executed))
+    result = run(CALL_WITH_MESSAGE, loop=ToolLoop(model, execute_tool))
     data = {"name": "wiki_upsert", "title": "Example"}
     assert result == {
         "messages": [
@@ -553,14 +558,14 @@ def test_the_loop_asks_runs_and_asks_again() -> None:
         "has_pending_tools": False,
         "usage": {"prompt_tokens": 6, "completion_tokens": 4, "total_tokens": 10},
     }
-    assert model.asked[1] == to_provider_messages(result["messages"][:-1])
+    assert model.requests[1] == to_provider_messages(result["messages"][:-1])
 
 
-def test_the_loop_runs_no_call_a_second_time() -> None:
+def test_loop_does_not_repeat_a_call() -> None:
     model = Model({"tool_calls": [CALL]}, {"tool_calls": [CALL]}, {"content": "Enough."})
-    result = run(ASKED, loop=ToolLoop(model, executed))
-    kinds_ = [(message["type"], message["payload"].get("success")) for message in result["messages"]]
-    assert kinds_ == [
+    result = run(CALL_WITH_MESSAGE, loop=ToolLoop(model, execute_tool))
+    outcomes = [(message["type"], message["payload"].get("success")) for message in result["messages"]]
+    assert outcomes == [
         ("text", None),
         ("tool_call", None),
         ("tool_result", True),
@@ -570,26 +575,26 @@ def test_the_loop_runs_no_call_a_second_time() -> None:
     assert len(result["tool_execution_results"]) == 1
 
 
-def test_the_loop_ends_when_the_turns_are_used_up() -> None:
+def test_loop_ends_after_max_turns() -> None:
     numbers = iter(range(100))
-    asking = {"tool_calls": [CALL]}
+    answer_with_call = {"tool_calls": [CALL]}
 
     async def ask(_: list[dict[str, Any]], __: ConversationCall) -> dict[str, Any]:
         return {"tool_calls": [{"name": "look", "parameters": {"at": next(numbers)}}]}
 
-    result = run(ConversationCall(messages=[], max_turns=3), loop=ToolLoop(ask, executed))
+    result = run(ConversationCall(messages=[], max_turns=3), loop=ToolLoop(ask, execute_tool))
     assert (result["turn_count"], result["completed"], result["max_turns_reached"]) == (3, False, True)
-    once = run(ConversationCall(messages=[], single_turn=True), loop=ToolLoop(Model(asking), executed))
+    once = run(ConversationCall(messages=[], single_turn=True), loop=ToolLoop(Model(answer_with_call), execute_tool))
     assert (once["turn_count"], once["has_pending_tools"], "max_turns_reached" in once) == (1, True, False)
 
 
-def test_a_model_that_fails_ends_the_loop_with_what_there_is() -> None:
-    result = run(ASKED, loop=ToolLoop(Model({"error": "overloaded"}), executed))
+def test_model_error_ends_the_loop_with_the_messages_so_far() -> None:
+    result = run(CALL_WITH_MESSAGE, loop=ToolLoop(Model({"error": "overloaded"}), execute_tool))
     assert (result["error"], result["completed"]) == ("overloaded", False)
-    assert result["messages"] == normalize_many(ASKED.messages)
+    assert result["messages"] == normalize_many(CALL_WITH_MESSAGE.messages)
 
 
-def test_a_conversation_without_a_list_of_messages_is_refused_with_what_to_do() -> None:
+def test_messages_that_are_not_a_list_are_rejected() -> None:
     messages: Any = None
     with pytest.raises(InputError, match="messages is NoneType, not a list"):
         asyncio.run(run_conversation(ConversationCall(messages=messages), lambda call: None, loop=lambda call: {}))

@@ -1,4 +1,4 @@
-"""Conversion between messages and envelopes: both directions are lossless."""
+"""Tests of the conversion between messages and envelopes: both directions are lossless."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ kinds = st.sampled_from(supported_types())
 names = st.sampled_from(["look", "wiki_upsert", "", "a\0b"])
 parts = st.one_of(
     strategies.plain,
-    st.builds(lambda words: {"type": "text", "text": words}, strategies.texts),
+    st.builds(lambda value: {"type": "text", "text": value}, strategies.texts),
     st.builds(
         lambda url, more: {"type": "image_url", "image_url": {"url": url, **more}}, strategies.texts, strategies.objects
     ),
@@ -125,80 +125,78 @@ envelopes = st.fixed_dictionaries(
 )
 
 
-def rides(envelope: dict[str, Any]) -> bool:
-    """Whether it says something where our own envelopes do."""
+def has_dragoman_metadata(envelope: dict[str, Any]) -> bool:
+    """Return whether an envelope has metadata under the key of Dragoman."""
     return "dragoman" in (envelope.get("metadata") or {})
 
 
 @given(st.lists(rows | envelopes, max_size=5))
-def test_envelopes_become_messages_and_the_same_envelopes(said: list[dict[str, Any]]) -> None:
-    normal = normalize_many(said)
-    back = envelopes_from_messages(messages_from_envelopes(said))
+def test_envelopes_round_trip_through_messages(envelopes_in: list[dict[str, Any]]) -> None:
+    normal = normalize_many(envelopes_in)
+    back = envelopes_from_messages(messages_from_envelopes(envelopes_in))
     assert back == normal
-    if not any(map(rides, normal)):
-        assert msgspec.json.encode(back) == msgspec.json.encode(normal)  # the order of keys too
+    if not any(map(has_dragoman_metadata, normal)):
+        assert msgspec.json.encode(back) == msgspec.json.encode(normal)  # including the order of keys
 
 
 @given(st.lists(strategies.messages, max_size=4) | strategies.histories)
-def test_messages_become_envelopes_and_the_same_messages(said: list[Message]) -> None:
-    told = envelopes_from_messages(said)
-    assert normalize_many(told) == told
-    back = messages_from_envelopes(told)
-    assert back == said
-    assert [codec.encode(message) for message in back] == [codec.encode(message) for message in said]
+def test_messages_round_trip_through_envelopes(messages: list[Message]) -> None:
+    envelopes_out = envelopes_from_messages(messages)
+    assert normalize_many(envelopes_out) == envelopes_out
+    back = messages_from_envelopes(envelopes_out)
+    assert back == messages
+    assert [codec.encode(message) for message in back] == [codec.encode(message) for message in messages]
 
 
 @given(st.lists(rows | envelopes, max_size=4), strategies.ulids)
-def test_a_message_that_was_an_envelope_and_has_got_a_name_since_is_not_lost_either(
-    said: list[dict[str, Any]], name: str
-) -> None:
-    kept = [
+def test_message_from_an_envelope_round_trips_after_it_got_an_id(envelopes_in: list[dict[str, Any]], name: str) -> None:
+    messages = [
         message.replace(id=f"{name}{number}", session_id="sess_1", created_at=NOON)
-        for number, message in enumerate(messages_from_envelopes(said))
+        for number, message in enumerate(messages_from_envelopes(envelopes_in))
     ]
-    told = envelopes_from_messages(kept)
-    assert messages_from_envelopes(told) == kept
-    assert envelopes_from_messages(messages_from_envelopes(told)) == told
+    envelopes_out = envelopes_from_messages(messages)
+    assert messages_from_envelopes(envelopes_out) == messages
+    assert envelopes_from_messages(messages_from_envelopes(envelopes_out)) == envelopes_out
 
 
 @given(st.lists(strategies.messages, min_size=1, max_size=3), st.data())
-def test_what_a_host_adds_to_our_envelopes_is_kept(said: list[Message], data: st.DataObject) -> None:
-    told = envelopes_from_messages(said)
-    for envelope in told:
+def test_changes_of_a_host_to_envelopes_are_preserved(messages: list[Message], data: st.DataObject) -> None:
+    envelopes_out = envelopes_from_messages(messages)
+    for envelope in envelopes_out:
         if data.draw(st.booleans()):
             envelope["metadata"] = {**envelope["metadata"], "seen": True}
         if data.draw(st.booleans()):
             envelope["content"] = data.draw(contents)
         if data.draw(st.booleans()):
             envelope["updated_at"] = "2026-04-28 12:00:00"
-    assert envelopes_from_messages(messages_from_envelopes(told)) == told
+    assert envelopes_from_messages(messages_from_envelopes(envelopes_out)) == envelopes_out
 
 
 @given(st.lists(strategies.messages, max_size=4), st.data())
-def test_envelopes_that_got_out_of_order_are_still_kept(said: list[Message], data: st.DataObject) -> None:
-    told = data.draw(st.permutations(envelopes_from_messages(said)))
-    assert envelopes_from_messages(messages_from_envelopes(told)) == told
+def test_reordered_envelopes_are_preserved(messages: list[Message], data: st.DataObject) -> None:
+    envelopes_out = data.draw(st.permutations(envelopes_from_messages(messages)))
+    assert envelopes_from_messages(messages_from_envelopes(envelopes_out)) == envelopes_out
 
 
 @given(strategies.plain, strategies.plain)
-def test_a_difference_makes_the_one_out_of_the_other(written: Any, wire: Any) -> None:
-    made = apply_diff(written, diff(written, wire, ordered=True), ordered=True)
-    assert msgspec.json.encode(made) == msgspec.json.encode(wire)
+def test_diff_applies_to_its_target(written: Any, wire: Any) -> None:
+    result = apply_diff(written, diff(written, wire, ordered=True), ordered=True)
+    assert msgspec.json.encode(result) == msgspec.json.encode(wire)
 
 
-# --- what becomes of each type ---------------------------------------------------------------------------------------
+# --- types of envelopes ----------------------------------------------------------------------------------------------
 
 
-def read(*said: dict[str, Any]) -> list[Message]:
-    return messages_from_envelopes(said)
+def read(*envelopes_in: dict[str, Any]) -> list[Message]:
+    return messages_from_envelopes(envelopes_in)
 
 
-def breaches(messages: list[Message]) -> list[str]:
-    """The rules that are broken, but for those about models and costs, of which hosts say nothing."""
-    return [breach.rule for breach in check(messages) if not breach.rule.startswith("assistant-")]
+def broken_rules(messages: list[Message]) -> list[str]:
+    """Return the broken rules, except those about models and costs, which hosts do not record."""
+    return [violation.rule for violation in check(messages) if not violation.rule.startswith("assistant-")]
 
 
-def test_a_call_and_its_result_find_each_other() -> None:
+def test_result_is_linked_to_its_call_by_tool_name() -> None:
     messages = read(
         text("user", "Write it."),
         tool_call("AI ACTION (Turn 1): Executing Wiki Upsert", "wiki_upsert", {"title": "Example"}, 1),
@@ -215,31 +213,31 @@ def test_a_call_and_its_result_find_each_other() -> None:
     assert written.metadata.parent_tool_use_id == upsert.content[0].id  # type: ignore[union-attr]
 
 
-def test_a_result_answers_the_call_whose_id_it_names() -> None:
+def test_result_is_linked_to_its_call_by_id() -> None:
     messages = read(
         tool_call("", "look", {"at": 1}, 1, {"tool_call_id": "call_1"}),
         tool_call("", "look", {"at": 2}, 1, {"tool_call_id": "call_2"}),
         tool_result("second", "look", {"success": True}, {"tool_call_id": "call_2"}),
     )
     assert messages[2].content[0].tool_use_id == messages[1].content[0].id  # type: ignore[union-attr]
-    assert breaches(messages[:1]) == []
+    assert broken_rules(messages[:1]) == []
 
 
-def test_a_result_that_answers_nothing_is_named_by_check_and_set_aside_by_repair() -> None:
+def test_orphan_result_is_reported_by_check_and_set_aside_by_repair() -> None:
     messages = read(text("user", "x"), tool_result("seen", "look", {"success": True}))
-    assert breaches(messages) == ["result-has-call"]
-    assert breaches(list(repair(messages).messages)) == []
+    assert broken_rules(messages) == ["result-has-call"]
+    assert broken_rules(list(repair(messages).messages)) == []
 
 
-def test_words_before_a_call_are_said_and_its_caption_is_not() -> None:
+def test_text_of_a_call_becomes_a_block_and_its_caption_does_not() -> None:
     (caption,) = read(tool_call("AI ACTION (Turn 1): Executing Look", "look", {}, 1))
     assert [type(block) for block in caption.content] == [ToolUseBlock]
-    (words,) = read(tool_call("I look it up.", "look", {}, 1))
-    assert words.content[0] == TextBlock("I look it up.")
+    (message,) = read(tool_call("I look it up.", "look", {}, 1))
+    assert message.content[0] == TextBlock("I look it up.")
 
 
 @pytest.mark.parametrize(
-    ("given_", "block"),
+    ("value", "block"),
     [
         (None, {}),
         ([], {}),
@@ -249,8 +247,8 @@ def test_words_before_a_call_are_said_and_its_caption_is_not() -> None:
         ([1], "the parameters are not an object"),
     ],
 )
-def test_parameters_are_never_replaced_by_others(given_: Any, block: Any) -> None:
-    (message,) = read({**tool_call("", "look", {}, 1), "payload": {"tool_name": "look", "parameters": given_}})
+def test_parameters_are_parsed_or_marked_invalid(value: Any, block: Any) -> None:
+    (message,) = read({**tool_call("", "look", {}, 1), "payload": {"tool_name": "look", "parameters": value}})
     match message.content:
         case (ToolUseBlock(input=parameters),):
             assert parameters == block
@@ -274,12 +272,12 @@ def test_parameters_are_never_replaced_by_others(given_: Any, block: Any) -> Non
         (multimodal_part("user", [{"type": "text", "text": "x"}]), Role.USER, MessageStatus.COMPLETE),
     ],
 )
-def test_who_speaks_and_how_far_it_has_come(envelope: dict[str, Any], role: Role, status: MessageStatus) -> None:
+def test_type_determines_role_and_status(envelope: dict[str, Any], role: Role, status: MessageStatus) -> None:
     (message,) = read(envelope)
     assert (message.role, message.metadata.status, message.content) == (role, status, (TextBlock("x"),))
 
 
-def test_parts_of_a_content_become_blocks_that_every_dialect_knows() -> None:
+def test_parts_become_typed_blocks() -> None:
     wire = {"type": "hologram", "depth": 3}
     (message,) = read(
         multimodal_part(
@@ -304,18 +302,18 @@ def test_parts_of_a_content_become_blocks_that_every_dialect_knows() -> None:
     )
 
 
-def test_an_id_and_a_time_have_their_places() -> None:
+def test_id_and_time_are_converted() -> None:
     (message,) = read({**text("user", "x"), "id": "m1", "created_at": "2026-04-28 12:00:00"})
     assert message.metadata.message_id == "m1"
     assert message.created_at == NOON
 
 
-def test_what_a_result_says_in_its_payload_alone_is_said() -> None:
+def test_data_of_a_result_without_text_becomes_its_text() -> None:
     (message,) = read(tool_result("", "look", {"success": True, "tool_data": {"found": 3}}))
     assert message.content[0].content == (TextBlock('{"found":3}'),)  # type: ignore[union-attr]
 
 
-# --- what becomes of a message ---------------------------------------------------------------------------------------
+# --- messages as envelopes -------------------------------------------------------------------------------------------
 
 ANSWER = Message(
     "01HZ002",
@@ -332,36 +330,36 @@ ANSWER = Message(
 )
 
 
-def test_a_message_becomes_one_envelope_for_each_thing_that_it_says() -> None:
-    told = envelopes_from_messages([ANSWER])
-    assert [(one["type"], one["id"], one["created_at"]) for one in told] == [
+def test_message_becomes_one_envelope_per_text_and_call() -> None:
+    written = envelopes_from_messages([ANSWER])
+    assert [(envelope["type"], envelope["id"], envelope["created_at"]) for envelope in written] == [
         ("multimodal_part", "01HZ002", "2026-04-28 12:00:00"),
         ("tool_call", "01HZ002#2", "2026-04-28 12:00:00"),
         ("tool_call", "01HZ002#3", "2026-04-28 12:00:00"),
     ]
-    assert told[1]["content"] == "AI ACTION (Turn 1): Executing Read File"
-    assert told[1]["payload"] == {"tool_name": "read_file", "parameters": {"path": "README.md"}, "turn": 1}
-    assert told[1]["metadata"] == {"dragoman": {"part": [2, 3]}, "tool_call_id": "tu_01HZ100"}
+    assert written[1]["content"] == "AI ACTION (Turn 1): Executing Read File"
+    assert written[1]["payload"] == {"tool_name": "read_file", "parameters": {"path": "README.md"}, "turn": 1}
+    assert written[1]["metadata"] == {"dragoman": {"part": [2, 3]}, "tool_call_id": "tu_01HZ100"}
 
 
-def test_a_result_is_told_with_the_name_of_its_tool() -> None:
+def test_envelope_of_a_result_has_the_tool_name() -> None:
     result = ToolResultBlock("tu_01HZ100", (TextBlock("no such file"),), is_error=True)
     answer = Message("01HZ003", "sess_1", Role.TOOL, (result,), MessageMetadata(), NOON)
-    told = envelopes_from_messages([ANSWER, answer])[-1]
-    assert (told["type"], told["role"], told["content"]) == ("tool_result", "tool", "no such file")
-    assert told["payload"] == {"tool_name": "read_file", "success": False, "turn": 1}
+    envelope = envelopes_from_messages([ANSWER, answer])[-1]
+    assert (envelope["type"], envelope["role"], envelope["content"]) == ("tool_result", "tool", "no such file")
+    assert envelope["payload"] == {"tool_name": "read_file", "success": False, "turn": 1}
 
 
-def test_an_edit_of_an_envelope_shows_in_the_message() -> None:
-    told = envelopes_from_messages([ANSWER])
-    told[1]["payload"] = {**told[1]["payload"], "parameters": {"path": "CHANGELOG.md"}}
-    (message,) = messages_from_envelopes(told)
+def test_edit_of_an_envelope_changes_the_message() -> None:
+    written = envelopes_from_messages([ANSWER])
+    written[1]["payload"] = {**written[1]["payload"], "parameters": {"path": "CHANGELOG.md"}}
+    (message,) = messages_from_envelopes(written)
     assert message.content[2] == ToolUseBlock("tu_01HZ100", "read_file", {"path": "CHANGELOG.md"})
     assert message.metadata.model == ANSWER.metadata.model
     assert message.content[0] == ANSWER.content[0]
 
 
-def test_an_edit_of_a_message_shows_in_its_envelope() -> None:
+def test_edit_of_a_message_changes_the_envelope() -> None:
     row = {
         "role": "assistant",
         "content": "AI ACTION (Turn 1): Executing Look",
@@ -370,28 +368,30 @@ def test_an_edit_of_a_message_shows_in_its_envelope() -> None:
     (message,) = read(row)
     (call,) = message.content
     edited = message.replace(content=(call.replace(input={"at": 2}),))  # type: ignore[union-attr]
-    (told,) = envelopes_from_messages([edited], verbatim=True)
-    assert told["payload"] == {"tool_name": "look", "parameters": {"at": 2}, "turn": 1}
-    assert told["metadata"] == {"type": "tool_call", **told["payload"]}
+    (envelope,) = envelopes_from_messages([edited], verbatim=True)
+    assert envelope["payload"] == {"tool_name": "look", "parameters": {"at": 2}, "turn": 1}
+    assert envelope["metadata"] == {"type": "tool_call", **envelope["payload"]}
     assert messages_from_envelopes(envelopes_from_messages([edited])) == [edited]
 
 
-def test_what_a_host_writes_into_our_envelope_comes_back_with_the_message_whole() -> None:
-    told = envelopes_from_messages([ANSWER])
-    told[0]["metadata"] = {**told[0]["metadata"], "seen": True}
-    (message,) = messages_from_envelopes(told)
+def test_host_metadata_does_not_change_the_message() -> None:
+    written = envelopes_from_messages([ANSWER])
+    written[0]["metadata"] = {**written[0]["metadata"], "seen": True}
+    (message,) = messages_from_envelopes(written)
     assert message.content == ANSWER.content
     assert (message.id, message.session_id, message.metadata.model) == ("01HZ002", "sess_1", ANSWER.metadata.model)
 
 
-def test_what_somebody_else_keeps_under_our_name_is_left_alone() -> None:
-    odd = ANSWER.replace(metadata=ANSWER.metadata.replace(extra={"agents-api.message": [{"left": {"in": 5}}], "x": 1}))
+def test_foreign_extra_under_the_reserved_key_is_preserved() -> None:
+    first = ANSWER.replace(
+        metadata=ANSWER.metadata.replace(extra={"agents-api.message": [{"left": {"in": 5}}], "x": 1})
+    )
     for extra in ({"agents-api.message": "mine"}, {"agents-api.message": []}, {"agents-api.message": [None, {}]}):
-        odd_too = odd.replace(metadata=odd.metadata.replace(extra=extra))
-        assert messages_from_envelopes(envelopes_from_messages([odd, odd_too])) == [odd, odd_too]
+        second = first.replace(metadata=first.metadata.replace(extra=extra))
+        assert messages_from_envelopes(envelopes_from_messages([first, second])) == [first, second]
 
 
-def test_what_is_too_deep_for_a_message_names_its_place() -> None:
+def test_input_that_is_too_deep_raises_with_its_location() -> None:
     deep: Any = {}
     for _ in range(220):
         deep = {"in": deep}
@@ -399,11 +399,11 @@ def test_what_is_too_deep_for_a_message_names_its_place() -> None:
         read(text("user", "x"), tool_call("", "look", deep, 1))
 
 
-# --- and on to the providers -----------------------------------------------------------------------------------------
+# --- requests to providers -------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", dialects.callable_names())
-def test_a_conversation_of_envelopes_can_be_sent_in_every_dialect(name: str) -> None:
+def test_conversation_of_envelopes_is_sent_in_every_dialect(name: str) -> None:
     dialect = dialects.load(name)
     messages = read(
         text("system", "Be brief."),
@@ -413,24 +413,24 @@ def test_a_conversation_of_envelopes_can_be_sent_in_every_dialect(name: str) -> 
         final_result("Written.", {"url": "u"}),
         text("user", "Thanks."),
     )
-    assert breaches(messages) == []
+    assert broken_rules(messages) == []
     written = dialect.write_request(Request(model="m", messages=tuple(messages)))
     assert written.losses == ()
     back = dialect.read_request(written.wire).messages
-    said = [block for message in back for block in message.content]
-    assert [block.text for block in said if isinstance(block, TextBlock)] == [
+    blocks = [block for message in back for block in message.content]
+    assert [block.text for block in blocks if isinstance(block, TextBlock)] == [
         "Be brief.",
         "Write it.",
         "Written.",
         "Thanks.",
     ]
-    (call,) = [block for block in said if isinstance(block, ToolUseBlock)]
-    (result,) = [block for block in said if isinstance(block, ToolResultBlock)]
+    (call,) = [block for block in blocks if isinstance(block, ToolUseBlock)]
+    (result,) = [block for block in blocks if isinstance(block, ToolResultBlock)]
     assert (call.name, call.input, result.tool_use_id) == ("wiki_upsert", {"title": "Example"}, call.id)
     assert messages_from_envelopes(envelopes_from_messages(back)) == list(back)
 
 
-def test_an_envelope_shares_nothing_with_its_message() -> None:
+def test_envelope_is_independent_of_its_message() -> None:
     (_, call, _) = envelopes_from_messages([ANSWER])
     call["payload"]["parameters"]["path"] = "/etc/passwd"
     assert ANSWER.content[2].input == {"path": "README.md"}  # type: ignore[union-attr]

@@ -1,4 +1,4 @@
-"""The fast path between messages and envelopes returns the same as the general path."""
+"""Tests that the fast path between messages and envelopes is equal to the general path."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from tests import strategies
 
 raws = st.none() | st.builds(lambda more: {"dialect": "openai_chat", **more}, strategies.objects)
 call_ids = strategies.ulids.map("tu_{}".format)
-words = st.builds(TextBlock, strategies.texts)
+text_blocks = st.builds(TextBlock, strategies.texts)
 calls = st.builds(ToolUseBlock, call_ids, st.sampled_from(["look", "wiki_upsert", "", "a\0"]), strategies.objects, raws)
-results = st.builds(ToolResultBlock, call_ids, st.tuples(words), st.booleans(), raws)
+results = st.builds(ToolResultBlock, call_ids, st.tuples(text_blocks), st.booleans(), raws)
 metadata = st.builds(
     MessageMetadata,
     model=st.none() | strategies.texts,
@@ -38,18 +38,18 @@ times |= st.sampled_from([datetime(1970, 1, 1, tzinfo=UTC), datetime(1970, 1, 1,
 @st.composite
 def plain_messages(draw: st.DrawFn) -> Message:
     role = draw(st.sampled_from(list(Role)[:4]))
-    told = draw(metadata)
+    values = draw(metadata)
     if role is Role.TOOL:
         content: tuple[Any, ...] = (draw(results),)
         if draw(st.booleans()):
-            told = told.replace(parent_tool_use_id=content[0].tool_use_id)
+            values = values.replace(parent_tool_use_id=content[0].tool_use_id)
     else:
-        content = tuple(draw(st.lists(words, max_size=1)) + draw(st.lists(calls, max_size=2)))
+        content = tuple(draw(st.lists(text_blocks, max_size=1)) + draw(st.lists(calls, max_size=2)))
     name = draw(st.sampled_from(["0".zfill(26), "1".zfill(26), "a", ""]) | strategies.ulids)
-    return Message(name, draw(st.sampled_from(["", "sess_1"])), role, content, told, draw(times))
+    return Message(name, draw(st.sampled_from(["", "sess_1"])), role, content, values, draw(times))
 
 
-def told(messages: list[Message]) -> bytes:
+def encode_envelopes(messages: list[Message]) -> bytes:
     return msgspec.json.encode(envelopes_from_messages(messages))
 
 
@@ -58,36 +58,34 @@ def read(envelopes: list[dict[str, Any]]) -> list[bytes]:
 
 
 @given(st.lists(plain_messages() | strategies.messages, max_size=4))
-def test_the_short_way_is_the_long_way(messages: list[Message]) -> None:
-    short = told(messages)
-    envelopes = msgspec.json.decode(short)
-    read_short = read(envelopes)
+def test_fast_path_equals_general_path(messages: list[Message]) -> None:
+    encoded = encode_envelopes(messages)
+    envelopes = msgspec.json.decode(encoded)
+    messages_read = read(envelopes)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(converter, "write_plain", lambda *_: None)
         patch.setattr(converter, "read_plain", lambda *_: None)
-        assert told(messages) == short
-        assert read(envelopes) == read_short
-    assert read_short == [codec.encode(message) for message in messages]
+        assert encode_envelopes(messages) == encoded
+        assert read(envelopes) == messages_read
+    assert messages_read == [codec.encode(message) for message in messages]
 
 
-def test_an_ordinary_conversation_goes_the_short_way() -> None:
-    passed, plain = CallHistory(), []
+def test_ordinary_conversation_uses_the_fast_path() -> None:
+    history, plain = CallHistory(), []
     for message in example_conversation():
-        made = write_plain(message, passed)
-        plain.append(made is not None)
-        if made is not None:
-            again = read_plain(made, passed)
+        envelope = write_plain(message, history)
+        plain.append(envelope is not None)
+        if envelope is not None:
+            again = read_plain(envelope, history)
             assert again is not None
             assert codec.encode(again) == codec.encode(message)
-        passed.add(message)
-    assert plain == [True, False, True, True]  # the second one begins with a thought
+        history.add(message)
+    assert plain == [True, False, True, True]  # the second message begins with thinking
 
 
 @given(plain_messages(), st.data())
-def test_an_envelope_that_somebody_changed_is_read_as_the_long_way_reads_it(
-    message: Message, data: st.DataObject
-) -> None:
-    envelopes = msgspec.json.decode(told([message]))
+def test_changed_envelope_is_read_as_by_the_general_path(message: Message, data: st.DataObject) -> None:
+    envelopes = msgspec.json.decode(encode_envelopes([message]))
     envelope = data.draw(st.sampled_from(envelopes))
     place = envelope[data.draw(st.sampled_from(["payload", "metadata"]))] if data.draw(st.booleans()) else envelope
     key = data.draw(st.sampled_from([*place, "more"]))

@@ -1,4 +1,4 @@
-"""Stream events, fold and unfold."""
+"""Tests of stream events, fold and unfold."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ END = MessageComplete(StopReason.END_TURN)
 CALL = (ToolUseStart(0, "tu_1", "f"), ToolUseInputDelta(0, '{"a"'), ToolUseInputDelta(0, ":1}"), ToolUseEnd(0))
 
 
-def test_the_events_have_the_names_of_the_specification() -> None:
+def test_events_have_the_names_of_the_specification() -> None:
     names = {kind.__struct_config__.tag for kind in get_args(StreamEvent)}
     specified = {
         "text_delta",
@@ -65,14 +65,14 @@ def test_joined_deltas_fold_to_the_same_reply(events: list[StreamEvent]) -> None
     assert merge_deltas(joined) == joined
 
 
-def test_deltas_of_one_block_are_joined_up_to_one_with_notes() -> None:
-    noted = TextDelta(0, "d", {"dialect": "openai_chat"})
-    events = [TextDelta(0, "a"), TextDelta(0, "b"), TextDelta(1, "c"), noted, TextDelta(0, "e"), TextDelta(0, "f")]
-    assert merge_deltas(events) == [TextDelta(0, "ab"), TextDelta(1, "c"), noted, TextDelta(0, "ef")]
+def test_deltas_are_merged_up_to_a_delta_with_raw_fields() -> None:
+    with_raw = TextDelta(0, "d", {"dialect": "openai_chat"})
+    events = [TextDelta(0, "a"), TextDelta(0, "b"), TextDelta(1, "c"), with_raw, TextDelta(0, "e"), TextDelta(0, "f")]
+    assert merge_deltas(events) == [TextDelta(0, "ab"), TextDelta(1, "c"), with_raw, TextDelta(0, "ef")]
 
 
 @given(strategies.replies)
-def test_folding_what_was_unfolded_gives_the_reply_back_as_it_is_judged(reply: Reply) -> None:
+def test_unfolded_reply_folds_to_an_equal_reply(reply: Reply) -> None:
     again = fold(unfold(reply))
     assert again == mark_unusable(reply)
     assert again.provider_raw == reply.provider_raw
@@ -82,7 +82,7 @@ def test_folding_what_was_unfolded_gives_the_reply_back_as_it_is_judged(reply: R
 
 
 @given(strategies.replies, st.data())
-def test_a_stream_that_ends_early_never_folds_to_a_finished_reply(reply: Reply, data: st.DataObject) -> None:
+def test_truncated_stream_never_folds_to_a_finished_reply(reply: Reply, data: st.DataObject) -> None:
     events = unfold(reply)
     cut = fold(events[: data.draw(st.integers(0, len(events) - 1))])
     assert cut.fault is not None
@@ -90,16 +90,16 @@ def test_a_stream_that_ends_early_never_folds_to_a_finished_reply(reply: Reply, 
 
 
 def event_lists() -> st.SearchStrategy[list[Any]]:
-    index = st.integers(0, 2)
+    indexes = st.integers(0, 2)
     return st.lists(
         st.one_of(
-            st.builds(MessageStart, strategies.optional_words),
-            st.builds(TextDelta, index, strategies.texts),
-            st.builds(ThinkingDelta, index, strategies.texts, strategies.optional_words),
-            st.builds(ToolUseStart, index, strategies.tool_ids, strategies.words),
-            st.builds(ToolUseInputDelta, index, st.sampled_from(["{", "}", '"a":1', "[1]", "", "NaN"])),
-            st.builds(ToolUseEnd, index),
-            st.builds(BlockComplete, index, strategies.blocks()),
+            st.builds(MessageStart, strategies.optional_texts),
+            st.builds(TextDelta, indexes, strategies.texts),
+            st.builds(ThinkingDelta, indexes, strategies.texts, strategies.optional_texts),
+            st.builds(ToolUseStart, indexes, strategies.tool_ids, strategies.words),
+            st.builds(ToolUseInputDelta, indexes, st.sampled_from(["{", "}", '"a":1', "[1]", "", "NaN"])),
+            st.builds(ToolUseEnd, indexes),
+            st.builds(BlockComplete, indexes, strategies.blocks()),
             st.builds(UsageUpdate, strategies.token_usages),
             st.builds(MessageComplete, st.sampled_from(StopReason)),
             st.builds(StreamError, strategies.faults),
@@ -109,19 +109,19 @@ def event_lists() -> st.SearchStrategy[list[Any]]:
 
 
 @given(event_lists())
-def test_any_events_fold_to_a_reply_that_says_truly_whether_it_is_finished(events: list[Any]) -> None:
+def test_any_events_fold_to_a_reply_with_fault_or_end(events: list[Any]) -> None:
     reply = fold(events)
     ended = any(isinstance(event, MessageComplete) for event in events)
     assert reply.fault is not None or ended
-    said = {kind: "".join(e.text for e in events if type(e) is kind) for kind in (TextDelta, ThinkingDelta)}
+    texts = {kind: "".join(e.text for e in events if type(e) is kind) for kind in (TextDelta, ThinkingDelta)}
     for block in reply.content:
         if isinstance(block, ToolUseBlock):
             assert any(isinstance(event, ToolUseEnd | BlockComplete) for event in events)
         if isinstance(block, TextBlock) and not any(isinstance(event, BlockComplete) for event in events):
-            assert set(block.text) <= set(said[TextDelta])
+            assert set(block.text) <= set(texts[TextDelta])
 
 
-def test_interleaved_blocks_are_put_together_by_their_index() -> None:
+def test_interleaved_blocks_are_assembled_by_index() -> None:
     reply = fold(
         [
             MessageStart("m"),
@@ -161,7 +161,7 @@ def fault_of(*events: StreamEvent) -> tuple[str, Reply]:
     return reply.fault.code, reply
 
 
-def test_no_end_is_an_incomplete_stream_and_the_text_is_kept() -> None:
+def test_stream_without_end_is_incomplete_and_its_text_is_preserved() -> None:
     code, reply = fault_of(TextDelta(0, "so far"))
     assert code == "stream_incomplete"
     assert reply.fault.retryable
@@ -169,7 +169,7 @@ def test_no_end_is_an_incomplete_stream_and_the_text_is_kept() -> None:
     assert fault_of()[0] == "stream_incomplete"
 
 
-def test_an_error_ends_the_reply_and_nothing_after_it_is_trusted() -> None:
+def test_events_after_an_error_are_ignored() -> None:
     fault = Fault(code="overloaded", message="busy", retryable=True)
     reply = fold([TextDelta(0, "a"), StreamError(fault, {"tail": "x"}), TextDelta(0, "b"), END])
     assert reply.content == (TextBlock("a"),)
@@ -192,7 +192,7 @@ def test_an_error_ends_the_reply_and_nothing_after_it_is_trusted() -> None:
         [MessageStart("m"), MessageStart("m")],
     ],
 )
-def test_events_out_of_order_are_a_violation_even_if_the_end_comes(events: list[Any]) -> None:
+def test_events_out_of_order_are_a_violation_despite_a_proper_end(events: list[Any]) -> None:
     code, reply = fault_of(TextDelta(1, "kept"), *events, END)
     assert code == "protocol_violation"
     assert TextBlock("kept") in reply.content
@@ -212,7 +212,7 @@ def test_events_out_of_order_are_a_violation_even_if_the_end_comes(events: list[
         "{'a':1}",
     ],
 )
-def test_an_input_that_is_no_object_is_kept_marked_and_never_a_call(text: str) -> None:
+def test_input_that_is_not_an_object_becomes_an_invalid_call(text: str) -> None:
     code, reply = fault_of(CALL[0], ToolUseInputDelta(0, text), ToolUseEnd(0), MessageComplete(StopReason.TOOL_USE))
     assert code == "tool_input_invalid"
     (block,) = reply.content
@@ -222,94 +222,94 @@ def test_an_input_that_is_no_object_is_kept_marked_and_never_a_call(text: str) -
 
 
 @pytest.mark.parametrize("end", [(), (ToolUseEnd(0),)])
-def test_a_call_cut_by_the_output_limit_is_truncated(end: tuple[StreamEvent, ...]) -> None:
+def test_call_cut_by_the_output_limit_is_truncated(end: tuple[StreamEvent, ...]) -> None:
     code, reply = fault_of(*CALL[:2], *end, MessageComplete(StopReason.MAX_TOKENS))
     assert code == "tool_input_truncated"
     assert reply.content[0].input_text == '{"a"'
 
 
-@pytest.mark.parametrize("said", [(), (ToolUseInputDelta(0, " "),)])
-def test_a_call_of_which_only_the_name_fitted_the_limit_is_truncated(said: tuple[StreamEvent, ...]) -> None:
-    code, reply = fault_of(CALL[0], *said, ToolUseEnd(0), MessageComplete(StopReason.MAX_TOKENS))
+@pytest.mark.parametrize("deltas", [(), (ToolUseInputDelta(0, " "),)])
+def test_call_with_only_a_name_at_the_output_limit_is_truncated(deltas: tuple[StreamEvent, ...]) -> None:
+    code, reply = fault_of(CALL[0], *deltas, ToolUseEnd(0), MessageComplete(StopReason.MAX_TOKENS))
     assert code == "tool_input_truncated"
     assert isinstance(reply.content[0], InvalidToolUseBlock)
 
 
-def test_a_block_that_is_missing_between_others_is_noticed() -> None:
+def test_missing_block_index_is_a_violation() -> None:
     assert fault_of(TextDelta(0, "a"), TextDelta(2, "c"), END)[0] == "protocol_violation"
 
 
-def test_halves_of_a_character_are_joined_and_a_lone_one_is_a_fault() -> None:
+def test_split_surrogates_are_joined_and_a_lone_one_is_a_fault() -> None:
     assert fold([TextDelta(0, "a\ud83d"), TextDelta(0, "\ude00b"), END]).content == (TextBlock("a😀b"),)
     code, reply = fault_of(TextDelta(0, "a\ud83d"), TextDelta(0, "b"), END)
     assert code == "bad_event"
     assert reply.content == (TextBlock("ab"),)
 
 
-def test_events_say_what_they_are_and_nothing_else_is_one() -> None:
+def test_events_have_types_and_other_values_are_rejected() -> None:
     assert (TextDelta(0, "x").type, StreamError(Fault(code="x", message="y")).type) == ("text_delta", "error")
     with pytest.raises(TypeError, match="not a stream event"):
         fold(["text_delta"])  # type: ignore[list-item]
 
 
-def test_a_call_that_never_ended_is_truncated_although_the_message_ended() -> None:
+def test_call_without_end_is_truncated() -> None:
     code, reply = fault_of(*CALL[:3], MessageComplete(StopReason.TOOL_USE))
     assert code == "tool_input_truncated"
     assert isinstance(reply.content[0], InvalidToolUseBlock)
 
 
 @pytest.mark.parametrize("text", ["", " ", "{}"])
-def test_no_arguments_are_an_empty_object(text: str) -> None:
+def test_missing_arguments_are_an_empty_object(text: str) -> None:
     reply = fold([CALL[0], ToolUseInputDelta(0, text), ToolUseEnd(0), MessageComplete(StopReason.TOOL_USE)])
     assert reply.content == (ToolUseBlock("tu_1", "f", {}),)
     assert reply.fault is None
 
 
-def test_what_comes_after_the_end_is_ignored_with_one_warning(caplog: pytest.LogCaptureFixture) -> None:
+def test_events_after_the_end_are_ignored_with_one_warning(caplog: pytest.LogCaptureFixture) -> None:
     reply = fold([TextDelta(0, "a"), END, TextDelta(0, "b"), TextDelta(1, "c"), MessageStart()])
     assert reply == Reply(content=(TextBlock("a"),), stop_reason=StopReason.END_TURN)
     assert [record.levelno for record in caplog.records] == [logging.WARNING]
 
 
-def test_a_reply_with_a_fault_cannot_claim_a_proper_end() -> None:
+def test_reply_with_a_fault_cannot_have_another_stop_reason() -> None:
     fault = Fault(code="x", message="y")
-    for wrong in (
+    for fields in (
         {"stop_reason": StopReason.END_TURN, "fault": fault},
         {"stop_reason": StopReason.ERROR},
         {"stop_reason": StopReason.ERROR, "fault": fault, "stop_sequence": "x"},
     ):
         with pytest.raises(ValueError, match="stop_"):
-            Reply(**wrong)
+            Reply(**fields)
 
 
-def test_an_answer_that_ends_as_failed_has_a_fault() -> None:
+def test_failed_reply_without_explanation_has_a_fault() -> None:
     assert fault_of(TextDelta(0, "a"), MessageComplete(StopReason.ERROR))[0] == "unexplained_error"
 
 
-def test_what_a_failed_answer_consumed_is_kept() -> None:
+def test_usage_of_a_failed_reply_is_preserved() -> None:
     used = TokenUsage(input_tokens=5, output_tokens=6)
     reply = fold([StreamError(Fault(code="x", message="y")), UsageUpdate(used)])
     assert reply.usage == used
 
 
-def test_raw_notes_of_several_deltas_are_merged() -> None:
+def test_raw_fields_of_several_deltas_are_merged() -> None:
     reply = fold([TextDelta(0, "a", {"x": 1}), TextDelta(0, "b"), TextDelta(0, "", {"y": 2}), END])
     assert reply.content[0].provider_raw == {"x": 1, "y": 2}
 
 
-def test_fold_is_the_package_s_own_name_for_it() -> None:
+def test_package_exports_fold_and_unfold() -> None:
     assert dragoman.fold is fold
     assert dragoman.unfold is unfold
 
 
-def test_a_character_may_be_cut_in_two_between_two_pieces_of_an_input() -> None:
+def test_surrogates_split_between_two_input_deltas_are_joined() -> None:
     start, end = ToolUseStart(0, "tu_01KR3ER9E00000000000000QQE", "say"), MessageComplete(StopReason.TOOL_USE)
     pieces = (ToolUseInputDelta(0, '{"words":"\ud83d'), ToolUseInputDelta(0, '\ude00"}'))
     (call,) = fold([MessageStart(), start, *pieces, ToolUseEnd(0), end]).content
     assert isinstance(call, ToolUseBlock)
     assert call.input == {"words": "😀"}
-    torn = fold([MessageStart(), start, pieces[0], ToolUseInputDelta(0, '"}'), ToolUseEnd(0), end])
-    assert torn.fault is not None
-    assert torn.fault.code == "tool_input_invalid"
-    assert isinstance(torn.content[0], InvalidToolUseBlock)
-    assert torn.content[0].input_text == '{"words":""}'
+    truncated = fold([MessageStart(), start, pieces[0], ToolUseInputDelta(0, '"}'), ToolUseEnd(0), end])
+    assert truncated.fault is not None
+    assert truncated.fault.code == "tool_input_invalid"
+    assert isinstance(truncated.content[0], InvalidToolUseBlock)
+    assert truncated.content[0].input_text == '{"words":""}'

@@ -1,4 +1,4 @@
-"""Each program in ``examples`` is run as a reader runs it, against strict fakes of the providers that it names."""
+"""Tests of the programs in ``examples``, run as a reader runs them, against strict fakes of their providers."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Stage:
         }
 
     async def run(self, name: str) -> str:
-        """Run an example to its end, and return what it prints."""
+        """Run an example to its end, and return its output."""
         shutil.copy(EXAMPLES / name, self.folder)
         process = await asyncio.create_subprocess_exec(
             sys.executable,
@@ -102,7 +102,7 @@ async def check_fastapi_backend(stage: Stage) -> None:
     process = await asyncio.create_subprocess_exec(*command, cwd=stage.folder, env=stage.environment)
     try:
         async with aiohttp.ClientSession(f"http://127.0.0.1:{port}") as client:
-            await wait_until_it_answers(client, process)
+            await wait_for_server(client, process)
             async with client.post("/ask", json={"text": "Hi"}) as answer:
                 reply = await answer.json()
             assert reply["text"] == "Hello!"
@@ -113,7 +113,7 @@ async def check_fastapi_backend(stage: Stage) -> None:
         await process.wait()
 
 
-async def wait_until_it_answers(client: aiohttp.ClientSession, process: asyncio.subprocess.Process) -> None:
+async def wait_for_server(client: aiohttp.ClientSession, process: asyncio.subprocess.Process) -> None:
     async with asyncio.timeout(60):
         while process.returncode is None:
             try:
@@ -171,7 +171,7 @@ def test_every_example_is_checked() -> None:
 
 
 @pytest.mark.parametrize("name", CHECKS)
-def test_the_example_does_what_it_says(name: str, tmp_path: Path) -> None:
+def test_example_prints_the_expected_output(name: str, tmp_path: Path) -> None:
     async def check() -> None:
         async with open_stage(tmp_path) as stage:
             await CHECKS[name](stage)

@@ -1,4 +1,4 @@
-"""Fidelity between all dialects: everything is kept, changed or reported as a loss."""
+"""Tests of fidelity between all dialects: every part is kept, changed or reported as a loss."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from dragoman.fidelity.table import cells_to_markdown, column_of, to_plain
 from dragoman.message import ContentBlock, DocumentBlock, TextBlock, ToolResultBlock, ToolUseBlock, UnknownBlock
 from tests.corpus import records
 
-# What has to survive every pair, and the other forms in which it may arrive.
+# Kinds that survive every pair, and the other forms that they may have afterwards.
 NEVER_LOST = {
     *("text", "system", "tool_use", "invalid_tool_use", "tool_result", "tool_result.text", "tool"),
     *("answer.text", "answer.tool_use", "answer.usage.input_tokens", "answer.usage.output_tokens"),
@@ -59,12 +59,12 @@ FORMS = {
 }
 
 
-APART = {
+ALLOWED_CHANGES = {
     "vercel": {MOVED}
-}  # a result stands with its call there, and in a few recorded histories it does not follow it
+}  # Vercel stores a result with its call, and in a few recorded histories the result does not follow its call
 PROMPTS = {name for name in dialects.names() if getattr(dialects.load(name), "TAKES_PROMPT", False)}  # no tools
 CONVERSATIONS = {each.NAME: each for each in transcript_dialects()}
-EVERYTHING = (*dialects.callable_names(), *CONVERSATIONS)
+ALL_NAMES = (*dialects.callable_names(), *CONVERSATIONS)
 
 
 @functools.cache
@@ -79,14 +79,14 @@ def case(name: str) -> Case:
 # --- constructed cases -----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("source", EVERYTHING)
+@pytest.mark.parametrize("source", ALL_NAMES)
 def test_nothing_is_lost_silently(source: str) -> None:
     row = [cell for cell in measure_all() if cell.source == source]
     assert [cell for cell in row if cell.is_defect] == []
-    assert {cell.target for cell in row} == set(EVERYTHING)
+    assert {cell.target for cell in row} == set(ALL_NAMES)
 
 
-@pytest.mark.parametrize("source", EVERYTHING)
+@pytest.mark.parametrize("source", ALL_NAMES)
 def test_texts_calls_results_and_tools_survive_every_pair(source: str) -> None:
     kinds = {case.name: case.kind for case in CASES}
     lost = [
@@ -105,23 +105,23 @@ def test_every_type_of_block_is_a_case() -> None:
     assert {cls.type for cls in get_args(ContentBlock) if cls is not UnknownBlock} <= kinds
 
 
-@pytest.mark.parametrize("name", EVERYTHING)
+@pytest.mark.parametrize("name", ALL_NAMES)
 def test_native_samples_contain_the_subject_of_their_case(name: str) -> None:
     dialect: Any = CONVERSATIONS.get(name) or dialects.load(name)
     for case_name, wire in native_samples(name).items():
-        about = case(case_name)
-        is_request = about.answer is None
-        said = request_kinds(dialect.read_request(wire)) if is_request else reply_kinds(dialect.read_reply(wire))
-        assert about.kind in said, case_name
+        tested_case = case(case_name)
+        is_request = tested_case.answer is None
+        found_kinds = request_kinds(dialect.read_request(wire)) if is_request else reply_kinds(dialect.read_reply(wire))
+        assert tested_case.kind in found_kinds, case_name
 
 
 def test_every_case_is_supported_by_some_dialect() -> None:
-    unsaid = [
+    unsupported = [
         each.name
         for each in CASES
         if all(make_sample(dialects.load(name), each) is None for name in dialects.callable_names())
     ]
-    assert unsaid == []
+    assert unsupported == []
 
 
 # --- recorded traffic ------------------------------------------------------------------------------------------------
@@ -129,10 +129,10 @@ def test_every_case_is_supported_by_some_dialect() -> None:
 
 @pytest.mark.parametrize("source", dialects.callable_names())
 def test_recorded_traffic_has_no_silent_loss_in_any_dialect(source: str) -> None:
-    spoken = {name: dialects.load(name) for name in dialects.callable_names()}
+    by_name = {name: dialects.load(name) for name in dialects.callable_names()}
     tally = Tally()
     for _, record in records(source, sample=50):
-        report.tally_record(record, source, spoken, tally)
+        report.tally_record(record, source, by_name, tally)
     assert tally.requests[source] > 0
     assert tally.answers[source] > 0
     assert tally.shortfalls == []
@@ -147,22 +147,22 @@ def test_recorded_traffic_has_no_silent_loss_in_any_dialect(source: str) -> None
 
 @pytest.mark.parametrize("source", dialects.callable_names())
 def test_recorded_traffic_has_no_silent_loss_in_any_transcript_format(source: str) -> None:
-    spoken = {source: dialects.load(source), **CONVERSATIONS}
+    by_name = {source: dialects.load(source), **CONVERSATIONS}
     tally = Tally()
     for _, record in records(source, sample=50):
-        report.tally_record({**record, "response": None}, source, spoken, tally)
+        report.tally_record({**record, "response": None}, source, by_name, tally)
     assert tally.requests[source] > 0
     assert tally.shortfalls == []
-    said = NEVER_LOST - {"tool"}
+    checked_kinds = NEVER_LOST - {"tool"}
     others = {
         (target, note)
         for _, target, kind, outcome, note in tally.notes
-        if kind in said and outcome in ("loss", "changed") and note not in APART.get(target, set())
+        if kind in checked_kinds and outcome in ("loss", "changed") and note not in ALLOWED_CHANGES.get(target, set())
     }
     assert others == set()
 
 
-# --- what the measuring notices --------------------------------------------------------------------------------------
+# --- detection of defects --------------------------------------------------------------------------------------------
 
 Change = Callable[[Request], Request]
 
@@ -178,55 +178,55 @@ def lossy_dialect(change: Change, losses: tuple[Loss, ...] = ()) -> SimpleNamesp
 
 
 def change_blocks(change: Callable[[ContentBlock], ContentBlock | None]) -> Change:
-    def changed(request: Request) -> Request:
+    def change_request(request: Request) -> Request:
         messages = []
         for message in request.messages:
-            blocks = [made for block in message.content if (made := change(block)) is not None]
+            blocks = [new for block in message.content if (new := change(block)) is not None]
             messages.append(message.replace(content=blocks))
         return request.replace(messages=tuple(messages))
 
-    return changed
+    return change_request
 
 
 def outcome(change: Change, name: str, losses: tuple[Loss, ...] = ()) -> list[Finding]:
     """Return the findings about a case of Anthropic's wire after a change by the target."""
     anthropic = dialects.load("anthropic")
     request = anthropic.read_request(make_sample(anthropic, case(name)))
-    found = measure_conversion(request, lossy_dialect(change, losses))
-    return [finding for finding in found if finding.kind == case(name).kind]
+    findings = measure_conversion(request, lossy_dialect(change, losses))
+    return [finding for finding in findings if finding.kind == case(name).kind]
 
 
-def without_results(block: ContentBlock) -> ContentBlock | None:
+def remove_results(block: ContentBlock) -> ContentBlock | None:
     return None if isinstance(block, ToolResultBlock) else block
 
 
-def without_texts(block: ContentBlock) -> ContentBlock | None:
+def remove_texts(block: ContentBlock) -> ContentBlock | None:
     return None if isinstance(block, TextBlock) else block
 
 
-def with_another_word(block: ContentBlock) -> ContentBlock:
+def change_text(block: ContentBlock) -> ContentBlock:
     return block.replace(text=block.text.upper()) if isinstance(block, TextBlock) else block
 
 
-def with_another_input(block: ContentBlock) -> ContentBlock:
+def change_input(block: ContentBlock) -> ContentBlock:
     return block.replace(input={**block.input, "limit": 2}) if isinstance(block, ToolUseBlock) else block
 
 
-def with_another_tool(block: ContentBlock) -> ContentBlock:
+def change_tool(block: ContentBlock) -> ContentBlock:
     return block.replace(name="write_file") if isinstance(block, ToolUseBlock) else block
 
 
-def without_a_name(block: ContentBlock) -> ContentBlock:
+def remove_name(block: ContentBlock) -> ContentBlock:
     return block.replace(name=None) if isinstance(block, DocumentBlock) else block
 
 
 DEFECTS: dict[str, tuple[Change, str]] = {
-    "a text dropped": (change_blocks(without_texts), "text"),
-    "a text altered": (change_blocks(with_another_word), "text"),
-    "a system prompt altered": (change_blocks(with_another_word), "system prompt"),
-    "an input altered": (change_blocks(with_another_input), "tool_use"),
-    "a tool renamed": (change_blocks(with_another_tool), "tool_use"),
-    "a result dropped": (change_blocks(without_results), "tool_result"),
+    "a text dropped": (change_blocks(remove_texts), "text"),
+    "a text altered": (change_blocks(change_text), "text"),
+    "a system prompt altered": (change_blocks(change_text), "system prompt"),
+    "an input altered": (change_blocks(change_input), "tool_use"),
+    "a tool renamed": (change_blocks(change_tool), "tool_use"),
+    "a result dropped": (change_blocks(remove_results), "tool_result"),
     "a tool dropped": (lambda request: request.replace(tools=()), "tool"),
     "an option dropped": (
         lambda request: request.replace(options=request.options.replace(temperature=None)),
@@ -244,64 +244,64 @@ DEFECTS: dict[str, tuple[Change, str]] = {
 
 @pytest.mark.parametrize("defect", DEFECTS)
 def test_silent_drops_and_changes_are_detected(defect: str) -> None:
-    found = outcome(*DEFECTS[defect])
-    assert found
-    assert {finding.outcome for finding in found} == {"silent"}
+    findings = outcome(*DEFECTS[defect])
+    assert findings
+    assert {finding.outcome for finding in findings} == {"silent"}
 
 
-def test_a_reported_loss_excuses_one_missing_block() -> None:
-    named = Loss("", "0" * 26, "text", "forgetful", "no words today")
-    (found,) = outcome(change_blocks(without_texts), "text", (named,))
-    assert (found.outcome, found.note) == ("loss", "no words today")
-    both = outcome(change_blocks(without_texts), "two texts in one message", (named,))
+def test_reported_loss_excuses_one_missing_block() -> None:
+    loss = Loss("", "0" * 26, "text", "forgetful", "no words today")
+    (finding,) = outcome(change_blocks(remove_texts), "text", (loss,))
+    assert (finding.outcome, finding.note) == ("loss", "no words today")
+    both = outcome(change_blocks(remove_texts), "two texts in one message", (loss,))
     assert [finding.outcome for finding in both] == ["loss", "silent"]
 
 
-def test_a_reported_adjustment_explains_a_changed_option() -> None:
-    named = Loss("", "", "temperature", "forgetful", "hotter", "adjusted")
+def test_reported_adjustment_explains_a_changed_option() -> None:
+    adjustment = Loss("", "", "temperature", "forgetful", "hotter", "adjusted")
     change = DEFECTS["an option altered"][0]
-    (found,) = outcome(change, "temperature", (named,))
-    assert found.outcome == "changed"
-    assert "becomes 0.99" in found.note
+    (finding,) = outcome(change, "temperature", (adjustment,))
+    assert finding.outcome == "changed"
+    assert "becomes 0.99" in finding.note
 
 
-def test_a_loss_of_another_message_excuses_nothing() -> None:
-    elsewhere = Loss("", "1".rjust(26, "0"), "text", "forgetful", "no words today")
-    (found,) = outcome(change_blocks(without_texts), "text", (elsewhere,))
-    assert found.outcome == "silent"
+def test_loss_of_another_message_excuses_nothing() -> None:
+    other = Loss("", "1".rjust(26, "0"), "text", "forgetful", "no words today")
+    (finding,) = outcome(change_blocks(remove_texts), "text", (other,))
+    assert finding.outcome == "silent"
 
 
-def test_a_changed_name_is_a_change_and_a_missing_name_a_defect() -> None:
+def test_changed_name_is_a_change_and_a_missing_name_is_a_defect() -> None:
     (kept,) = outcome(lambda request: request, "name of a document")
     assert kept.outcome == "kept"
-    (changed,) = outcome(change_blocks(without_a_name), "name of a document")  # this wire puts a name of its own there
-    assert (changed.outcome, changed.note) == ("changed", "'report' becomes 'document.pdf'")
+    (change_request,) = outcome(change_blocks(remove_name), "name of a document")  # this dialect writes a default name
+    assert (change_request.outcome, change_request.note) == ("changed", "'report' becomes 'document.pdf'")
 
 
-def test_a_dialect_that_does_not_round_trip_is_a_defect() -> None:
+def test_dialect_that_does_not_round_trip_is_a_defect() -> None:
     real = dialects.load("openai_chat")
-    careless = SimpleNamespace(
+    lossy = SimpleNamespace(
         NAME="openai_chat",
         read_request=real.read_request,
         write_request=lambda request: Written({**real.write_request(request).wire, "temperature": 1}),
     )
-    (cell,) = make_cells([careless], [case("in its own words")])
+    (cell,) = make_cells([lossy], [case("in its own words")])
     assert cell.is_defect
 
 
-# --- the table -------------------------------------------------------------------------------------------------------
+# --- table -----------------------------------------------------------------------------------------------------------
 
 
-def test_the_table_has_a_row_per_case_and_a_column_per_target() -> None:
+def test_table_has_a_row_per_case_and_a_column_per_target() -> None:
     lines = list(cells_to_markdown(measure_all()))
-    for name in EVERYTHING:
+    for name in ALL_NAMES:
         assert f"### From {name}" in lines
     assert any(
         line.startswith("Not supported by this source: ") and "image, url" in line for line in lines
-    )  # Ollama takes bytes
+    )  # Ollama accepts only bytes
     rows = [line for line in lines if line.startswith("| image, base64 |")]
-    assert len(rows) == len(EVERYTHING)
-    assert all(row.count("|") == len(EVERYTHING) + 2 for row in rows)
+    assert len(rows) == len(ALL_NAMES)
+    assert all(row.count("|") == len(ALL_NAMES) + 2 for row in rows)
 
 
 def test_every_kind_has_a_column() -> None:
@@ -327,11 +327,11 @@ def test_prove_with_a_folder_writes_the_table(tmp_path: Path, capsys: pytest.Cap
     page = (tmp_path / "made" / "here" / "fidelity.md").read_text("utf-8")
     assert "### 1 requests and 0 answers of anthropic" in page
     assert "### From ollama" in page
-    told = json.loads((tmp_path / "made" / "here" / "fidelity.json").read_bytes())
-    assert told["requests"] == {"anthropic": 1}
-    assert len(told["cells"]) == len(measure_all())
-    assert told["shortfalls"] == []
-    lost = {row["target"] for row in told["counts"] if row["kind"] == "aside" and row["outcome"] == "loss"}
+    table = json.loads((tmp_path / "made" / "here" / "fidelity.json").read_bytes())
+    assert table["requests"] == {"anthropic": 1}
+    assert len(table["cells"]) == len(measure_all())
+    assert table["shortfalls"] == []
+    lost = {row["target"] for row in table["counts"] if row["kind"] == "aside" and row["outcome"] == "loss"}
     assert lost >= set(dialects.callable_names()) - {"anthropic"}
 
 
@@ -344,14 +344,14 @@ def test_silent_losses_are_printed_and_fail_the_command() -> None:
     assert [entry.record for entry in to_plain((), tally)["shortfalls"]] == ["example-1"]
 
 
-def test_a_failed_conversion_is_reported_and_the_next_one_runs() -> None:
-    def breaks(_request: Request) -> Written:
+def test_failed_conversion_is_reported_and_the_next_one_runs() -> None:
+    def raise_error(_request: Request) -> Written:
         raise ZeroDivisionError("on purpose")
 
-    spoken = {name: dialects.load(name) for name in ("anthropic", "ollama")}
-    broken = SimpleNamespace(NAME="broken", read_request=breaks, write_request=breaks)
+    by_name = {name: dialects.load(name) for name in ("anthropic", "ollama")}
+    failing = SimpleNamespace(NAME="broken", read_request=raise_error, write_request=raise_error)
     tally = Tally()
-    report.tally_record(RECORD, "anthropic", {"broken": broken, **spoken}, tally)
+    report.tally_record(RECORD, "anthropic", {"broken": failing, **by_name}, tally)
     (shortfall,) = tally.shortfalls
     assert (shortfall.target, shortfall.note) == ("broken", "ZeroDivisionError: on purpose")
     assert ("anthropic", "ollama", "text", "kept") in tally.counts

@@ -1,4 +1,4 @@
-"""The flame graph of a run: stacks become boxes, as wide as their share of the samples."""
+"""Tests of the flame graph of a run."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import dragoman
 from scripts.flame_graph import draw, make_tree, name_function
 
 
-def test_a_box_is_as_wide_as_its_share_of_the_samples() -> None:
+def test_width_of_a_box_is_its_share_of_the_samples() -> None:
     stacks = Counter({("main", "(runners) Runner.run", "a", "b"): 3, ("main", "(runners) Runner.run", "c <x>"): 1})
     text = draw(make_tree(stacks), "A run")
     assert "<title>a: 75.0 %</title>" in text
@@ -17,7 +17,7 @@ def test_a_box_is_as_wide_as_its_share_of_the_samples() -> None:
     assert "Runner.run" not in text
 
 
-def test_a_function_is_named_by_its_module_or_its_library() -> None:
+def test_function_is_named_by_its_module_or_library() -> None:
     own = f"{Path(dragoman.__file__).parent}/turn/turn.py"
     assert name_function(own, "run.<locals>.inner") == "turn/turn run.inner"
     assert name_function("/x/site-packages/uvicorn/server.py", "serve") == "(uvicorn) serve"

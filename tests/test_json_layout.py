@@ -1,4 +1,4 @@
-"""Rewrite JSON texts and keep their layout."""
+"""Tests of rewriting JSON texts with their layout."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ VALUES = st.recursive(
 
 
 @given(VALUES, VALUES, st.sampled_from([None, 1, 4, "\t"]), st.booleans())
-def test_the_rewritten_text_parses_to_the_new_value(
+def test_rewritten_text_parses_to_the_new_value(
     before: Any, after: Any, indent: int | str | None, is_ascii: bool
 ) -> None:
     text = json.dumps(before, indent=indent, ensure_ascii=is_ascii).encode()
@@ -31,15 +31,15 @@ def test_every_item_has_a_text(before: list[Any], after: list[Any]) -> None:
     assert [json.loads(text) for _, text in rewrite_items(texts, before, after)] == after
 
 
-def test_unchanged_values_keep_spelling_and_position() -> None:
+def test_unchanged_values_keep_format_and_position() -> None:
     text = b'{ "b": 1.50,\n  "a" : [1, {"x":"\\u00e9"},  3],\n  "gone": 1, "c": "d" }\n'
     before = json.loads(text)
     after = {"a": [1, {"x": "é"}, 2, 3], "b": 1.5, "c": "e", "new": True}
-    made = b'{ "b": 1.50,\n  "a" : [1, {"x":"\\u00e9"}, 2,  3], "c": "e",\n  "new": true }\n'
-    assert rewrite(text, before, after) == made
+    expected = b'{ "b": 1.50,\n  "a" : [1, {"x":"\\u00e9"}, 2,  3], "c": "e",\n  "new": true }\n'
+    assert rewrite(text, before, after) == expected
 
 
-def test_a_moved_item_keeps_its_spelling() -> None:
+def test_moved_item_keeps_its_format() -> None:
     text = b'[{"n":  1}, {"n": 2}, {"n": 3}]'
     assert rewrite(text, json.loads(text), [{"n": 2}, {"n": 3}, {"n": 1}]) == b'[{"n": 2}, {"n": 3}, {"n":  1}]'
 

@@ -1,4 +1,4 @@
-"""Strict JSON: each invalid text has one outcome."""
+"""Tests of strict JSON: each invalid text has one outcome."""
 
 from __future__ import annotations
 
@@ -24,28 +24,28 @@ def code_of(text: bytes | str, limits: JsonLimits = REQUEST) -> str:
     return caught.value.code
 
 
-def test_every_text_that_is_json_is_accepted(suites: Path) -> None:
+def test_every_valid_json_text_is_accepted(suites: Path) -> None:
     files = sorted((suites / "json-test-suite" / "test_parsing").glob("y_*.json"))
     assert len(files) == 95
     for file in files:
         assert read_json(file.read_bytes(), GRAMMAR) == json.loads(file.read_bytes())
 
 
-def test_what_is_json_but_ambiguous_is_refused_unless_asked_for(suites: Path) -> None:
+def test_ambiguous_json_is_rejected_by_default(suites: Path) -> None:
     files = sorted((suites / "json-test-suite" / "test_parsing").glob("y_*.json"))
-    refused = {}
+    rejected = {}
     for file in files:
         try:
             read_json(file.read_bytes())
         except JsonError as error:
-            refused[file.name] = error.code
-    assert refused == {
+            rejected[file.name] = error.code
+    assert rejected == {
         "y_object_duplicated_key.json": "duplicate_key",
         "y_object_duplicated_key_and_value.json": "duplicate_key",
     }
 
 
-def test_every_text_that_is_not_json_is_refused(suites: Path) -> None:
+def test_every_invalid_json_text_is_rejected(suites: Path) -> None:
     files = sorted((suites / "json-test-suite" / "test_parsing").glob("n_*.json"))
     assert len(files) == 188
     for file in files:
@@ -111,7 +111,7 @@ def test_texts_that_parsers_disagree_about_never_crash(suites: Path) -> None:
         (b'{"a":[' + b'{"a":1},' * 100_000 + b"1]}", "too_many_values"),
     ],
 )
-def test_each_odd_text_has_its_error(text: bytes | str, code: str) -> None:
+def test_each_invalid_text_has_its_error_code(text: bytes | str, code: str) -> None:
     assert code_of(text) == code
 
 
@@ -138,21 +138,21 @@ def test_each_odd_text_has_its_error(text: bytes | str, code: str) -> None:
         (json.dumps(["{[,]}:" * 100_000, "[{,"]).encode(), None),
     ],
 )
-def test_what_is_unusual_but_clear_is_accepted(text: bytes | str, value: Any) -> None:
-    read = read_json(text)
+def test_unusual_but_valid_text_is_accepted(text: bytes | str, value: Any) -> None:
+    result = read_json(text)
     if value is not None:
-        assert (read, type(read)) == (value, type(value))
+        assert (result, type(result)) == (value, type(value))
 
 
 def test_numbers_are_returned_with_their_digits() -> None:
     assert json.dumps(read_json('{"a":9007199254740993}')) == '{"a": 9007199254740993}'
 
 
-def test_a_limit_beyond_the_interpreter_s_is_still_an_error_of_ours() -> None:
+def test_depth_limit_beyond_the_interpreter_raises_json_error() -> None:
     assert code_of("[" * 90_000 + "]" * 90_000, JsonLimits(max_depth=200_000)) == "too_deep"
 
 
-def test_an_error_says_where() -> None:
+def test_error_has_its_location() -> None:
     with pytest.raises(JsonError, match="line 3 column 8"):
         read_json('{\n  "a": 1,\n  "b": }')
     with pytest.raises(JsonError, match="'threadId'"):
@@ -160,7 +160,7 @@ def test_an_error_says_where() -> None:
 
 
 @given(strategies.plain)
-def test_reading_agrees_with_the_standard_library_on_ordinary_json(value: Any) -> None:
+def test_result_equals_the_standard_library_for_ordinary_json(value: Any) -> None:
     for text in (
         json.dumps(value),
         json.dumps(value, separators=(",", ":"), ensure_ascii=False),
@@ -171,7 +171,7 @@ def test_reading_agrees_with_the_standard_library_on_ordinary_json(value: Any) -
 
 @pytest.mark.parametrize("colon", [b":", b" :", b": ", b"\n:\t"])
 @pytest.mark.parametrize("text", [b":", b"\\u003a", b"\\u003A", b'\\":', b""])
-def test_a_key_that_occurs_twice_is_found_however_the_text_is_spelled(colon: bytes, text: bytes) -> None:
+def test_duplicate_key_is_found_in_every_notation(colon: bytes, text: bytes) -> None:
     once = b'{ "a"%s"%s", "b"%s{"c"%s1}}' % (colon, text, colon, colon)
     assert read_json(once) == json.loads(once)
     assert code_of(once.replace(b'"b"', b'"a"')) == "duplicate_key"
@@ -179,7 +179,7 @@ def test_a_key_that_occurs_twice_is_found_however_the_text_is_spelled(colon: byt
 
 
 @given(st.binary(max_size=60) | st.text('[]{}",:\\u0dD8123eE.- \n', max_size=60))
-def test_no_text_fails_in_any_other_way(text: bytes | str) -> None:
+def test_read_json_raises_only_json_errors(text: bytes | str) -> None:
     try:
         read_json(text)
     except JsonError as error:
@@ -199,7 +199,7 @@ def test_no_text_fails_in_any_other_way(text: bytes | str) -> None:
     ],
     ids=["openers", "pairs", "quotes", "objects", "wide", "escapes", "deep"],
 )
-def test_hostile_texts_of_four_megabytes_are_refused_like_short_ones(text: bytes) -> None:
+def test_hostile_texts_of_four_megabytes_are_rejected(text: bytes) -> None:
     assert code_of(text) in ("invalid_json", "too_deep", "too_many_values")
 
 

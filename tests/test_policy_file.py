@@ -1,4 +1,4 @@
-"""The file of a routing policy: location, reload, and the last valid policy."""
+"""Tests of the file of a routing policy: location, reload, and the last valid policy."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ BAD = "schema_version: 1\nglobal_default: nobody\ntiers: {}\n"
 
 @pytest.fixture
 def file(tmp_path: Path) -> Path:
-    place = tmp_path / ".dragoman" / "routing.yaml"
-    place.parent.mkdir()
-    return place
+    path = tmp_path / ".dragoman" / "routing.yaml"
+    path.parent.mkdir()
+    return path
 
 
 @pytest.fixture
@@ -31,20 +31,18 @@ def source(file: Path, tmp_path: Path) -> PolicyFile:
 
 
 def write(file: Path, text: str, age_s: int = 0) -> None:
-    """Write the file as if it had been a while ago, so that every text has a time of its own."""
+    """Write the file with an earlier modification time, so that each version has another time."""
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_text(text, "utf-8")
     os.utime(file, (1_800_000_000 - age_s, 1_800_000_000 - age_s))
 
 
-def test_a_missing_file_is_an_empty_policy(source: PolicyFile) -> None:
-    read = source.read()
-    assert (read.policy, read.path, read.version, read.errors) == (Policy(), None, "", ())
+def test_missing_file_is_an_empty_policy(source: PolicyFile) -> None:
+    result = source.read()
+    assert (result.policy, result.path, result.version, result.errors) == (Policy(), None, "", ())
 
 
-def test_a_file_is_read_again_when_it_changes_and_its_version_is_the_hash_of_its_text(
-    source: PolicyFile, file: Path
-) -> None:
+def test_changed_file_is_reloaded_and_its_version_is_the_hash_of_its_text(source: PolicyFile, file: Path) -> None:
     write(file, GOOD, age_s=20)
     first = source.read()
     assert (first.policy.global_default, first.path, first.is_new) == ("acme:big", str(file), True)
@@ -56,15 +54,13 @@ def test_a_file_is_read_again_when_it_changes_and_its_version_is_the_hash_of_its
     assert source.read().policy.global_default == "bolt:quick"
 
 
-def test_while_a_file_is_wrong_the_last_good_one_holds_and_its_errors_are_news_once(
-    source: PolicyFile, file: Path
-) -> None:
+def test_invalid_file_keeps_the_last_valid_policy_and_reports_once(source: PolicyFile, file: Path) -> None:
     write(file, GOOD, age_s=20)
     good = source.read()
     write(file, BAD, age_s=10)
-    wrong = source.read()
-    assert (wrong.policy, wrong.version, wrong.is_new) == (good.policy, good.version, True)
-    assert wrong.invalid_payload() == {
+    invalid = source.read()
+    assert (invalid.policy, invalid.version, invalid.is_new) == (good.policy, good.version, True)
+    assert invalid.invalid_payload() == {
         "policy_path": str(file),
         "errors": [
             "$.global_default: no model 'nobody'",
@@ -73,19 +69,19 @@ def test_while_a_file_is_wrong_the_last_good_one_holds_and_its_errors_are_news_o
         "using_last_known_good": True,
     }
     again = source.read()
-    assert (again.errors, again.is_new) == (wrong.errors, False)
+    assert (again.errors, again.is_new) == (invalid.errors, False)
     write(file, OTHER)
     mended = source.read()
     assert (mended.policy.global_default, mended.errors) == ("bolt:quick", ())
 
 
-def test_a_file_that_was_wrong_from_the_beginning_leaves_an_empty_policy(source: PolicyFile, file: Path) -> None:
+def test_file_that_was_never_valid_is_an_empty_policy(source: PolicyFile, file: Path) -> None:
     write(file, BAD)
-    read = source.read()
-    assert (read.policy, read.version, read.uses_last_good) == (Policy(), "", False)
+    result = source.read()
+    assert (result.policy, result.version, result.uses_last_good) == (Policy(), "", False)
 
 
-def test_a_file_that_is_taken_away_takes_its_policy_along(source: PolicyFile, file: Path) -> None:
+def test_deleted_file_is_an_empty_policy(source: PolicyFile, file: Path) -> None:
     write(file, GOOD)
     source.read()
     file.unlink()
@@ -94,24 +90,24 @@ def test_a_file_that_is_taken_away_takes_its_policy_along(source: PolicyFile, fi
     assert source.read().policy == Policy()
 
 
-def test_the_first_place_that_has_a_file_counts(source: PolicyFile, file: Path, tmp_path: Path) -> None:
-    places = policy_paths(tmp_path, {"XDG_CONFIG_HOME": str(tmp_path / "config")})
-    assert [place.relative_to(tmp_path).as_posix() for place in places] == [
+def test_first_existing_path_counts(source: PolicyFile, file: Path, tmp_path: Path) -> None:
+    paths = policy_paths(tmp_path, {"XDG_CONFIG_HOME": str(tmp_path / "config")})
+    assert [path.relative_to(tmp_path).as_posix() for path in paths] == [
         ".dragoman/routing.yaml",
         ".metis/routing.yaml",
         "config/dragoman/routing.yaml",
     ]
-    seen = []
-    for place, model in zip(reversed(places), ("deep", "quick", "big"), strict=True):
-        write(place, f"schema_version: 1\nglobal_default: {model}\n")
-        seen.append(source.read().policy.global_default)
-    assert seen == ["bolt:deep", "bolt:quick", "acme:big"]
-    write(file, BAD, age_s=5)  # a wrong file is not passed over: the last good one of the same place holds
+    models = []
+    for path, model in zip(reversed(paths), ("deep", "quick", "big"), strict=True):
+        write(path, f"schema_version: 1\nglobal_default: {model}\n")
+        models.append(source.read().policy.global_default)
+    assert models == ["bolt:deep", "bolt:quick", "acme:big"]
+    write(file, BAD, age_s=5)  # an invalid file is not skipped: the last valid policy of the same path stays
     assert source.read().policy.global_default == "acme:big"
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "expected"),
     [
         ("schema_version: 1\nrules: [\n", "line 3, column 1"),
         ("schema_version: 1\nglobal_default: big\nglobal_default: quick\n", "the key 'global_default' occurs twice"),
@@ -122,34 +118,34 @@ def test_the_first_place_that_has_a_file_counts(source: PolicyFile, file: Path, 
         ("a: \x00\n", "special characters"),
     ],
 )
-def test_what_is_not_plain_yaml_is_told_with_its_place(text: str, told: str) -> None:
+def test_invalid_yaml_is_rejected_with_its_location(text: str, expected: str) -> None:
     with pytest.raises(PolicyError) as caught:
         parse_yaml(text.encode(), "routing.yaml")
-    assert told in str(caught.value)
+    assert expected in str(caught.value)
     assert len(caught.value.problems) == 1
 
 
-def test_a_file_that_is_too_large_not_text_or_no_file_is_refused(tmp_path: Path) -> None:
+def test_large_binary_or_missing_file_is_rejected(tmp_path: Path) -> None:
     file = tmp_path / "routing.yaml"
-    for content, told in (
+    for content, expected in (
         (b"#" * (MAX_BYTES + 1), "larger than"),
         (b"a: \xff\xfe\xff", "not valid YAML"),
         (b"", "mapping"),
     ):
         file.write_bytes(content)
-        with pytest.raises(PolicyError, match=told):
+        with pytest.raises(PolicyError, match=expected):
             policy_from_file(file, REGISTRY)
-    for place in (tmp_path, tmp_path / "nowhere.yaml"):
+    for path in (tmp_path, tmp_path / "nowhere.yaml"):
         with pytest.raises(PolicyError, match="does not exist"):
-            policy_from_file(place, REGISTRY)
+            policy_from_file(path, REGISTRY)
 
 
-def test_a_pipe_in_the_place_of_a_file_is_not_waited_for(source: PolicyFile, file: Path) -> None:
+def test_pipe_in_place_of_a_file_does_not_block(source: PolicyFile, file: Path) -> None:
     os.mkfifo(file)
     assert source.read().errors == ("$: the file does not exist",)
 
 
-def test_a_time_of_day_may_stand_without_quotes(tmp_path: Path) -> None:
+def test_time_of_day_needs_no_quotes(tmp_path: Path) -> None:
     file = tmp_path / "routing.yaml"
     text = "schema_version: 1\nrules:\n- when: {time_of_day_between: [22:00, 06:00]}\n  use: big\n"
     file.write_text(text, "utf-8")

@@ -1,4 +1,4 @@
-"""Prices and receipts."""
+"""Tests of prices and receipts."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from dragoman.message import TokenUsage
 from dragoman.pricing import ModelPrice, PriceTable, Rates, library_prices, price_usage, prices_from_mapping, receipt
 from tests.conftest import scale
 
-# The specification's illustrative table, word for word.
+# The example table of the specification.
 SPECIFIED: dict[str, Any] = {
     "pricing_version": "2026-05-08",
     "models": {
@@ -41,7 +41,7 @@ def table_of(**rates: Any) -> PriceTable:
     return prices_from_mapping({"pricing_version": "t", "models": {"a:b": full}})
 
 
-def test_the_specification_s_example_comes_out_to_the_last_digit() -> None:
+def test_example_of_the_specification_is_priced_exactly() -> None:
     usage = price_usage(
         prices_from_mapping(SPECIFIED), SONNET, TokenUsage(input_tokens=8, output_tokens=42), MAY, latency_ms=820
     )
@@ -52,7 +52,7 @@ def test_the_specification_s_example_comes_out_to_the_last_digit() -> None:
     assert str(receipt(builtin, SONNET, TokenUsage(input_tokens=8, output_tokens=42), MAY).total_usd) == "0.000654"
 
 
-def test_a_known_conversation_costs_what_a_hand_computed_table_says() -> None:
+def test_usage_of_every_bucket_costs_the_hand_computed_amount() -> None:
     table = table_of(
         cached_read_per_mtok_usd="0.1",
         cache_write_per_mtok_usd="1.25",
@@ -91,7 +91,7 @@ def test_a_known_conversation_costs_what_a_hand_computed_table_says() -> None:
     assert made.tier == "standard"
 
 
-def test_a_bucket_without_a_rate_is_charged_as_what_it_is_a_part_of() -> None:
+def test_bucket_without_a_rate_is_charged_at_the_rate_of_its_parent() -> None:
     usage = TokenUsage(
         input_tokens=10,
         output_tokens=10,
@@ -104,21 +104,21 @@ def test_a_bucket_without_a_rate_is_charged_as_what_it_is_a_part_of() -> None:
     assert rates == dict.fromkeys(
         ["input", "cache_read", "cache_write_5m", "cache_write_1h"], Decimal(1)
     ) | dict.fromkeys(["output", "reasoning"], Decimal(10))
-    short = receipt(table_of(cache_write_per_mtok_usd=2), "a:b", usage, MAY)
-    assert {line.rate_usd for line in short.lines if line.bucket == "cache_write_1h"} == {Decimal(2)}
+    only_5m_rate = receipt(table_of(cache_write_per_mtok_usd=2), "a:b", usage, MAY)
+    assert {line.rate_usd for line in only_5m_rate.lines if line.bucket == "cache_write_1h"} == {Decimal(2)}
 
 
-def test_no_tokens_cost_nothing_and_have_no_line() -> None:
-    made = receipt(table_of(), "a:b", TokenUsage(input_tokens=0, output_tokens=0), MAY)
-    assert made.lines == ()
-    assert str(made.total_usd) == "0"
+def test_zero_tokens_cost_nothing_and_have_no_line() -> None:
+    price_tier = receipt(table_of(), "a:b", TokenUsage(input_tokens=0, output_tokens=0), MAY)
+    assert price_tier.lines == ()
+    assert str(price_tier.total_usd) == "0"
 
 
 @given(
     st.lists(st.integers(0, 10**9), min_size=5, max_size=5),
     st.lists(st.decimals(0, 1000, places=6), min_size=5, max_size=5),
 )
-def test_the_total_is_exactly_the_sum_of_the_lines(counts: list[int], rates: list[Decimal]) -> None:
+def test_total_is_exactly_the_sum_of_the_lines(counts: list[int], rates: list[Decimal]) -> None:
     fresh, read, write, hour, out = counts
     usage = TokenUsage(
         input_tokens=fresh,
@@ -129,14 +129,14 @@ def test_the_total_is_exactly_the_sum_of_the_lines(counts: list[int], rates: lis
     )
     names = ["input", "output", "cached_read", "cache_write", "cache_write_1h"]
     table = table_of(**{f"{name}_per_mtok_usd": str(rate) for name, rate in zip(names, rates, strict=True)})
-    made = receipt(table, "a:b", usage, MAY)
+    price_tier = receipt(table, "a:b", usage, MAY)
     expected = fresh * rates[0] + out * rates[1] + read * rates[2] + write * rates[3] + hour * rates[4]
-    assert made.total_usd * 1_000_000 == expected
-    assert sum((line.amount_usd for line in made.lines), Decimal(0)) == made.total_usd
-    assert sum(line.quantity for line in made.lines) == sum(counts)
+    assert price_tier.total_usd * 1_000_000 == expected
+    assert sum((line.amount_usd for line in price_tier.lines), Decimal(0)) == price_tier.total_usd
+    assert sum(line.quantity for line in price_tier.lines) == sum(counts)
 
 
-def test_an_unknown_model_is_an_error_that_says_what_to_do() -> None:
+def test_unknown_model_raises_with_a_hint() -> None:
     for table in (prices_from_mapping(SPECIFIED), library_prices()):
         with pytest.raises(UnknownPriceError, match="price file") as caught:
             receipt(table, "nobody:knows", TokenUsage(input_tokens=1, output_tokens=1), MAY)
@@ -144,19 +144,19 @@ def test_an_unknown_model_is_an_error_that_says_what_to_do() -> None:
         assert not table.has_price("nobody:knows")
 
 
-def test_a_model_charged_by_the_hour_or_the_page_is_not_free() -> None:
+def test_model_priced_by_hour_or_page_is_not_free() -> None:
     with pytest.raises(UnknownPriceError):
         library_prices().price("openai:whisper-1", MAY)
 
 
-def test_a_tool_of_the_provider_without_a_price_is_an_error() -> None:
+def test_provider_tool_without_a_price_is_an_error() -> None:
     usage = TokenUsage(input_tokens=1, output_tokens=1, server_tool_calls={"code_execution": 1})
     with pytest.raises(UnknownPriceError, match="code_execution"):
         receipt(table_of(), "a:b", usage, MAY)
 
 
 @pytest.mark.parametrize(
-    "wrong",
+    "fields",
     [
         {"reasoning_tokens": 2},
         {"input_tokens": -1},
@@ -165,33 +165,35 @@ def test_a_tool_of_the_provider_without_a_price_is_an_error() -> None:
     ],
     ids=str,
 )
-def test_negative_counts_and_parts_larger_than_their_whole_are_refused(wrong: dict) -> None:
+def test_negative_counts_and_parts_larger_than_their_total_are_rejected(fields: dict) -> None:
     table = table_of(server_tools_per_thousand_usd={"x": 1})
     with pytest.raises(FormatError, match="negative"):
-        # Past the check of values, as something that was smuggled in.
-        receipt(table, "a:b", msgspec.structs.replace(TokenUsage(input_tokens=1, output_tokens=1), **wrong), MAY)
+        # structs.replace skips the validation.
+        receipt(table, "a:b", msgspec.structs.replace(TokenUsage(input_tokens=1, output_tokens=1), **fields), MAY)
 
 
-def test_a_receipt_is_exact_whatever_the_caller_s_decimal_context_is() -> None:
+def test_receipt_is_exact_in_any_decimal_context() -> None:
     import decimal
 
     rate = "3." + "1234567890" * 9
     with decimal.localcontext(decimal.Context(prec=3)):
-        made = receipt(table_of(input_per_mtok_usd=rate), "a:b", TokenUsage(input_tokens=123_456, output_tokens=0), MAY)
+        price_tier = receipt(
+            table_of(input_per_mtok_usd=rate), "a:b", TokenUsage(input_tokens=123_456, output_tokens=0), MAY
+        )
     with decimal.localcontext(decimal.Context(prec=200)):
-        assert made.total_usd == Decimal(rate) * 123_456 / 1_000_000
+        assert price_tier.total_usd == Decimal(rate) * 123_456 / 1_000_000
 
 
 def test_local_models_cost_an_explicit_zero() -> None:
     rows = catalog.builtin()
     table = library_prices(rows.price_names, rows.is_free)
     for model in ("local:smollm2-135m", "ollama:llama-3.3-70b", "lmstudio:whatever"):
-        made = receipt(table, model, TokenUsage(input_tokens=5, output_tokens=5), MAY)
-        assert made.total_usd == 0
-        assert len(made.lines) == 2
+        price_tier = receipt(table, model, TokenUsage(input_tokens=5, output_tokens=5), MAY)
+        assert price_tier.total_usd == 0
+        assert len(price_tier.lines) == 2
 
 
-def test_an_overlay_goes_over_the_table_and_into_the_version() -> None:
+def test_overlay_replaces_prices_and_extends_the_version() -> None:
     base, own = library_prices(), prices_from_mapping(SPECIFIED)
     both = base.overlay(own)
     assert both.version == f"{base.version}+2026-05-08"
@@ -200,7 +202,7 @@ def test_an_overlay_goes_over_the_table_and_into_the_version() -> None:
     assert base.price("openai:gpt-5", MAY).rates.input_per_mtok_usd == Decimal("1.25")
 
 
-def test_a_price_holds_from_its_date_on() -> None:
+def test_price_is_valid_from_its_date() -> None:
     rows = [
         {"input_per_mtok_usd": 1, "output_per_mtok_usd": 1},
         {"input_per_mtok_usd": 2, "output_per_mtok_usd": 2, "effective_from": "2026-06-01"},
@@ -209,7 +211,7 @@ def test_a_price_holds_from_its_date_on() -> None:
     before = datetime(2026, 5, 31, 23, 59, 59, tzinfo=UTC)
     assert table.price("a:b", before).rates.input_per_mtok_usd == 1
     assert table.price("a:b", before + timedelta(seconds=1)).rates.input_per_mtok_usd == 2
-    # The day is a day in UTC, whatever zone the moment is told in.
+    # The day is a day in UTC in any time zone.
     east = datetime(2026, 6, 1, 1, 0, tzinfo=timezone(timedelta(hours=2)))
     assert table.price("a:b", east).rates.input_per_mtok_usd == 1
     newest_first = prices_from_mapping({"pricing_version": "t", "models": {"a:b": rows[::-1]}})
@@ -222,7 +224,7 @@ def test_a_price_holds_from_its_date_on() -> None:
         table.price("a:b", before.replace(tzinfo=None))
 
 
-def test_the_library_s_effective_dates_hold() -> None:
+def test_effective_dates_of_the_library_are_used() -> None:
     table = library_prices()
     usage = TokenUsage(input_tokens=300_000, output_tokens=1_000)
     before, after = (receipt(table, SONNET, usage, datetime(2026, 3, day, tzinfo=UTC)) for day in (12, 13))
@@ -230,36 +232,36 @@ def test_the_library_s_effective_dates_hold() -> None:
     assert before.total_usd > after.total_usd
 
 
-def test_a_price_for_part_of_the_day_holds_in_that_part() -> None:
+def test_price_for_part_of_the_day_is_valid_in_that_part() -> None:
     from datetime import time
 
-    def holds(start: int, end: int, hour: int) -> bool:
+    def is_valid(start: int, end: int, hour: int) -> bool:
         rates = Rates(input_per_mtok_usd=Decimal(1), output_per_mtok_usd=Decimal(1))
         price = ModelPrice(rates=rates, daily_from=time(start), daily_until=time(end))
         return price.is_valid_at(MAY.replace(hour=hour))
 
-    assert [holds(9, 17, hour) for hour in (8, 9, 16, 17)] == [False, True, True, False]
-    assert [holds(22, 6, hour) for hour in (21, 22, 3, 6)] == [False, True, True, False]
+    assert [is_valid(9, 17, hour) for hour in (8, 9, 16, 17)] == [False, True, True, False]
+    assert [is_valid(22, 6, hour) for hour in (21, 22, 3, 6)] == [False, True, True, False]
 
 
-def test_the_tier_served_is_the_tier_charged() -> None:
+def test_service_tier_determines_the_price() -> None:
     table = library_prices()
     november = datetime(2026, 11, 15, tzinfo=UTC)
 
-    def bill(tier: str | None, at: datetime = november) -> tuple[str, Decimal]:
+    def price_tier(tier: str | None, at: datetime = november) -> tuple[str, Decimal]:
         usage = TokenUsage(input_tokens=1000, output_tokens=1000, service_tier=tier)
-        made = receipt(table, "openai:gpt-5.4", usage, at)
-        return made.tier, made.total_usd
+        price_tier = receipt(table, "openai:gpt-5.4", usage, at)
+        return price_tier.tier, price_tier.total_usd
 
-    assert bill(None) == ("standard", Decimal("0.0175"))
-    assert bill("flex") == ("flex", Decimal("0.00875"))
-    assert bill("priority") == ("priority", Decimal("0.035"))
-    assert bill("batch") == ("batch", Decimal("0.00875"))
-    assert bill("unheard-of") == bill(None)
-    assert bill("flex", MAY) == bill(None)  # that tier has a price of its own since October only
+    assert price_tier(None) == ("standard", Decimal("0.0175"))
+    assert price_tier("flex") == ("flex", Decimal("0.00875"))
+    assert price_tier("priority") == ("priority", Decimal("0.035"))
+    assert price_tier("batch") == ("batch", Decimal("0.00875"))
+    assert price_tier("unheard-of") == price_tier(None)
+    assert price_tier("flex", MAY) == price_tier(None)  # that tier has its own price only since October
 
 
-def test_a_file_may_price_tiers() -> None:
+def test_price_file_may_contain_tiers() -> None:
     rows = [
         {"input_per_mtok_usd": 1, "output_per_mtok_usd": 1},
         {"input_per_mtok_usd": 2, "output_per_mtok_usd": 2, "service_tier": "priority"},
@@ -276,7 +278,7 @@ def test_a_file_may_price_tiers() -> None:
     )
 
 
-def test_our_totals_are_the_library_s_own_for_every_model_that_it_prices_by_tokens() -> None:
+def test_totals_equal_those_of_the_library_for_token_prices() -> None:
     from genai_prices import Usage as LibraryUsage
     from genai_prices.data import providers
 
@@ -302,7 +304,7 @@ def test_our_totals_are_the_library_s_own_for_every_model_that_it_prices_by_toke
 
 
 @pytest.mark.parametrize(
-    ("change", "says"),
+    ("change", "expected"),
     [
         ({"models": {"a:b": {"input_per_mtok_usd": "free", "output_per_mtok_usd": 1}}}, "input_per_mtok_usd"),
         ({"models": {"a:b": {"input_per_mtok_usd": -1, "output_per_mtok_usd": 1}}}, "from 0"),
@@ -314,13 +316,13 @@ def test_our_totals_are_the_library_s_own_for_every_model_that_it_prices_by_toke
         ({"pricing_version": None}, "pricing_version"),
     ],
 )
-def test_a_wrong_price_file_is_refused_with_its_place(change: dict, says: str) -> None:
-    with pytest.raises(FormatError, match=says) as caught:
+def test_invalid_price_file_is_rejected_with_its_location(change: dict, expected: str) -> None:
+    with pytest.raises(FormatError, match=expected) as caught:
         prices_from_mapping({**SPECIFIED, **change})
     assert caught.value.code == "invalid_prices"
     if isinstance(change.get("models"), dict):
         assert "a:b" in str(caught.value)
 
 
-def test_a_tenth_in_a_file_is_a_tenth() -> None:
+def test_decimal_fraction_in_a_file_is_exact() -> None:
     assert table_of(cached_read_per_mtok_usd=0.1).price("a:b", MAY).rates.cached_read_per_mtok_usd == Decimal("0.1")

@@ -1,4 +1,4 @@
-"""The twelve programs of docs/programs.md: the table is up to date, ours are not longer, and ours run."""
+"""Tests of the twelve programs of docs/programs.md: the table is current, and Dragoman's programs run and are the shortest."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ import pytest
 from benchmarks import programs_bench
 
 
-def test_the_page_has_the_table() -> None:
+def test_page_contains_the_table() -> None:
     assert programs_bench.make_table(list(programs_bench.SIDES)) in programs_bench.PAGE.read_text("utf-8")
 
 
 @pytest.mark.parametrize("task", programs_bench.TASKS)
-def test_no_program_is_longer_than_that_of_a_peer(task: str) -> None:
+def test_no_program_is_longer_than_those_of_peers(task: str) -> None:
     files = {side: programs_bench.PROGRAMS / task / f"{side}_side.py" for side in programs_bench.SIDES}
     counts = {side: programs_bench.count_statements(file) for side, file in files.items() if file.is_file()}
     assert counts["dragoman"] == min(counts.values())
 
 
 @pytest.mark.parametrize("task", programs_bench.TASKS)
-def test_the_program_runs(task: str) -> None:
+def test_program_runs(task: str) -> None:
     assert asyncio.run(programs_bench.run_program(task, "dragoman", sys.executable)) is None

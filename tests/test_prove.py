@@ -1,4 +1,4 @@
-"""Recordings that ``dragoman prove`` compares, and recordings that count as broken."""
+"""Tests of ``dragoman prove``: recordings that are compared, and recordings that count as broken."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ def call(arguments: str) -> dict[str, Any]:
     return {"tool_calls": [{"index": 0, "id": "x", "function": {"name": "f", "arguments": arguments}}]}
 
 
-SAID, STOP, DONE = chunk(role="assistant", content="Hi."), chunk("stop"), "data: [DONE]\n\n"
+TEXT, STOP, DONE = chunk(role="assistant", content="Hi."), chunk("stop"), "data: [DONE]\n\n"
 WHOLE = {
-    "a proper end": SAID + STOP + DONE,
-    "a call whose input is no JSON": chunk(**call("{a")) + chunk("tool_calls") + DONE,
+    "a proper end": TEXT + STOP + DONE,
+    "a call with input that is not JSON": chunk(**call("{a")) + chunk("tool_calls") + DONE,
     "a call whose input was cut at the limit": chunk(**call('{"a"')) + chunk("length") + DONE,
-    "nothing said": chunk(role="assistant", content="") + STOP + DONE,
+    "an empty text": chunk(role="assistant", content="") + STOP + DONE,
 }
 BROKEN = {
-    "cut": (SAID, "stream_incomplete"),
+    "cut": (TEXT, "stream_incomplete"),
     "a call that was cut with the stream": (chunk(**call('{"a"')), "stream_incomplete"),
-    "an error": (SAID + 'data: {"error": {"message": "too much", "code": "rate_limit_exceeded"}}\n\n', "too much"),
-    "no reason": (SAID + DONE, "stream_incomplete"),
-    "nothing came": (": ping\n\n", "stream_incomplete"),
+    "an error": (TEXT + 'data: {"error": {"message": "too much", "code": "rate_limit_exceeded"}}\n\n', "too much"),
+    "no reason": (TEXT + DONE, "stream_incomplete"),
+    "an empty stream": (": ping\n\n", "stream_incomplete"),
 }
 
 
@@ -44,28 +44,28 @@ def prove_stream(stream: str, provider: str = "openai-chat") -> Proof:
 
 
 @pytest.mark.parametrize("name", WHOLE)
-def test_a_complete_stream_is_compared_even_with_a_fault(name: str) -> None:
+def test_complete_stream_is_compared_even_with_a_fault(name: str) -> None:
     proof = prove_stream(WHOLE[name])
     assert (proof.failures, proof.broken, sum(proof.equal.values())) == ([], [], 1)
 
 
 @pytest.mark.parametrize("name", BROKEN)
-def test_a_cut_or_failed_stream_counts_as_broken(name: str) -> None:
+def test_cut_or_failed_stream_counts_as_broken(name: str) -> None:
     stream, reason = BROKEN[name]
     proof = prove_stream(stream)
     assert (proof.failures, sum(proof.equal.values())) == ([], 0)
-    (found,) = proof.broken
-    assert reason in found.difference
+    (comparison,) = proof.broken
+    assert reason in comparison.difference
 
 
 def test_provider_quirks_apply_to_recorded_streams() -> None:
-    proof = prove_stream(SAID + DONE, "snowflake")
+    proof = prove_stream(TEXT + DONE, "snowflake")
     assert (proof.failures, proof.broken, sum(proof.equal.values())) == ([], [], 1)
-    assert prove_stream(SAID, "snowflake").broken
-    assert prove_stream(SAID + DONE, "nobody that the catalog knows").broken
+    assert prove_stream(TEXT, "snowflake").broken
+    assert prove_stream(TEXT + DONE, "nobody that the catalog knows").broken
 
 
-def test_records_that_cannot_be_read_are_named_with_what_is_expected(
+def test_unreadable_records_are_rejected_with_the_expected_format(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(InputError, match="missing: no such file or folder"):

@@ -1,4 +1,4 @@
-"""Redaction removes secrets and nothing else; if it fails, the text is withheld.
+"""Tests of redaction: it removes secrets and nothing else, and withholds the text if it fails.
 
 The keys are generated, so that no file contains a text that looks like a key.
 """
@@ -25,49 +25,51 @@ from dragoman.redaction import WITHHELD, Redactor, Rule, redact, redact_json, re
 LETTERS = string.ascii_letters + string.digits
 
 
-def by_chance(length: int, alphabet: str = LETTERS, seed: int = 1) -> str:
-    """Random signs, the same in every run, letters and digits among them."""
-    made = random.Random(seed).choices(alphabet, k=length)
-    return "".join(made[:-2]) + next(a for a in alphabet if a.isalpha()) + next(a for a in alphabet if a.isdigit())
+def random_key(length: int, alphabet: str = LETTERS, seed: int = 1) -> str:
+    """Return random characters, the same in every run, with at least one letter and one digit."""
+    characters = random.Random(seed).choices(alphabet, k=length)
+    return (
+        "".join(characters[:-2]) + next(a for a in alphabet if a.isalpha()) + next(a for a in alphabet if a.isdigit())
+    )
 
 
 HEX = "0123456789abcdef"
 UPPER = string.ascii_uppercase + string.digits
 
 KEYS = {
-    "Anthropic": "sk-ant-api03-" + by_chance(95, LETTERS + "_-"),
-    "OpenAI": "sk-" + by_chance(48),
-    "OpenAI project": "sk-proj-" + by_chance(150, LETTERS + "_-"),
-    "OpenRouter": "sk-or-v1-" + by_chance(64, HEX),
-    "DeepSeek": "sk-" + by_chance(32, HEX),
-    "Langfuse": "sk-lf-" + by_chance(36, HEX),
-    "Gemini": "AIza" + by_chance(35, LETTERS + "_-"),
-    "Google OAuth": "ya29." + by_chance(100, LETTERS + "_-"),
-    "Groq": "gsk_" + by_chance(52),
-    "xAI": "xai-" + by_chance(80),
-    "Perplexity": "pplx-" + by_chance(48),
-    "Cerebras": "csk-" + by_chance(48, HEX),
-    "Fireworks": "fw_" + by_chance(24),
-    "NVIDIA": "nvapi-" + by_chance(64, LETTERS + "_-"),
-    "Replicate": "r8_" + by_chance(37),
-    "Hugging Face": "hf_" + by_chance(34),
-    "AWS": "AKIA" + by_chance(16, UPPER),
-    "AWS for a while": "ASIA" + by_chance(16, UPPER),
-    "Bedrock": "ABSK" + by_chance(120),
-    "GitHub": "ghp_" + by_chance(36),
-    "GitHub fine": "github_pat_" + by_chance(82, LETTERS + "_"),
-    "GitLab": "glpat-" + by_chance(20, LETTERS + "_-"),
-    "Slack": "xoxb-" + by_chance(50, LETTERS + "-"),
-    "Stripe": "sk_live_" + by_chance(24),
-    "SendGrid": f"SG.{by_chance(22)}.{by_chance(43)}",
-    "npm": "npm_" + by_chance(36),
-    "PyPI": "pypi-" + by_chance(160, LETTERS + "_-"),
-    "Databricks": "dapi" + by_chance(32, HEX),
-    "Vault": "hvs." + by_chance(90),
-    "Telegram": "123456789:AA" + by_chance(33),
+    "Anthropic": "sk-ant-api03-" + random_key(95, LETTERS + "_-"),
+    "OpenAI": "sk-" + random_key(48),
+    "OpenAI project": "sk-proj-" + random_key(150, LETTERS + "_-"),
+    "OpenRouter": "sk-or-v1-" + random_key(64, HEX),
+    "DeepSeek": "sk-" + random_key(32, HEX),
+    "Langfuse": "sk-lf-" + random_key(36, HEX),
+    "Gemini": "AIza" + random_key(35, LETTERS + "_-"),
+    "Google OAuth": "ya29." + random_key(100, LETTERS + "_-"),
+    "Groq": "gsk_" + random_key(52),
+    "xAI": "xai-" + random_key(80),
+    "Perplexity": "pplx-" + random_key(48),
+    "Cerebras": "csk-" + random_key(48, HEX),
+    "Fireworks": "fw_" + random_key(24),
+    "NVIDIA": "nvapi-" + random_key(64, LETTERS + "_-"),
+    "Replicate": "r8_" + random_key(37),
+    "Hugging Face": "hf_" + random_key(34),
+    "AWS": "AKIA" + random_key(16, UPPER),
+    "AWS temporary": "ASIA" + random_key(16, UPPER),
+    "Bedrock": "ABSK" + random_key(120),
+    "GitHub": "ghp_" + random_key(36),
+    "GitHub fine": "github_pat_" + random_key(82, LETTERS + "_"),
+    "GitLab": "glpat-" + random_key(20, LETTERS + "_-"),
+    "Slack": "xoxb-" + random_key(50, LETTERS + "-"),
+    "Stripe": "sk_live_" + random_key(24),
+    "SendGrid": f"SG.{random_key(22)}.{random_key(43)}",
+    "npm": "npm_" + random_key(36),
+    "PyPI": "pypi-" + random_key(160, LETTERS + "_-"),
+    "Databricks": "dapi" + random_key(32, HEX),
+    "Vault": "hvs." + random_key(90),
+    "Telegram": "123456789:AA" + random_key(33),
     "JSON Web Token": ".".join(
         base64.urlsafe_b64encode(part.encode()).decode().rstrip("=")
-        for part in ('{"alg":"HS256","typ":"JWT"}', '{"sub":"1234567890","name":"Ada"}', by_chance(32))
+        for part in ('{"alg":"HS256","typ":"JWT"}', '{"sub":"1234567890","name":"Ada"}', random_key(32))
     ),
 }
 AROUND = [
@@ -87,61 +89,61 @@ AROUND = [
 @pytest.mark.sampled(6)
 @pytest.mark.parametrize("around", AROUND)
 @pytest.mark.parametrize("name", KEYS)
-def test_a_key_of_somebody_who_is_known_is_found_anywhere(name: str, around: str) -> None:
-    made = redact(around.format(KEYS[name]))
-    assert KEYS[name] not in made
-    assert made.count("[redacted:") == 1
-    assert redaction._MARKER.sub("{}", made) == around.format("{}")
+def test_key_of_a_known_provider_is_found_anywhere(name: str, around: str) -> None:
+    redacted = redact(around.format(KEYS[name]))
+    assert KEYS[name] not in redacted
+    assert redacted.count("[redacted:") == 1
+    assert redaction._MARKER.sub("{}", redacted) == around.format("{}")
 
 
 SECRETS = [
-    ("Authorization: Bearer {}", by_chance(20)),
+    ("Authorization: Bearer {}", random_key(20)),
     ("authorization: Basic {}", base64.b64encode(b"aladdin:opensesame1").decode()),
-    ("-H 'x-api-key: {}'", by_chance(32)),
-    ("curl -H 'Authorization: token {}'", by_chance(40, HEX)),
-    ("bearer {}", by_chance(20)),
-    ("MISTRAL_API_KEY={}", by_chance(32)),
-    ("export COHERE_API_KEY='{}'", by_chance(40)),
-    ('"api_key": "{}"', by_chance(32)),
-    ('{{\\"apiKey\\": \\"{}\\"}}', by_chance(32)),
-    ("aws_secret_access_key = {}", by_chance(40, LETTERS + "/+")),
-    ("AccountKey={};EndpointSuffix=x", by_chance(86, LETTERS + "+/")),
-    ("https://x.test/a?sig={}&b=1", by_chance(43)),
-    ("https://x.test/a?access_token={}", by_chance(40)),
-    ("https://x.test/a?X-Amz-Signature={}", by_chance(64, HEX)),
+    ("-H 'x-api-key: {}'", random_key(32)),
+    ("curl -H 'Authorization: token {}'", random_key(40, HEX)),
+    ("bearer {}", random_key(20)),
+    ("MISTRAL_API_KEY={}", random_key(32)),
+    ("export COHERE_API_KEY='{}'", random_key(40)),
+    ('"api_key": "{}"', random_key(32)),
+    ('{{\\"apiKey\\": \\"{}\\"}}', random_key(32)),
+    ("aws_secret_access_key = {}", random_key(40, LETTERS + "/+")),
+    ("AccountKey={};EndpointSuffix=x", random_key(86, LETTERS + "+/")),
+    ("https://x.test/a?sig={}&b=1", random_key(43)),
+    ("https://x.test/a?access_token={}", random_key(40)),
+    ("https://x.test/a?X-Amz-Signature={}", random_key(64, HEX)),
     ("password={}", "hunter2"),
     ('"password": "{}"', "correct horse battery staple"),
     ("DB_PASSWORD: {}", "s3cr3t!"),
     ("pwd={};", "geheim"),
-    ("client_secret={}", by_chance(30)),
+    ("client_secret={}", random_key(30)),
     ("postgresql://dragoman:{}@db.example/x", "p%40ss"),
     ("redis://:{}@cache:6379/0", "hunter2"),
     ("https://user:{}@github.test/x.git", "ghx_abc"),
     ("passphrase => '{}'", "open sesame"),
-    ("token={}", by_chance(2_000)),
-    ("password={}", by_chance(2_000)),
-    ("key: sk-{}", by_chance(1_000)),
+    ("token={}", random_key(2_000)),
+    ("password={}", random_key(2_000)),
+    ("key: sk-{}", random_key(1_000)),
 ]
 
 
 @pytest.mark.parametrize(("around", "secret"), SECRETS)
-def test_what_stands_behind_a_name_that_says_so_is_found(around: str, secret: str) -> None:
-    made = redact(f"before {around.format(secret)} after")
-    assert secret not in made
-    assert secret[-8:] not in made
-    assert made.startswith("before ")
-    assert made.endswith(" after")
+def test_value_after_a_secret_name_is_found(around: str, secret: str) -> None:
+    redacted = redact(f"before {around.format(secret)} after")
+    assert secret not in redacted
+    assert secret[-8:] not in redacted
+    assert redacted.startswith("before ")
+    assert redacted.endswith(" after")
 
 
 @pytest.mark.parametrize("kind", ["", "RSA ", "EC ", "OPENSSH ", "ENCRYPTED "])
 @pytest.mark.parametrize("end", ["\n-----END {}PRIVATE KEY-----\nafter", ""])
-def test_a_private_key_is_found_whole_or_cut(kind: str, end: str) -> None:
-    body = by_chance(400, LETTERS + "+/")
-    made = redact(f"before\n-----BEGIN {kind}PRIVATE KEY-----\nDEK-Info: AES-128-CBC\n\n{body}{end.format(kind)}")
-    assert made == "before\n[redacted:private_key]" + ("\nafter" if end else "")
+def test_private_key_is_found_whole_or_truncated(kind: str, end: str) -> None:
+    body = random_key(400, LETTERS + "+/")
+    redacted = redact(f"before\n-----BEGIN {kind}PRIVATE KEY-----\nDEK-Info: AES-128-CBC\n\n{body}{end.format(kind)}")
+    assert redacted == "before\n[redacted:private_key]" + ("\nafter" if end else "")
 
 
-SOUND = [
+WITHOUT_SECRETS = [
     "",
     "Nothing here.",
     "commit 3f786850e387550fdab836ed7e6dc881de23001b",
@@ -167,18 +169,18 @@ SOUND = [
 ]
 
 
-@pytest.mark.parametrize("text", SOUND, ids=range(len(SOUND)))
-def test_what_is_no_secret_stays_as_it_is(text: str) -> None:
+@pytest.mark.parametrize("text", WITHOUT_SECRETS, ids=range(len(WITHOUT_SECRETS)))
+def test_text_without_secrets_is_unchanged(text: str) -> None:
     assert redact(text) == text
 
 
-def test_emails_are_taken_out_when_asked_for() -> None:
+def test_emails_are_redacted_if_configured() -> None:
     text = "write to ada.lovelace+x@mail.example.test, not to @ada"
     assert redact(text) == text
     assert Redactor(emails=True).text(text) == "write to [redacted:email], not to @ada"
 
 
-def test_an_application_has_rules_and_secrets_of_its_own() -> None:
+def test_application_adds_rules_and_secrets() -> None:
     redactor = Redactor(rules=[Rule("badge", r"badge (\d+)"), Rule("code", r"X-\d+")], secrets=["open.sesame+é", "no"])
     assert redactor.text("badge 12, X-7, say open.sesame+é, no") == (
         "badge [redacted:badge], [redacted:code], say [redacted:secret], no"
@@ -189,16 +191,16 @@ def test_an_application_has_rules_and_secrets_of_its_own() -> None:
 # --- JSON ------------------------------------------------------------------------------------------------------------
 
 
-def test_names_in_json_say_what_is_secret() -> None:
+def test_secret_names_in_json_redact_their_values() -> None:
     key = KEYS["Groq"]
     assert redact_json(
         {
             "password": "hunter2",
             "db": {"userPassword": 1234, "client_secret": "abc def", "pwd": None, "secret": True},
-            "x-api-key": by_chance(20),
-            "Authorization": "Bearer " + by_chance(20),
+            "x-api-key": random_key(20),
+            "Authorization": "Bearer " + random_key(20),
             "token": "Hello",
-            "credentials": {"user": "ada", "value": by_chance(20)},
+            "credentials": {"user": "ada", "value": random_key(20)},
             "secrets": ["hunter2", 5],
             "said": [f"use {key}", 3, 4.5, None, True],
             key: 1,
@@ -225,7 +227,7 @@ def test_names_in_json_say_what_is_secret() -> None:
     }
 
 
-def test_json_text_stays_json() -> None:
+def test_redacted_json_text_is_json() -> None:
     text = json.dumps({"a": {"password": 'quo"te'}, "b": [KEYS["GitHub"]]}).encode()
     assert json.loads(Redactor().json(text)) == {
         "a": {"password": "[redacted:password]"},
@@ -233,17 +235,17 @@ def test_json_text_stays_json() -> None:
     }
 
 
-# --- when it fails ---------------------------------------------------------------------------------------------------
+# --- failures --------------------------------------------------------------------------------------------------------
 
 
-def test_several_json_texts_are_redacted_like_each_of_them() -> None:
+def test_json_list_is_redacted_like_single_texts() -> None:
     clean, secret, invalid = b'{"a": ["b", 1]}', json.dumps({"note": KEYS["Anthropic"]}).encode(), b"{"
     redactor = Redactor()
     for texts in ([], [clean], [clean, clean], [clean, secret, clean], [clean, invalid]):
         assert redactor.json_list(texts) == [redactor.json(text) for text in texts]
 
 
-def test_what_cannot_be_redacted_is_withheld(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_text_is_withheld_if_redaction_fails(monkeypatch: pytest.MonkeyPatch) -> None:
     deep: Any = "x"
     for _ in range(100_000):
         deep = [deep]
@@ -251,10 +253,10 @@ def test_what_cannot_be_redacted_is_withheld(monkeypatch: pytest.MonkeyPatch) ->
     assert redact_json({"a": object()}) == WITHHELD
     assert json.loads(Redactor().json(b"not json " + KEYS["Groq"].encode())) == WITHHELD
 
-    def broken() -> Any:
+    def raise_error() -> Any:
         raise RuntimeError(KEYS["Groq"])
 
-    monkeypatch.setattr(redaction, "_patterns", broken)
+    monkeypatch.setattr(redaction, "_patterns", raise_error)
     assert redact("anything") == WITHHELD
     assert redact_json({"a": "anything", "b": 1}) == {WITHHELD: WITHHELD, f"{WITHHELD} (2)": 1}
 
@@ -262,9 +264,9 @@ def test_what_cannot_be_redacted_is_withheld(monkeypatch: pytest.MonkeyPatch) ->
 # --- logs ------------------------------------------------------------------------------------------------------------
 
 
-def test_a_log_has_no_secrets_in_it() -> None:
-    said = io.StringIO()
-    handler = logging.StreamHandler(said)
+def test_log_contains_no_secrets() -> None:
+    output = io.StringIO()
+    handler = logging.StreamHandler(output)
     handler.setFormatter(logging.Formatter("%(levelname)s %(message)s %(where)s"))
     handler.addFilter(redact_record)
     log = logging.getLogger("dragoman.test_of_redaction")
@@ -277,7 +279,7 @@ def test_a_log_has_no_secrets_in_it() -> None:
         log.exception("it failed", extra={"where": "here"})
     log.warning("%s and %s", KEYS["Groq"], extra={"where": "there"})
     log.removeHandler(handler)
-    text = said.getvalue()
+    text = output.getvalue()
     assert text.startswith("WARNING the key [redacted:groq_key] is wrong [redacted:github_token]\n")
     assert "RuntimeError: refused [redacted:api_key]" in text
     assert "test_redaction.py" in text
@@ -298,16 +300,16 @@ PLAIN = st.recursive(
 
 
 @given(TEXTS)
-def test_to_redact_twice_is_to_redact_once(text: str) -> None:
+def test_redaction_is_idempotent(text: str) -> None:
     once = redact(text)
     assert redact(once) == once
 
 
 @given(PLAIN)
-def test_json_keeps_its_shape(value: Any) -> None:
-    made = redact_json(value)
-    assert shape(made) == shape(value)
-    assert redact_json(made) == made
+def test_json_keeps_its_structure(value: Any) -> None:
+    redacted = redact_json(value)
+    assert shape(redacted) == shape(value)
+    assert redact_json(redacted) == redacted
 
 
 def shape(value: Any) -> Any:
@@ -323,8 +325,8 @@ def shape(value: Any) -> Any:
 
 
 @given(TEXTS, st.sampled_from(sorted(KEYS)), TEXTS)
-def test_a_key_among_anything_never_passes(before: str, name: str, after: str) -> None:
-    """Where it stands as a word of its own."""
+def test_key_within_any_text_is_redacted(before: str, name: str, after: str) -> None:
+    """The key is a separate word."""
     assert KEYS[name] not in redact(f"{before} {KEYS[name]} {after}")
 
 
@@ -333,7 +335,7 @@ def test_a_key_among_anything_never_passes(before: str, name: str, after: str) -
         ["eyJ", "sk-", "token=", "token=a1b2c3d4 ", "://a:", "bearer ", "-----BEGIN PRIVATE KEY-----", "password='"]
     )
 )
-def test_a_text_made_to_be_slow_is_none(piece: str) -> None:
-    """It ends at all: a pattern that tried every way would not, within the life of the machine."""
-    made = redact(piece * 20_000)
-    assert WITHHELD not in made
+def test_redaction_of_adversarial_text_terminates(piece: str) -> None:
+    """A pattern with exponential backtracking would not end."""
+    redacted = redact(piece * 20_000)
+    assert WITHHELD not in redacted

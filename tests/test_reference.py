@@ -1,4 +1,4 @@
-"""The pages that are normative say what the code says."""
+"""Tests that the normative pages match the code."""
 
 from __future__ import annotations
 
@@ -29,27 +29,27 @@ def reference() -> ModuleType:
 @pytest.mark.parametrize(
     "page", ["api.md", "cli.md", "event-types.md", "events.md", "fidelity.md", "format.md", "rules.md"]
 )
-def test_the_page_is_up_to_date(reference: ModuleType, page: str) -> None:
+def test_page_is_current(reference: ModuleType, page: str) -> None:
     text = (ROOT / "docs" / page).read_text("utf-8")
     assert reference.fill(text) == text, "run: python scripts/reference.py"
 
 
-def test_every_type_of_the_format_is_on_the_page() -> None:
+def test_every_type_of_the_format_is_documented() -> None:
     page = (ROOT / "docs" / "format.md").read_text("utf-8")
-    shown = set(re.findall(r"<!-- (?:fields|words) of dragoman\.\w+\.(\w+) -->", page))
-    here = {
+    documented = set(re.findall(r"<!-- (?:fields|words) of dragoman\.\w+\.(\w+) -->", page))
+    own_names = {
         name
         for name, cls in inspect.getmembers(message, inspect.isclass)
         if cls.__module__ == message.__name__ and name not in ("UnknownBlock", "TokenUsage", "Block")
     }
     exchange = {"ToolDefinition", "SideEffects", "Grammar", "OpaqueTool", "Options", "ToolChoice", "ResponseFormat"}
-    assert here | exchange | {"Reasoning"} == shown
+    assert own_names | exchange | {"Reasoning"} == documented
 
 
-def test_every_field_and_every_word_is_explained(reference: ModuleType) -> None:
-    for room in (message, exchange):
-        for _, cls in inspect.getmembers(room, inspect.isclass):
-            if cls.__module__ == room.__name__ and issubclass(cls, Value):
+def test_every_field_of_messages_and_exchanges_has_a_comment(reference: ModuleType) -> None:
+    for module in (message, exchange):
+        for _, cls in inspect.getmembers(module, inspect.isclass):
+            if cls.__module__ == module.__name__ and issubclass(cls, Value):
                 explained = reference._comments(cls)
                 missing = [
                     name
@@ -59,12 +59,12 @@ def test_every_field_and_every_word_is_explained(reference: ModuleType) -> None:
                 assert missing == [], cls.__name__
 
 
-def test_every_field_of_every_event_is_explained(reference: ModuleType) -> None:
+def test_every_field_of_every_event_has_a_comment(reference: ModuleType) -> None:
     for payload in (*EVENT_TYPES.values(), chain.ChainEntry):
         explained = reference._comments(payload)
         assert [name for name in payload.__struct_fields__ if name not in explained] == [], payload.__name__
 
 
-def test_a_page_that_lies_is_noticed(reference: ModuleType) -> None:
+def test_outdated_page_is_corrected(reference: ModuleType) -> None:
     text = (ROOT / "docs" / "format.md").read_text("utf-8")
     assert reference.fill(text.replace("| `is_error` | true or false |", "| `is_error` | text |")) == text

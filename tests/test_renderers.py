@@ -1,4 +1,4 @@
-"""Renderers: Markdown and HTML, with every text escaped."""
+"""Tests of the renderers: Markdown and HTML, with every text escaped."""
 
 from __future__ import annotations
 
@@ -52,13 +52,13 @@ TAGS = {
 
 
 class Page(HTMLParser):
-    """Every tag and attribute of a page."""
+    """The tags, attributes and texts of a page."""
 
     def __init__(self, text: str) -> None:
         super().__init__()
         self.tags: list[str] = []
         self.attributes: list[tuple[str, str, str]] = []
-        self.words: list[str] = []
+        self.texts: list[str] = []
         self.feed(text)
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
@@ -66,11 +66,11 @@ class Page(HTMLParser):
         self.attributes += [(tag, name, value or "") for name, value in attrs]
 
     def handle_data(self, data: str) -> None:
-        self.words.append(data)
+        self.texts.append(data)
 
 
-def message(*blocks: ContentBlock, role: Role = Role.ASSISTANT, **about: Any) -> Message:
-    return Message("m", "sess_1", role, blocks, MessageMetadata(**about), NOON)
+def message(*blocks: ContentBlock, role: Role = Role.ASSISTANT, **metadata: Any) -> Message:
+    return Message("m", "sess_1", role, blocks, MessageMetadata(**metadata), NOON)
 
 
 def html(*messages: Message) -> str:
@@ -83,18 +83,18 @@ def html(*messages: Message) -> str:
 
 
 def is_harmless(page: Page) -> bool:
-    loaded = [value for tag, name, value in page.attributes if name in ("src", "srcset", "data", "action", "style")]
+    sources = [value for tag, name, value in page.attributes if name in ("src", "srcset", "data", "action", "style")]
     links = [value for _, name, value in page.attributes if name == "href"]
     return (
         set(page.tags) <= TAGS
         and not any(name.startswith("on") for _, name, _ in page.attributes)
-        and all(value.startswith(("data:image/", "data:audio/", "data:video/")) for value in loaded)
+        and all(value.startswith(("data:image/", "data:audio/", "data:video/")) for value in sources)
         and all(value.lower().startswith(("http://", "https://", "mailto:", "#")) for value in links)
     )
 
 
 @pytest.mark.parametrize("text", HARMFUL)
-def test_nothing_that_stands_in_a_conversation_is_obeyed_by_the_page(text: str) -> None:
+def test_html_in_a_conversation_is_escaped(text: str) -> None:
     page = html(
         message(TextBlock(text), ThinkingBlock(text), ToolUseBlock("tu_1", text, {text: text})),
         message(InvalidToolUseBlock("tu_2", text, text, text)),
@@ -106,12 +106,12 @@ def test_nothing_that_stands_in_a_conversation_is_obeyed_by_the_page(text: str) 
 
 
 @given(st.lists(strategies.messages, max_size=3))
-def test_every_conversation_becomes_a_page_of_either_kind(messages: list[Message]) -> None:
+def test_every_conversation_is_rendered_as_html_and_markdown(messages: list[Message]) -> None:
     assert is_harmless(Page(html(*messages)))
     assert renderers.write_conversation("markdown", messages).decode().startswith("# ")
 
 
-def test_the_page_fetches_nothing_and_forbids_scripts_to_itself() -> None:
+def test_page_loads_nothing_and_forbids_scripts() -> None:
     page = Page(html(*example_conversation()))
     (policy,) = [value for _, name, value in page.attributes if value.startswith("default-src")]
     assert policy.startswith("default-src 'none';")
@@ -119,28 +119,36 @@ def test_the_page_fetches_nothing_and_forbids_scripts_to_itself() -> None:
     assert [tag for tag in page.tags if tag in ("script", "link", "iframe")] == []
 
 
-def test_a_page_says_who_spoke_what_was_called_what_came_of_it_and_what_it_cost() -> None:
+def test_page_contains_roles_calls_results_and_cost() -> None:
     page = html(*example_conversation())
-    words = " ".join(Page(page).words)
-    for said in ("user", "assistant", "Summarize README.md", "→ read_file", "Project Foo", "$0.001308", "4 messages"):
-        assert said in words
-    assert page.count("<article") == 3  # the result stands with its call
+    text = " ".join(Page(page).texts)
+    for expected in (
+        "user",
+        "assistant",
+        "Summarize README.md",
+        "→ read_file",
+        "Project Foo",
+        "$0.001308",
+        "4 messages",
+    ):
+        assert expected in text
+    assert page.count("<article") == 3  # the result is shown with its call
     assert page.index("→ read_file") < page.index("Project Foo") < page.index("The README describes")
     assert '<details class="thinking">' in page
 
 
-def test_words_are_rendered_and_pictures_are_in_the_page() -> None:
-    picture = ImageBlock(ImageSource("base64", "iVBORw0KGgo="), "image/png")
-    page = html(message(TextBlock("**bold** and\n\n- a list"), picture, role=Role.USER))
+def test_markdown_is_rendered_and_images_are_embedded() -> None:
+    image = ImageBlock(ImageSource("base64", "iVBORw0KGgo="), "image/png")
+    page = html(message(TextBlock("**bold** and\n\n- a list"), image, role=Role.USER))
     assert "<strong>bold</strong>" in page
     assert "<li>a list</li>" in page
     assert 'src="data:image/png;base64,iVBORw0KGgo="' in page
-    elsewhere = html(message(ImageBlock(ImageSource("url", "https://elsewhere.example/a.png"), "image/png")))
-    assert "<img" not in elsewhere
-    assert "https://elsewhere.example/a.png" in elsewhere
+    linked = html(message(ImageBlock(ImageSource("url", "https://elsewhere.example/a.png"), "image/png")))
+    assert "<img" not in linked
+    assert "https://elsewhere.example/a.png" in linked
 
 
-def test_a_formula_keeps_its_signs_and_an_amount_is_no_formula() -> None:
+def test_formula_is_preserved_and_an_amount_is_not_a_formula() -> None:
     text = r"It is $e^{i\pi}\,$ for $5 to $10, \(a*b*c\) and \[d_1 < d_2\]." + "\n\n$$\n\\int_0^1 x\\,dx\n$$"
     page = html(message(TextBlock(text)))
     assert r"<code>$e^{i\pi}\,$</code>" in page
@@ -156,7 +164,7 @@ def test_long_results_are_folded() -> None:
     assert "<details" not in html(message(ToolResultBlock("tu_1", (TextBlock("line"),)), role=Role.TOOL))
 
 
-def test_a_block_without_text_has_a_note_in_its_place() -> None:
+def test_block_without_text_is_rendered_as_a_note() -> None:
     blocks: tuple[ContentBlock, ...] = (
         ThinkingBlock("", "signature"),
         RedactedThinkingBlock("data"),
@@ -172,9 +180,9 @@ def test_a_block_without_text_has_a_note_in_its_place() -> None:
     ]
 
 
-def test_nothing_inside_closes_a_fence_of_the_markdown_page() -> None:
-    said = renderers.write_conversation(
+def test_content_never_closes_a_markdown_fence() -> None:
+    text = renderers.write_conversation(
         "markdown", [message(ToolUseBlock("tu_1", "look", {"at": "```\n# not a heading"}))]
     )
-    assert b"````json\n" in said
-    assert b"\n````\n" in said
+    assert b"````json\n" in text
+    assert b"\n````\n" in text

@@ -1,4 +1,4 @@
-"""``dragoman check`` and ``dragoman repair --in-place`` on files of several formats: places, ids and layout."""
+"""Tests of ``dragoman check`` and ``dragoman repair --in-place`` on files of several formats: locations, ids and layout."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ CANONICAL = """\
 "created_at": "2026-05-08T09:30:03Z"}
 """
 
-# The file, its text, how check names the orphan and the call, and the place and id of the message that is set aside.
+# For each format: the file, its text, and how check reports the orphan result and the unanswered call.
 FILES = {
     "openai_chat": ("a.json", OPENAI, ("'call_9' (result-has-call, $.messages[3])", "'call_2' has no result")),
     "anthropic": ("a.json", ANTHROPIC, ("'toolu_9' (result-has-call, $.messages[2])", "'toolu_2' has no result")),
@@ -99,42 +99,42 @@ FILES = {
     "langchain": ("a.json", LANGCHAIN, ("'call_9' (result-has-call, $[2], message t0)", "'call_2' has no result")),
     "canonical": ("a.jsonl", CANONICAL, ("'tu_9' (result-has-call, $.content[0], message r9)", "'tu_1' has no result")),
 }
-EACH = pytest.mark.parametrize(("name", "text", "told"), FILES.values(), ids=FILES.keys())
+EACH = pytest.mark.parametrize(("name", "text", "expected"), FILES.values(), ids=FILES.keys())
 
 
-def file_of(folder: Path, name: str, text: str) -> Path:
+def write_file(folder: Path, name: str, text: str) -> Path:
     file = folder / name
     file.write_bytes(text.encode())
     return file
 
 
-def set_aside_of(file: Path) -> list[dict[str, Any]]:
+def read_set_aside(file: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in Path(f"{file}.set-aside.jsonl").read_text("utf-8").splitlines()]
 
 
 @EACH
-def test_check_names_the_ids_and_places_of_the_file(
-    name: str, text: str, told: tuple[str, ...], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+def test_check_reports_ids_and_locations_of_the_file(
+    name: str, text: str, expected: tuple[str, ...], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert check_file(file_of(tmp_path, name, text)) == 1
+    assert check_file(write_file(tmp_path, name, text)) == 1
     printed = capsys.readouterr().out
-    assert [one for one in told if one not in printed] == []
+    assert [violation for violation in expected if violation not in printed] == []
     assert "tu_0000" not in printed
     assert "message 0000" not in printed
     assert "2 violations" in printed
 
 
 @EACH
-def test_repair_in_place_changes_only_what_is_wrong(
-    name: str, text: str, told: tuple[str, ...], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+def test_repair_in_place_changes_only_invalid_lines(
+    name: str, text: str, expected: tuple[str, ...], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    del told
-    file = file_of(tmp_path, name, text)
+    del expected
+    file = write_file(tmp_path, name, text)
     assert repair_file(file, in_place=True) == 0
     after = file.read_text("utf-8")
-    kept = [line for line in text.splitlines() if ORPHAN not in line]
-    added = [line for line in after.splitlines() if line not in kept]
-    assert [line for line in after.splitlines() if line in kept] == kept
+    unchanged = [line for line in text.splitlines() if ORPHAN not in line]
+    added = [line for line in after.splitlines() if line not in unchanged]
+    assert [line for line in after.splitlines() if line in unchanged] == unchanged
     assert len(added) == 1
     assert "cancelled: this call was never answered" in added[0]
     assert after.endswith("\n") == text.endswith("\n")
@@ -146,72 +146,72 @@ def test_repair_in_place_changes_only_what_is_wrong(
 
 
 @EACH
-def test_what_repair_sets_aside_is_in_a_file_beside_it(
-    name: str, text: str, told: tuple[str, ...], tmp_path: Path
+def test_removed_content_is_stored_in_a_file_beside(
+    name: str, text: str, expected: tuple[str, ...], tmp_path: Path
 ) -> None:
-    file = file_of(tmp_path, name, text)
+    file = write_file(tmp_path, name, text)
     file.chmod(0o600)
     assert repair_file(file, in_place=True) == 0
-    (removed,) = set_aside_of(file)
+    (removed,) = read_set_aside(file)
     assert removed["rule"] == "result-has-call"
-    assert removed["what"] == f"set aside: no call has the id {told[0].partition(' ')[0]}"
+    assert removed["what"] == f"set aside: no call has the id {expected[0].partition(' ')[0]}"
     assert ORPHAN in json.dumps(removed["message"])
-    if name == "a.json":  # as the file itself says it
+    if name == "a.json":  # in the format of the file
         line = next(line for line in text.splitlines() if ORPHAN in line)
         found = json.loads(line.strip().removesuffix(","))
         assert removed["message"] in (found, {"role": "user", "content": [found]})
     assert Path(f"{file}.set-aside.jsonl").stat().st_mode & 0o777 == 0o600
 
 
-def test_lines_keep_their_ends_and_the_empty_lines_between_them(tmp_path: Path) -> None:
+def test_line_endings_and_empty_lines_are_preserved(tmp_path: Path) -> None:
     good = '{"messages":[{"role":"user","content":"a"}]}'
     bad = '{"messages":[{"role":"user","content":"b"},{"role":"tool","tool_call_id":"x","content":"?"}],"n":1.0}'
     file = tmp_path / "in.jsonl"
     file.write_bytes(f"\ufeff{good}\r\n\r\n  {bad}\r\n{good}\r\n\r\n".encode())
     assert repair_file(file, source_format="openai_chat", in_place=True) == 0
-    mended = '{"messages":[{"role":"user","content":"b"}],"n":1.0}'
-    assert file.read_bytes() == f"\ufeff{good}\r\n\r\n  {mended}\r\n{good}\r\n\r\n".encode()
+    repaired = '{"messages":[{"role":"user","content":"b"}],"n":1.0}'
+    assert file.read_bytes() == f"\ufeff{good}\r\n\r\n  {repaired}\r\n{good}\r\n\r\n".encode()
 
 
-def test_an_exchange_stays_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_repaired_exchange_is_still_an_exchange(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     answer = {"id": "x", "object": "chat.completion", "created": 1, "model": "gpt-5", "choices": [
         {"index": 0, "finish_reason": "stop", "message": {"role": "assistant", "content": "Bye."}}
     ]}  # fmt: skip
     exchange = {"at": 7, "request": json.loads(OPENAI), "response": answer}
-    file = file_of(tmp_path, "log.json", json.dumps(exchange, indent=2))
+    file = write_file(tmp_path, "log.json", json.dumps(exchange, indent=2))
     assert repair_file(file, in_place=True) == 0
-    made = json.loads(file.read_bytes())
-    assert list(made) == ["at", "request", "response"]
-    assert (made["at"], made["response"]) == (7, answer)
-    assert [message.get("tool_call_id") for message in made["request"]["messages"]][3:5] == ["call_1", "call_2"]
+    repaired = json.loads(file.read_bytes())
+    assert list(repaired) == ["at", "request", "response"]
+    assert (repaired["at"], repaired["response"]) == (7, answer)
+    assert [message.get("tool_call_id") for message in repaired["request"]["messages"]][3:5] == ["call_1", "call_2"]
     assert "(result-has-call, $.request.messages[3])" in capsys.readouterr().out
 
 
-def test_an_indented_list_of_messages_stays_one(tmp_path: Path) -> None:
+def test_indented_list_of_messages_keeps_its_layout(tmp_path: Path) -> None:
     before = [json.loads(line) for line in CANONICAL.splitlines() if line]
-    file = file_of(tmp_path, "in.json", json.dumps(before, indent=3))
+    file = write_file(tmp_path, "in.json", json.dumps(before, indent=3))
     assert repair_file(file, in_place=True) == 0
     after = json.loads(file.read_bytes())
-    assert [one["id"] for one in after][:2] == ["u1", "c1"]
+    assert [message["id"] for message in after][:2] == ["u1", "c1"]
     assert file.read_text("utf-8") == json.dumps(after, indent=3)
-    assert [one for one in after if one in before] == [before[0], before[1], before[3]]
+    assert [message for message in after if message in before] == [before[0], before[1], before[3]]
 
 
-def test_a_duplicate_and_an_empty_message_are_set_aside_too(tmp_path: Path) -> None:
+def test_duplicate_and_empty_messages_are_set_aside(tmp_path: Path) -> None:
     body = json.loads(OPENAI)
     body["messages"][3]["tool_call_id"] = "call_2"
     body["messages"][4:5] *= 2
     body["messages"].insert(5, {"role": "assistant", "content": " "})
-    file = file_of(tmp_path, "in.json", json.dumps(body))
+    file = write_file(tmp_path, "in.json", json.dumps(body))
     assert run("repair", file, "--in-place").returncode == 0
-    rules = [one["rule"] for one in set_aside_of(file)]
+    rules = [row["rule"] for row in read_set_aside(file)]
     assert rules == ["text-says-something", "content-not-empty", "one-result-per-call"]
     body["messages"] = [*body["messages"][:5], body["messages"][-1]]
     assert json.loads(file.read_bytes()) == body
 
 
-def test_a_second_repair_does_not_overwrite_what_the_first_set_aside(tmp_path: Path) -> None:
-    file = file_of(tmp_path, "in.json", OPENAI)
+def test_second_repair_does_not_overwrite_removed_content(tmp_path: Path) -> None:
+    file = write_file(tmp_path, "in.json", OPENAI)
     for _ in range(2):
         file.write_text(OPENAI, "utf-8")
         assert repair_file(file, in_place=True) == 0
@@ -219,7 +219,7 @@ def test_a_second_repair_does_not_overwrite_what_the_first_set_aside(tmp_path: P
     assert (tmp_path / "in.json.set-aside1.jsonl").exists()
 
 
-def test_an_export_is_not_repaired_in_place(tmp_path: Path) -> None:
+def test_export_is_not_repaired_in_place(tmp_path: Path) -> None:
     messages = example_conversation()
     store = tmp_path / "chats.db"
     assert (
@@ -235,7 +235,7 @@ def test_an_export_is_not_repaired_in_place(tmp_path: Path) -> None:
     assert repair_file(export, tmp_path / "out.jsonl") == 0
 
 
-def test_a_link_stays_a_link_and_the_file_that_it_names_is_repaired(tmp_path: Path) -> None:
+def test_link_stays_a_link_and_its_target_is_repaired(tmp_path: Path) -> None:
     file = tmp_path / "talk.json"
     file.write_text(OPENAI, "utf-8")
     link = tmp_path / "link.json"

@@ -1,7 +1,6 @@
-"""The seven tests that the specification requires (§11.1), one each, in its order.
+"""The seven tests that the specification requires (§11.1), in its order.
 
-Dialects are found, never listed: one without cassettes fails the first test. What they answered was recorded; see
-``tests/recordings.py``.
+Dialects are discovered: a dialect without cassettes fails the first test. ``tests/recordings.py`` contains their answers.
 """
 
 from __future__ import annotations
@@ -52,11 +51,11 @@ THOUGHT = "The user wants it short."
 
 
 @pytest.mark.parametrize("dialect", dialects.callable_names())
-def test_required_1_a_fixed_conversation_goes_out_as_recorded_and_comes_back_as_the_golden_message(
+def test_required_1_conversation_round_trips_per_provider(
     dialect: str,
 ) -> None:
     names = recordings.cassette_names(dialect)
-    expected = {f"{scene}{how}" for scene in ("text", "call", "result") for how in ("", recordings.STREAMED)}
+    expected = {f"{scene}{suffix}" for scene in ("text", "call", "result") for suffix in ("", recordings.STREAMED)}
     assert set(names) >= expected, "make cassettes"
     for name in names:
         body = recordings.cassette(dialect, name).request.body
@@ -72,17 +71,17 @@ def test_required_1_a_fixed_conversation_goes_out_as_recorded_and_comes_back_as_
 # --- 2. continuity across providers ----------------------------------------------------------------------------------
 
 
-class Kept:
-    """A session as a store keeps it: bytes, and the map of ids. It is read anew for every step."""
+class StoredSession:
+    """A session as a store holds it: bytes, and the map of ids. It is decoded for every step."""
 
     def __init__(self) -> None:
         self.rows: list[bytes] = []
         self.entries: tuple[tuple[str, str, str], ...] = ()
-        self.said: list[Message] = []  # what was appended, to compare with
+        self.messages: list[Message] = []  # the appended messages, for comparison
 
     def append(self, message: Message) -> None:
         self.rows.append(encode(message))
-        self.said.append(message)
+        self.messages.append(message)
 
     @property
     def history(self) -> list[Message]:
@@ -93,34 +92,34 @@ class Kept:
         return f"01KE{len(self.rows):022d}"
 
 
-def play_turn(kept: Kept, dialect: str, scenes: tuple[str, ...]) -> None:
-    """A question, and the recorded answers of a dialect to it; a call gets its result."""
-    kept.append(Message(kept.next_id, SESSION, Role.USER, (TextBlock("And now?"),), MessageMetadata(), NOON))
+def play_turn(session: StoredSession, dialect: str, scenes: tuple[str, ...]) -> None:
+    """Append a question and the recorded answers of a dialect; a call gets its result."""
+    session.append(Message(session.next_id, SESSION, Role.USER, (TextBlock("And now?"),), MessageMetadata(), NOON))
     for scene in scenes:
-        ids = ToolIds(kept.entries)
-        speaking = recordings.adapter(dialect, ids)
-        assert_all_ids_resolve(speaking, kept.history)
+        ids = ToolIds(session.entries)
+        source = recordings.adapter(dialect, ids)
+        assert_all_ids_resolve(source, session.history)
         context = RequestContext(
             session_id=SESSION,
-            message_id=kept.next_id,
+            message_id=session.next_id,
             created_at=NOON,
-            routing=RoutingDecisionRecord(RoutingMode.MANUAL, speaking.model.id, "it is its turn"),
+            routing=RoutingDecisionRecord(RoutingMode.MANUAL, source.model.id, "it is its turn"),
             usage=recordings.usage_of(dialect, recordings.reply_of(dialect, scene)),
         )
-        spoken = speaking.make_message(recordings.reply_of(dialect, scene), context)
-        kept.append(spoken)
-        for call in (block for block in spoken.content if isinstance(block, ToolUseBlock)):
+        answer = source.make_message(recordings.reply_of(dialect, scene), context)
+        session.append(answer)
+        for call in (block for block in answer.content if isinstance(block, ToolUseBlock)):
             content = (ToolResultBlock(call.id, (TextBlock(README),)),)
             metadata = MessageMetadata(parent_tool_use_id=call.id)
-            kept.append(Message(kept.next_id, SESSION, Role.TOOL, content, metadata, NOON))
-        kept.entries = ids.entries
+            session.append(Message(session.next_id, SESSION, Role.TOOL, content, metadata, NOON))
+        session.entries = ids.entries
 
 
-def assert_all_ids_resolve(speaking: Adapter, history: list[Message]) -> None:
-    """On the wire every result names a call that stands before it, and every call has its result."""
-    wire = speaking.to_wire(history, (READ_FILE,), Options(max_output_tokens=64)).wire
+def assert_all_ids_resolve(source: Adapter, history: list[Message]) -> None:
+    """Assert that in the request every result has an earlier call, and every call has a result."""
+    wire = source.to_wire(history, (READ_FILE,), Options(max_output_tokens=64)).wire
     open_calls: list[str] = []
-    for message in speaking.dialect.read_request(wire).messages:
+    for message in source.dialect.read_request(wire).messages:
         for block in message.content:
             match block:
                 case ToolUseBlock(id=call_id):
@@ -131,32 +130,30 @@ def assert_all_ids_resolve(speaking: Adapter, history: list[Message]) -> None:
 
 
 def trios() -> list[tuple[str, str, str]]:
-    """Every dialect once in each of three places."""
+    """Return three dialects per case, so that every dialect is once in each position."""
     names = dialects.callable_names()
     return [(name, names[(at + 1) % len(names)], names[(at + 3) % len(names)]) for at, name in enumerate(names)]
 
 
 @pytest.mark.parametrize(("first", "second", "third"), trios())
-def test_required_2_a_session_alternates_between_providers_is_reloaded_and_goes_on_at_a_third(
-    first: str, second: str, third: str
-) -> None:
-    kept = Kept()
+def test_required_2_session_continues_across_three_providers(first: str, second: str, third: str) -> None:
+    session = StoredSession()
     for number in range(6):
         dialect = (first, second)[number % 2]
         thinks = "thinking" in recordings.cassette_names(dialect)
-        play_turn(kept, dialect, ("call-streamed", "result-streamed") if number > 2 else ("call", "result"))
-        play_turn(kept, dialect, ("thinking",) if thinks and number < 4 else ("text",))
-    assert kept.history == kept.said
-    assert [encode(message) for message in kept.history] == kept.rows
-    assert check(kept.history) == ()
-    calls = [block.id for message in kept.history for block in message.content if isinstance(block, ToolUseBlock)]
+        play_turn(session, dialect, ("call-streamed", "result-streamed") if number > 2 else ("call", "result"))
+        play_turn(session, dialect, ("thinking",) if thinks and number < 4 else ("text",))
+    assert session.history == session.messages
+    assert [encode(message) for message in session.history] == session.rows
+    assert check(session.history) == ()
+    calls = [block.id for message in session.history for block in message.content if isinstance(block, ToolUseBlock)]
     assert len(set(calls)) == len(calls) == 6
-    # Turn N + 1, and one more after it: a third provider takes over, also if the map of ids was lost on the way.
-    for entries in (kept.entries, ()):
-        kept.entries = entries
-        play_turn(kept, third, ("call", "result"))
-    assert check(kept.history) == ()
-    wire = recordings.adapter(third, ToolIds(kept.entries)).to_wire(kept.history, (READ_FILE,)).wire
+    # Two more turns with a third provider, the second of them without the map of ids.
+    for entries in (session.entries, ()):
+        session.entries = entries
+        play_turn(session, third, ("call", "result"))
+    assert check(session.history) == ()
+    wire = recordings.adapter(third, ToolIds(session.entries)).to_wire(session.history, (READ_FILE,)).wire
     assert str(wire).count(repr(README)) == 8
     assert THOUGHT not in str(wire)
 
@@ -176,40 +173,50 @@ max_context_tokens = 1000
 """
 
 
-def modest() -> Adapter:
+def make_limited_adapter() -> Adapter:
     rows = catalog.builtin().overlay(catalog.rows_from_toml(FEW_ROWS))
     return Adapter(rows.provider("acme"), rows.model("acme:modest"))
 
 
-def said(role: Role, *blocks: ContentBlock) -> Message:
+def make_message(role: Role, *blocks: ContentBlock) -> Message:
     return Message("01KE0000000000000000000001", SESSION, role, blocks, MessageMetadata(), NOON)
 
 
 @pytest.mark.parametrize(
     ("message", "reason"),
     [
-        (said(Role.USER, ImageBlock(SOURCE, "image/png")), "session contains images that this model can't process"),
         (
-            said(Role.USER, DocumentBlock(SOURCE, "application/pdf")),
+            make_message(Role.USER, ImageBlock(SOURCE, "image/png")),
+            "session contains images that this model can't process",
+        ),
+        (
+            make_message(Role.USER, DocumentBlock(SOURCE, "application/pdf")),
             "session contains documents that this model can't process",
         ),
-        (said(Role.USER, AudioBlock(SOURCE, "audio/wav")), "session contains audios that this model can't process"),
-        (said(Role.USER, VideoBlock(SOURCE, "video/mp4")), "session contains videos that this model can't process"),
         (
-            said(Role.ASSISTANT, ToolUseBlock("tu_1", "read_file", {})),
+            make_message(Role.USER, AudioBlock(SOURCE, "audio/wav")),
+            "session contains audios that this model can't process",
+        ),
+        (
+            make_message(Role.USER, VideoBlock(SOURCE, "video/mp4")),
+            "session contains videos that this model can't process",
+        ),
+        (
+            make_message(Role.ASSISTANT, ToolUseBlock("tu_1", "read_file", {})),
             "session uses tools, and this model does not support tools",
         ),
-        (said(Role.SYSTEM, TextBlock("Be brief.")), "session has a system prompt, which this model does not support"),
-        (said(Role.USER, TextBlock("Word. " * 1000)), "tokens, and this model accepts 1000"),
+        (
+            make_message(Role.SYSTEM, TextBlock("Be brief.")),
+            "session has a system prompt, which this model does not support",
+        ),
+        (make_message(Role.USER, TextBlock("Word. " * 1000)), "tokens, and this model accepts 1000"),
     ],
     ids=["image", "document", "audio", "video", "tools", "system prompt", "length"],
 )
-def test_required_3_a_swap_to_a_model_that_cannot_take_the_history_is_refused_with_a_clear_text(
-    message: Message, reason: str
-) -> None:
+def test_required_3_swap_to_an_incapable_model_is_rejected_with_a_reason(message: Message, reason: str) -> None:
     history = [recordings.QUESTION, message]
-    before = [encode(one) for one in history]
-    plan = plan_swap(history, modest())
+    before = [encode(stored) for stored in history]
+    plan = plan_swap(history, make_limited_adapter())
     assert not plan.is_possible
     (blocker,) = plan.blockers
     assert blocker.startswith("Cannot swap to acme:modest: ")
@@ -217,36 +224,36 @@ def test_required_3_a_swap_to_a_model_that_cannot_take_the_history_is_refused_wi
     assert "Active model unchanged." in blocker
     assert ("'placeholder' or 'describe'" in blocker) is ("can't process" in reason)
     assert plan.fits is ("tokens" not in reason)
-    assert [encode(one) for one in history] == before
-    assert plan_swap([recordings.QUESTION], modest()).is_possible
+    assert [encode(stored) for stored in history] == before
+    assert plan_swap([recordings.QUESTION], make_limited_adapter()).is_possible
 
 
 # --- 4. schema migration ---------------------------------------------------------------------------------------------
 
 
-def test_required_4_a_version_1_message_is_migrated_when_it_is_read_under_version_2() -> None:
+def test_required_4_version_1_message_is_migrated_under_version_2() -> None:
     written = encode(recordings.QUESTION)
     assert b'"schema_version":1' in written
     version_2 = Format(current=2)
-    ran = []
+    migrated_ids = []
 
     @version_2.migration(from_version=1)
-    def questions_are_marked(message: PlainMessage) -> PlainMessage:
-        ran.append(message["id"])
+    def mark_questions(message: PlainMessage) -> PlainMessage:
+        migrated_ids.append(message["id"])
         content = [{**block, "text": f"Q: {block['text']}"} for block in message["content"]]
         return {**message, "content": content}
 
-    read = decode(written, version_2)
-    assert ran == [recordings.QUESTION.id]
-    assert read == recordings.QUESTION.replace(
+    message_read = decode(written, version_2)
+    assert migrated_ids == [recordings.QUESTION.id]
+    assert message_read == recordings.QUESTION.replace(
         content=(TextBlock(f"Q: {recordings.QUESTION.content[0].text}"),), schema_version=2
     )
-    # Saved, it is of version 2 and needs no migration any more; the old row is what it was, and is read again.
-    saved = encode(read)
+    # Stored again, it has version 2 and needs no migration. The old row is unchanged and can be read again.
+    saved = encode(message_read)
     assert b'"schema_version":2' in saved
-    assert decode(saved, version_2) == read
-    assert len(ran) == 1
-    assert decode(written, version_2) == read
+    assert decode(saved, version_2) == message_read
+    assert len(migrated_ids) == 1
+    assert decode(written, version_2) == message_read
     assert written == encode(recordings.QUESTION)
 
 
@@ -254,12 +261,12 @@ def test_required_4_a_version_1_message_is_migrated_when_it_is_read_under_versio
 
 
 @pytest.mark.parametrize("construct", [*REFUSED, "uniqueItems", "$schema"])
-def test_required_5_a_tool_whose_schema_leaves_the_subset_cannot_be_registered(construct: str) -> None:
+def test_required_5_tool_with_an_unsupported_schema_is_rejected(construct: str) -> None:
     deep = {"type": "array", "items": {"type": "object", "properties": {"y": {construct: {}}}}}
     schema = {"type": "object", construct: {}, "properties": {"x": {construct: {}}, "z": deep}}
-    box = ToolSchemas([READ_FILE])
+    schemas = ToolSchemas([READ_FILE])
     with pytest.raises(ToolSchemaError, match="search_files") as caught:
-        box.add(ToolDefinition("search_files", "Search.", schema, SideEffects.READ))
+        schemas.add(ToolDefinition("search_files", "Search.", schema, SideEffects.READ))
     assert caught.value.code == "invalid_tool_schema"
     assert {problem.partition(": ")[0] for problem in caught.value.problems} == {
         "$",
@@ -267,42 +274,40 @@ def test_required_5_a_tool_whose_schema_leaves_the_subset_cannot_be_registered(c
         "$.properties.z.items.properties.y",
     }
     assert all(repr(construct) in problem for problem in caught.value.problems)
-    assert list(box.definitions) == ["read_file"]
+    assert list(schemas.definitions) == ["read_file"]
 
 
 # --- 6. lossy projection logging -------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("model", ["openai:gpt-5", "azure:gpt-5"])
-def test_required_6_a_thinking_block_for_openai_is_logged_at_warn_with_its_fields_and_is_no_event(
-    model: str, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_required_6_lost_thinking_block_is_logged_as_a_warning(model: str, caplog: pytest.LogCaptureFixture) -> None:
     rows = catalog.builtin()
     target = Adapter(rows.provider(rows.model(model).provider), rows.model(model))
-    spoken = recordings.read_answer("anthropic", "thinking")
-    assert any(isinstance(block, ThinkingBlock) for block in spoken.content)
+    answer = recordings.read_answer("anthropic", "thinking")
+    assert any(isinstance(block, ThinkingBlock) for block in answer.content)
     with caplog.at_level(logging.DEBUG):
-        written = target.to_wire([recordings.RIDDLE, spoken])
+        written = target.to_wire([recordings.RIDDLE, answer])
     (record,) = caplog.records
     assert record.levelno == logging.WARNING
-    usual = set(vars(logging.makeLogRecord({}))) | {"message", "asctime"}
-    assert {name: value for name, value in vars(record).items() if name not in usual} == {
+    standard_fields = set(vars(logging.makeLogRecord({}))) | {"message", "asctime"}
+    assert {name: value for name, value in vars(record).items() if name not in standard_fields} == {
         "session_id": SESSION,
-        "message_id": spoken.id,
+        "message_id": answer.id,
         "block_type": "thinking",
         "adapter": target.dialect.NAME,
         "reason": written.losses[0].reason,
     }
     assert THOUGHT not in str(written.wire)
     assert THOUGHT not in caplog.text
-    # It cannot become an event of the bus: nothing that was run here can reach one.
+    # It cannot become an event of the bus: the code that ran imports no bus.
     below = grimp.build_graph("dragoman").find_upstream_modules("dragoman.adapter")
     assert not {name for name in below if name.startswith(("dragoman.bus", "dragoman.store", "dragoman.turn"))}
 
 
 # --- 7. cost computation ---------------------------------------------------------------------------------------------
 
-# What each provider says it consumed, in its own words, and what that costs in the specification's table.
+# The usage that each provider reports in its own format, and its cost by the table of the specification.
 ANTHROPIC = {
     "id": "msg_1",
     "type": "message",
@@ -359,23 +364,23 @@ CONVERSATION: list[tuple[str, dict[str, Any], str]] = [
 
 
 @pytest.mark.parametrize("is_streamed", [False, True])
-def test_required_7_a_known_conversation_costs_what_the_price_table_says_to_the_last_digit(is_streamed: bool) -> None:
+def test_required_7_conversation_has_the_exact_cost_of_the_price_table(is_streamed: bool) -> None:
     rows, table = catalog.builtin(), prices_from_mapping(SPECIFIED)
-    bill = []
+    costs = []
     for model_id, answer, expected in CONVERSATION:
-        speaking = Adapter(rows.provider(rows.model(model_id).provider), rows.model(model_id))
-        reply = speaking.dialect.read_reply(answer)
+        source = Adapter(rows.provider(rows.model(model_id).provider), rows.model(model_id))
+        reply = source.dialect.read_reply(answer)
         if is_streamed:
-            writer, reader = speaking.dialect.stream_writer(), speaking.dialect.stream_reader()
+            writer, reader = source.dialect.stream_writer(), source.dialect.stream_reader()
             data = b"".join([*(writer.feed(event) for event in unfold(reply)), writer.close()])
             reply = fold([*reader.feed(data), *reader.close()])
         assert reply.usage is not None
         usage = price_usage(table, model_id, reply.usage, NOON, latency_ms=1)
         context = RequestContext(session_id=SESSION, message_id="01KE", created_at=NOON, usage=usage)
-        message = decode(encode(speaking.make_message(reply, context)))
+        message = decode(encode(source.make_message(reply, context)))
         assert message.metadata.usage is not None
         assert str(message.metadata.usage.cost_usd) == expected
         assert message.metadata.usage.pricing_version == "2026-05-08"
-        bill.append(message.metadata.usage.cost_usd)
-    assert sum(bill) == Decimal("0.0972")
-    assert round(sum(bill), 2) == Decimal("0.10")
+        costs.append(message.metadata.usage.cost_usd)
+    assert sum(costs) == Decimal("0.0972")
+    assert round(sum(costs), 2) == Decimal("0.10")

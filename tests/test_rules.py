@@ -1,4 +1,4 @@
-"""Rules, check and repair. Every rule has a test with its name."""
+"""Tests of rules, check and repair. Every rule has a test with its name."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ from tests import strategies
 from tests.conftest import scale
 
 MODEL = "anthropic:claude-sonnet-4-6"
-SPOKEN = MessageMetadata(
+ANSWER_METADATA = MessageMetadata(
     model=MODEL,
     provider="anthropic",
     routing=RoutingDecisionRecord(RoutingMode.DEFAULT, MODEL, "workspace default"),
@@ -57,12 +57,12 @@ SPOKEN = MessageMetadata(
     ),
 )
 TEXT, CALL = TextBlock("hi"), ToolUseBlock("tu_01HZ100", "read_file", {"path": "README.md"})
-PICTURE = ImageSource("url", "https://example.com/a")
+IMAGE_SOURCE = ImageSource("url", "https://example.com/a")
 MEDIA = (
-    ImageBlock(PICTURE, "image/png"),
-    DocumentBlock(PICTURE, "application/pdf"),
-    AudioBlock(PICTURE, "audio/wav"),
-    VideoBlock(PICTURE, "video/mp4"),
+    ImageBlock(IMAGE_SOURCE, "image/png"),
+    DocumentBlock(IMAGE_SOURCE, "application/pdf"),
+    AudioBlock(IMAGE_SOURCE, "audio/wav"),
+    VideoBlock(IMAGE_SOURCE, "video/mp4"),
 )
 OPAQUE = OpaqueBlock("anthropic", {"type": "web_search"})
 THOUGHT, REDACTED = ThinkingBlock("hm", "sig"), RedactedThinkingBlock("xx")
@@ -73,11 +73,11 @@ counter = iter(range(10**6))
 
 
 def message(role: Role, *blocks: ContentBlock, **metadata: object) -> Message:
-    base = SPOKEN if role is Role.ASSISTANT else MessageMetadata()
+    base = ANSWER_METADATA if role is Role.ASSISTANT else MessageMetadata()
     if role is Role.TOOL and "parent_tool_use_id" not in metadata and isinstance(blocks[0], ToolResultBlock):
         metadata["parent_tool_use_id"] = blocks[0].tool_use_id
-    when = datetime(2026, 5, 8, tzinfo=UTC)
-    return Message(f"01HZ{next(counter):03}", "sess_42", role, blocks, base.replace(**metadata), when)
+    created_at = datetime(2026, 5, 8, tzinfo=UTC)
+    return Message(f"01HZ{next(counter):03}", "sess_42", role, blocks, base.replace(**metadata), created_at)
 
 
 def user(*blocks: ContentBlock, **metadata: object) -> Message:
@@ -92,8 +92,8 @@ def result(tool_use_id: str = CALL.id, **metadata: object) -> Message:
     return message(Role.TOOL, RESULT.replace(tool_use_id=tool_use_id), **metadata)
 
 
-def broken_rules(subject: Message | list[Message], problems: object = None) -> list[str]:
-    return [breach.rule for breach in check(subject, problems)]  # type: ignore[arg-type]
+def find_broken_rules(subject: Message | list[Message], problems: object = None) -> list[str]:
+    return [violation.rule for violation in check(subject, problems)]  # type: ignore[arg-type]
 
 
 def rules_of_repair(history: list[Message], problems: object = None) -> list[str]:
@@ -102,12 +102,12 @@ def rules_of_repair(history: list[Message], problems: object = None) -> list[str
     return [action.rule for action in repaired.actions]
 
 
-def test_every_rule_has_a_test_of_its_name() -> None:
+def test_every_rule_has_a_test_with_its_name() -> None:
     missing = [rule for rule in RULES if not hasattr(sys.modules[__name__], f"test_{rule.replace('-', '_')}")]
     assert missing == []
 
 
-def test_every_section_of_the_specification_has_its_rules() -> None:
+def test_every_section_of_the_specification_has_rules() -> None:
     sections = {rule.section for rule in RULES.values() if rule.section}
     assert sections == {
         *("5.1.1", "5.1.2", "5.1.3", "5.1.4", "5.1.5"),
@@ -117,10 +117,10 @@ def test_every_section_of_the_specification_has_its_rules() -> None:
     }
 
 
-def test_the_specification_s_own_conversation_breaks_no_rule() -> None:
+def test_conversation_of_the_specification_breaks_no_rule() -> None:
     history = [user(TEXT), assistant(TEXT, CALL), result(), assistant(TEXT)]
     assert check(history) == ()
-    assert all(check(one) == () for one in history)
+    assert all(check(single) == () for single in history)
     assert repair(history) == RepairResult(tuple(history), ())
 
 
@@ -129,117 +129,126 @@ def test_the_specification_s_own_conversation_breaks_no_rule() -> None:
 
 def test_content_not_empty() -> None:
     for empty in (user(), assistant()):
-        assert broken_rules(empty) == ["content-not-empty"]
+        assert find_broken_rules(empty) == ["content-not-empty"]
         assert check(empty)[0].where == "$.content"
         assert rules_of_repair([user(TEXT), empty, assistant(TEXT)]) == ["content-not-empty"]
-    assert broken_rules([user(TEXT), user()]) == ["content-not-empty"]
+    assert find_broken_rules([user(TEXT), user()]) == ["content-not-empty"]
     assert check([user(TEXT), user()])[0].where == "$[1].content"
 
 
 def test_system_may_be_empty() -> None:
-    assert broken_rules(message(Role.SYSTEM)) == []
+    assert find_broken_rules(message(Role.SYSTEM)) == []
 
 
 def test_user_content() -> None:
-    assert broken_rules(user(TEXT, *MEDIA, OPAQUE, UNKNOWN)) == []
+    assert find_broken_rules(user(TEXT, *MEDIA, OPAQUE, UNKNOWN)) == []
     for block in (CALL, RESULT, THOUGHT, REDACTED, INVALID):
-        assert broken_rules(user(TEXT, block)) == ["user-content"]
+        assert find_broken_rules(user(TEXT, block)) == ["user-content"]
         assert check(user(TEXT, block))[0].where == "$.content[1]"
 
 
 def test_assistant_content() -> None:
     generated = [block for block in MEDIA if isinstance(block, ImageBlock | AudioBlock)]
-    assert broken_rules(assistant(THOUGHT, REDACTED, TEXT, CALL, INVALID, OPAQUE, UNKNOWN, *generated)) == []
+    assert find_broken_rules(assistant(THOUGHT, REDACTED, TEXT, CALL, INVALID, OPAQUE, UNKNOWN, *generated)) == []
     for block in (RESULT, *(block for block in MEDIA if block not in generated)):
-        assert broken_rules(assistant(TEXT, block)) == ["assistant-content"]
+        assert find_broken_rules(assistant(TEXT, block)) == ["assistant-content"]
 
 
 def test_tool_content() -> None:
-    assert broken_rules(result()) == []
+    assert find_broken_rules(result()) == []
     parent = {"parent_tool_use_id": CALL.id}
-    assert broken_rules(message(Role.TOOL, TEXT, **parent)) == ["tool-content"]
-    assert broken_rules(message(Role.TOOL, RESULT, RESULT, **parent)) == ["tool-content"]
-    assert broken_rules(message(Role.TOOL, **parent)) == ["tool-content"]
+    assert find_broken_rules(message(Role.TOOL, TEXT, **parent)) == ["tool-content"]
+    assert find_broken_rules(message(Role.TOOL, RESULT, RESULT, **parent)) == ["tool-content"]
+    assert find_broken_rules(message(Role.TOOL, **parent)) == ["tool-content"]
 
 
 def test_system_content() -> None:
-    assert broken_rules(message(Role.SYSTEM, TEXT, TEXT)) == []
-    assert broken_rules(message(Role.SYSTEM, TEXT, MEDIA[0])) == ["system-content"]
+    assert find_broken_rules(message(Role.SYSTEM, TEXT, TEXT)) == []
+    assert find_broken_rules(message(Role.SYSTEM, TEXT, MEDIA[0])) == ["system-content"]
     assert rules_of_repair([message(Role.SYSTEM, TEXT, MEDIA[0])]) == ["system-content"]
 
 
 def test_result_content() -> None:
-    assert broken_rules(message(Role.TOOL, RESULT.replace(content=(TEXT, *MEDIA, OPAQUE)))) == []
-    assert broken_rules(message(Role.TOOL, RESULT.replace(content=()))) == []
+    assert find_broken_rules(message(Role.TOOL, RESULT.replace(content=(TEXT, *MEDIA, OPAQUE)))) == []
+    assert find_broken_rules(message(Role.TOOL, RESULT.replace(content=()))) == []
     for block in (CALL, RESULT, THOUGHT, INVALID):
         inside = message(Role.TOOL, RESULT.replace(content=(TEXT, block)))
-        assert broken_rules(inside) == ["result-content"]
+        assert find_broken_rules(inside) == ["result-content"]
         assert check(inside)[0].where == "$.content[0].content[1]"
         assert rules_of_repair([assistant(CALL), inside]) == ["result-content"]
 
 
 def test_text_says_something() -> None:
     blank = TextBlock(" \n")
-    assert [breach.where for breach in check(user(TEXT, blank, TextBlock("")))] == ["$.content[1]", "$.content[2]"]
-    assert broken_rules(assistant(blank, status=MessageStatus.CANCELLED)) == ["text-says-something"]
-    assert broken_rules(assistant(blank, status=MessageStatus.PARTIAL)) == []
-    assert broken_rules(assistant(ThinkingBlock(""), TEXT)) == []  # some providers show nothing but a signature
-    silent = message(Role.TOOL, RESULT.replace(content=(blank,)))
-    assert [breach.where for breach in check(silent)] == ["$.content[0].content[0]"]
-    history = [user(blank), assistant(blank, CALL), silent, assistant(TEXT)]
+    assert [violation.where for violation in check(user(TEXT, blank, TextBlock("")))] == [
+        "$.content[1]",
+        "$.content[2]",
+    ]
+    assert find_broken_rules(assistant(blank, status=MessageStatus.CANCELLED)) == ["text-says-something"]
+    assert find_broken_rules(assistant(blank, status=MessageStatus.PARTIAL)) == []
+    assert find_broken_rules(assistant(ThinkingBlock(""), TEXT)) == []  # some providers send only a signature
+    blank_result = message(Role.TOOL, RESULT.replace(content=(blank,)))
+    assert [violation.where for violation in check(blank_result)] == ["$.content[0].content[0]"]
+    history = [user(blank), assistant(blank, CALL), blank_result, assistant(TEXT)]
     assert rules_of_repair(history) == ["text-says-something"] * 3 + ["content-not-empty"]
     repaired = repair(history).messages
-    assert [one.content for one in repaired] == [(CALL,), (RESULT.replace(content=()),), (TEXT,)]
+    assert [repaired_message.content for repaired_message in repaired] == [
+        (CALL,),
+        (RESULT.replace(content=()),),
+        (TEXT,),
+    ]
 
 
-PNG = "iVBORw0KGgoAAAAA"  # the first bytes of one
+PNG = "iVBORw0KGgoAAAAA"  # the first bytes of a PNG file
 PDF = "JVBERi0xLjQK"
 
 
-def picture(data: str, media_type: str, kind: type = ImageBlock) -> ContentBlock:
+def media_block(data: str, media_type: str, kind: type = ImageBlock) -> ContentBlock:
     return kind(ImageSource("base64", data), media_type)
 
 
 @pytest.mark.parametrize(
     ("medium", "field"),
     [
-        (picture("###", "image/png"), "source.data"),
-        (picture("", "image/png"), "source.data"),
-        (picture("iVBORw0KGgoAAAA", "image/png"), "source.data"),
-        (picture("é", "image/png"), "source.data"),
-        (picture("aGVsbG8=", "image/png"), "source.data"),
-        (picture("aGVsbG8=", "application/pdf", DocumentBlock), "source.data"),
-        (picture("###", "audio/wav", AudioBlock), "source.data"),
-        (picture("###", "video/mp4", VideoBlock), "source.data"),
-        (picture(PNG, "image/jpeg"), "media_type"),
-        (picture(PNG, "image/*"), "media_type"),
-        (picture(PNG, "png"), "media_type"),
-        (picture("aGVsbG8=", "picture"), "media_type"),
-        (picture(PDF, "text/plain", DocumentBlock), "media_type"),
+        (media_block("###", "image/png"), "source.data"),
+        (media_block("", "image/png"), "source.data"),
+        (media_block("iVBORw0KGgoAAAA", "image/png"), "source.data"),
+        (media_block("é", "image/png"), "source.data"),
+        (media_block("aGVsbG8=", "image/png"), "source.data"),
+        (media_block("aGVsbG8=", "application/pdf", DocumentBlock), "source.data"),
+        (media_block("###", "audio/wav", AudioBlock), "source.data"),
+        (media_block("###", "video/mp4", VideoBlock), "source.data"),
+        (media_block(PNG, "image/jpeg"), "media_type"),
+        (media_block(PNG, "image/*"), "media_type"),
+        (media_block(PNG, "png"), "media_type"),
+        (media_block("aGVsbG8=", "picture"), "media_type"),
+        (media_block(PDF, "text/plain", DocumentBlock), "media_type"),
     ],
     ids=str,
 )
 def test_media_is_readable(medium: ContentBlock, field: str) -> None:
-    assert [(one.rule, one.where) for one in check(user(medium))] == [("media-is-readable", f"$.content[0].{field}")]
+    assert [(violation.rule, violation.where) for violation in check(user(medium))] == [
+        ("media-is-readable", f"$.content[0].{field}")
+    ]
     inside = message(Role.TOOL, RESULT.replace(content=(TEXT, medium)))
-    assert [one.where for one in check(inside)] == [f"$.content[0].content[1].{field}"]
+    assert [violation.where for violation in check(inside)] == [f"$.content[0].content[1].{field}"]
     assert rules_of_repair([user(TEXT, medium)]) == ["media-is-readable"]
 
 
 @pytest.mark.parametrize(
     "medium",
     [
-        picture(PNG, "image/png"),
-        picture("aGVsbG8=", "image/bmp"),
-        picture("aGVsbG8=", "text/plain", DocumentBlock),
-        picture(PDF, "application/pdf", DocumentBlock),
-        picture("aGVsbG8=", "audio/wav", AudioBlock),
+        media_block(PNG, "image/png"),
+        media_block("aGVsbG8=", "image/bmp"),
+        media_block("aGVsbG8=", "text/plain", DocumentBlock),
+        media_block(PDF, "application/pdf", DocumentBlock),
+        media_block("aGVsbG8=", "audio/wav", AudioBlock),
         *MEDIA,
         ImageBlock(ImageSource("file_ref", "a.png"), "image/png"),
     ],
     ids=str,
 )
-def test_media_that_can_be_read_or_lies_elsewhere_breaks_no_rule(medium: ContentBlock) -> None:
+def test_readable_or_remote_media_break_no_rule(medium: ContentBlock) -> None:
     assert check(user(medium)) == ()
 
 
@@ -253,43 +262,46 @@ def test_media_that_can_be_read_or_lies_elsewhere_breaks_no_rule(medium: Content
         ("iVBORw0KGgr_-w", "image/png"),
     ],
 )
-def test_what_is_wrong_with_a_picture_is_mended_where_its_data_tells_what_it_is(data: str, media_type: str) -> None:
-    (mended,) = repair([user(TEXT, picture(data, media_type))]).messages
-    assert isinstance(mended.content[1], ImageBlock)
-    assert mended.content[1].media_type == "image/png"
-    (lost,) = repair([user(TEXT, picture("aGVsbG8=", "image/png"))]).messages
-    assert lost.content == (TEXT,)
+def test_media_type_is_repaired_if_the_data_identify_it(data: str, media_type: str) -> None:
+    (repaired,) = repair([user(TEXT, media_block(data, media_type))]).messages
+    assert isinstance(repaired.content[1], ImageBlock)
+    assert repaired.content[1].media_type == "image/png"
+    (removed,) = repair([user(TEXT, media_block("aGVsbG8=", "image/png"))]).messages
+    assert removed.content == (TEXT,)
 
 
 def test_order_is_kept() -> None:
     blocks = (TextBlock("a"), THOUGHT, TextBlock("b"), CALL, TextBlock("c"))
-    spoken = assistant(*blocks)
-    assert dragoman.decode(dragoman.encode(spoken)).content == blocks
+    answer = assistant(*blocks)
+    assert dragoman.decode(dragoman.encode(answer)).content == blocks
     repaired = repair([assistant(*blocks, MEDIA[1]), result()])
     assert repaired.messages[0].content == blocks
-    assert dragoman.content_hash(spoken) != dragoman.content_hash(spoken.replace(content=blocks[::-1]))
+    assert dragoman.content_hash(answer) != dragoman.content_hash(answer.replace(content=blocks[::-1]))
 
 
 def test_partial_is_exempt() -> None:
     partial = MessageStatus.PARTIAL
     for role in Role:
         streaming = message(role, RESULT, CALL, status=partial, model=None, usage=None, parent_tool_use_id=None)
-        assert broken_rules(streaming) == []
-        left_behind = ["partial-is-last"] if role is Role.ASSISTANT else []
-        assert broken_rules([user(TEXT), streaming, assistant(TEXT)]) == left_behind
-        assert broken_rules(streaming.replace(content=())) == []
-        assert broken_rules(streaming.replace(metadata=streaming.metadata.replace(status=MessageStatus.COMPLETE))) != []
+        assert find_broken_rules(streaming) == []
+        expected = ["partial-is-last"] if role is Role.ASSISTANT else []
+        assert find_broken_rules([user(TEXT), streaming, assistant(TEXT)]) == expected
+        assert find_broken_rules(streaming.replace(content=())) == []
+        assert (
+            find_broken_rules(streaming.replace(metadata=streaming.metadata.replace(status=MessageStatus.COMPLETE)))
+            != []
+        )
 
 
 @pytest.mark.parametrize("status", [MessageStatus.CANCELLED, MessageStatus.ERROR])
-def test_a_message_that_failed_may_be_empty_and_unpriced(status: MessageStatus) -> None:
+def test_failed_message_may_be_empty_and_unpriced(status: MessageStatus) -> None:
     failed = message(Role.ASSISTANT, status=status, model=None, provider=None, routing=None, usage=None)
-    assert broken_rules([user(TEXT), failed, user(TEXT)]) == []
+    assert find_broken_rules([user(TEXT), failed, user(TEXT)]) == []
 
 
-def test_a_failed_message_s_calls_still_need_their_answers() -> None:
+def test_calls_of_a_failed_message_need_results() -> None:
     failed = assistant(CALL, status=MessageStatus.ERROR)
-    assert broken_rules([failed, user(TEXT)]) == ["call-is-answered"]
+    assert find_broken_rules([failed, user(TEXT)]) == ["call-is-answered"]
     assert rules_of_repair([failed, user(TEXT)]) == ["call-is-answered"]
 
 
@@ -297,22 +309,24 @@ def test_a_failed_message_s_calls_still_need_their_answers() -> None:
 
 
 def test_partial_is_last() -> None:
-    left = assistant(TEXT, CALL, status=MessageStatus.PARTIAL, usage=None)
-    assert broken_rules([user(TEXT), left]) == []
-    assert broken_rules([user(TEXT), left, result()]) == []  # its calls may be answered while it streams
-    history = [user(TEXT), left, user(TEXT)]
-    assert [(breach.rule, breach.where) for breach in check(history)] == [("partial-is-last", "$[1].metadata.status")]
+    partial = assistant(TEXT, CALL, status=MessageStatus.PARTIAL, usage=None)
+    assert find_broken_rules([user(TEXT), partial]) == []
+    assert find_broken_rules([user(TEXT), partial, result()]) == []  # its calls may have results during the stream
+    history = [user(TEXT), partial, user(TEXT)]
+    assert [(violation.rule, violation.where) for violation in check(history)] == [
+        ("partial-is-last", "$[1].metadata.status")
+    ]
     assert rules_of_repair(history) == ["partial-is-last", "call-is-answered"]
     closed = repair(history).messages
-    assert [one.role for one in closed] == ["user", "assistant", "tool", "user"]
+    assert [closed_message.role for closed_message in closed] == ["user", "assistant", "tool", "user"]
     assert closed[1].metadata.status is MessageStatus.CANCELLED
-    assert closed[1].content == left.content
+    assert closed[1].content == partial.content
 
 
 def test_tool_id_is_ours() -> None:
     for tool_id in ("toolu_01ABC", "call_xyz789", "tu_", "tu_01hz", "tu_" + "0" * 27, "", "tu_01HZI"):
         call = assistant(CALL.replace(id=tool_id))
-        assert broken_rules(call) == ["tool-id-is-ours"]
+        assert find_broken_rules(call) == ["tool-id-is-ours"]
         history = [call, result(tool_id), assistant(TEXT)]
         assert "tool-id-is-ours" in rules_of_repair(history)
         repaired = repair(history).messages
@@ -325,34 +339,36 @@ def test_tool_name_is_plain() -> None:
     names = {"read file": "read_file", "functions.read:0": "functions_read_0", "1a": "_1a", "": "_", "é" * 70: "_" * 64}
     for odd, plain in names.items():
         history = [assistant(CALL.replace(name=odd)), result(), assistant(TEXT)]
-        assert [(one.rule, one.where) for one in check(history)] == [("tool-name-is-plain", "$[0].content[0].name")]
+        assert [(violation.rule, violation.where) for violation in check(history)] == [
+            ("tool-name-is-plain", "$[0].content[0].name")
+        ]
         assert rules_of_repair(history) == ["tool-name-is-plain"]
         assert repair(history).messages[0].content == (CALL.replace(name=plain),)
-    assert broken_rules(assistant(CALL.replace(name="mcp__files__read-all"))) == []
-    assert broken_rules(assistant(INVALID.replace(name="é"))) == ["tool-name-is-plain"]
+    assert find_broken_rules(assistant(CALL.replace(name="mcp__files__read-all"))) == []
+    assert find_broken_rules(assistant(INVALID.replace(name="é"))) == ["tool-name-is-plain"]
 
 
 def test_result_has_call() -> None:
     history = [user(TEXT), result("tu_01HZ999")]
-    assert broken_rules(history) == ["result-has-call"]
+    assert find_broken_rules(history) == ["result-has-call"]
     assert check(history)[0].message_id == history[1].id
     assert rules_of_repair(history) == ["result-has-call"]
     assert repair(history).messages == (history[0],)
-    # One that stands before its call is moved behind it.
+    # A result before its call is moved behind it.
     early = [result(), assistant(CALL), user(TEXT)]
-    assert broken_rules(early) == ["result-has-call", "call-is-answered"]
+    assert find_broken_rules(early) == ["result-has-call", "call-is-answered"]
     assert repair(early).messages == (early[1], early[0], early[2])
 
 
 def test_one_result_per_call() -> None:
     history = [assistant(CALL), result(), result(), assistant(TEXT)]
-    assert broken_rules(history) == ["one-result-per-call"]
+    assert find_broken_rules(history) == ["one-result-per-call"]
     assert repair(history).messages == (history[0], history[1], history[3])
 
 
 def test_call_id_once() -> None:
     history = [assistant(CALL), result(), user(TEXT), assistant(CALL), result(), assistant(TEXT)]
-    assert broken_rules(history) == ["call-id-once", "one-result-per-call"]
+    assert find_broken_rules(history) == ["call-id-once", "one-result-per-call"]
     assert rules_of_repair(history) == ["call-id-once"]
     repaired = repair(history).messages
     assert len(repaired) == 6
@@ -363,28 +379,28 @@ def test_call_id_once() -> None:
 def test_call_is_answered() -> None:
     for after in (user(TEXT), assistant(TEXT), message(Role.SYSTEM, TEXT)):
         history = [user(TEXT), assistant(TEXT, CALL), after]
-        assert broken_rules(history) == ["call-is-answered"]
+        assert find_broken_rules(history) == ["call-is-answered"]
         assert check(history)[0].where == "$[1].content[1]"
         assert rules_of_repair(history) == ["call-is-answered"]
-        made = repair(history).messages[2]
-        assert made.role is Role.TOOL
-        assert made.metadata.status is MessageStatus.CANCELLED
-        assert made.content[0].is_error
-        assert made.content[0].content[0].text.startswith("cancelled")
-    assert broken_rules([user(TEXT), assistant(CALL)]) == []  # pending, not broken
-    assert broken_rules([assistant(CALL, INVALID), result(), user(TEXT)]) == ["call-is-answered"]
+        added = repair(history).messages[2]
+        assert added.role is Role.TOOL
+        assert added.metadata.status is MessageStatus.CANCELLED
+        assert added.content[0].is_error
+        assert added.content[0].content[0].text.startswith("cancelled")
+    assert find_broken_rules([user(TEXT), assistant(CALL)]) == []  # pending, which is valid
+    assert find_broken_rules([assistant(CALL, INVALID), result(), user(TEXT)]) == ["call-is-answered"]
 
 
-def test_a_result_that_comes_late_is_moved_behind_its_call() -> None:
+def test_late_result_is_moved_behind_its_call() -> None:
     history = [assistant(CALL), user(TEXT), result(), assistant(TEXT)]
-    assert broken_rules(history) == ["call-is-answered"]
+    assert find_broken_rules(history) == ["call-is-answered"]
     assert rules_of_repair(history) == ["call-is-answered"]
     assert repair(history).messages == (history[0], history[2], history[1], history[3])
 
 
-def test_parallel_calls_may_be_answered_in_any_order() -> None:
+def test_parallel_calls_have_results_in_any_order() -> None:
     second = CALL.replace(id="tu_01HZ200")
-    assert broken_rules([assistant(CALL, second), result(second.id), result(), assistant(TEXT)]) == []
+    assert find_broken_rules([assistant(CALL, second), result(second.id), result(), assistant(TEXT)]) == []
 
 
 READ_FILE = ToolDefinition(
@@ -397,70 +413,70 @@ READ_FILE = ToolDefinition(
 
 def test_tool_input_fits() -> None:
     problems = ToolSchemas([READ_FILE]).problems
-    assert broken_rules([assistant(CALL)], problems) == []
-    wrong = assistant(CALL.replace(input={"file": 1}))
-    assert broken_rules([wrong, result()], problems) == ["tool-input-fits", "tool-input-fits"]
-    repaired = repair([wrong, result()], problems)
+    assert find_broken_rules([assistant(CALL)], problems) == []
+    invalid = assistant(CALL.replace(input={"file": 1}))
+    assert find_broken_rules([invalid, result()], problems) == ["tool-input-fits", "tool-input-fits"]
+    repaired = repair([invalid, result()], problems)
     assert check(repaired.messages, problems) == ()
     (block,) = repaired.messages[0].content
     assert isinstance(block, InvalidToolUseBlock)
     assert block.input_text == '{"file":1}'
     assert "required" in block.reason
-    assert broken_rules([assistant(CALL.replace(name="another", input={"x": 1}))], problems) == []
+    assert find_broken_rules([assistant(CALL.replace(name="another", input={"x": 1}))], problems) == []
 
 
 # --- metadata --------------------------------------------------------------------------------------------------------
 
 
 def test_assistant_names_model() -> None:
-    assert broken_rules(assistant(TEXT, model=None)) == ["assistant-names-model"]
-    assert broken_rules(assistant(TEXT, provider=None)) == ["assistant-names-model"]
-    assert broken_rules(assistant(TEXT, model="", provider="")) == ["assistant-names-model"] * 2
+    assert find_broken_rules(assistant(TEXT, model=None)) == ["assistant-names-model"]
+    assert find_broken_rules(assistant(TEXT, provider=None)) == ["assistant-names-model"]
+    assert find_broken_rules(assistant(TEXT, model="", provider="")) == ["assistant-names-model"] * 2
     assert repair([assistant(TEXT, provider=None)]).messages[0].metadata.provider == "anthropic"
     assert repair([assistant(TEXT, model=None)]).messages[0].metadata.model == f"anthropic:{NOT_RECORDED}"
 
 
 def test_assistant_has_routing() -> None:
-    assert broken_rules(assistant(TEXT, routing=None)) == ["assistant-has-routing"]
+    assert find_broken_rules(assistant(TEXT, routing=None)) == ["assistant-has-routing"]
     filled = repair([assistant(TEXT, routing=None)]).messages[0].metadata.routing
     assert filled == RoutingDecisionRecord(RoutingMode.DEFAULT, MODEL, NOT_RECORDED)
 
 
 def test_assistant_has_usage() -> None:
-    assert broken_rules(assistant(TEXT, usage=None)) == ["assistant-has-usage"]
+    assert find_broken_rules(assistant(TEXT, usage=None)) == ["assistant-has-usage"]
     filled = repair([assistant(TEXT, usage=None)]).messages[0].metadata.usage
-    assert filled.pricing_version == NOT_RECORDED  # so that no bill takes its zero for a price
+    assert filled.pricing_version == NOT_RECORDED  # so that no bill uses its zero as a price
 
 
 def test_reasoning_names_origin() -> None:
     cancelled = assistant(THOUGHT, TEXT, REDACTED, provider=None, status=MessageStatus.CANCELLED)
-    assert [breach.where for breach in check(cancelled)] == ["$.content[0]", "$.content[2]"]
+    assert [violation.where for violation in check(cancelled)] == ["$.content[0]", "$.content[2]"]
     assert rules_of_repair([cancelled]) == ["reasoning-names-origin"]
-    assert repair([cancelled]).messages[0].metadata.provider == "anthropic"  # as its model says
-    nobody = assistant(THOUGHT, TEXT, provider=None, model=None)
-    assert broken_rules(nobody) == ["reasoning-names-origin", "assistant-names-model", "assistant-names-model"]
-    assert repair([nobody]).messages[0].metadata.provider == NOT_RECORDED
-    assert broken_rules(assistant(TEXT, provider=None, status=MessageStatus.CANCELLED)) == []
+    assert repair([cancelled]).messages[0].metadata.provider == "anthropic"  # from its model
+    anonymous = assistant(THOUGHT, TEXT, provider=None, model=None)
+    assert find_broken_rules(anonymous) == ["reasoning-names-origin", "assistant-names-model", "assistant-names-model"]
+    assert repair([anonymous]).messages[0].metadata.provider == NOT_RECORDED
+    assert find_broken_rules(assistant(TEXT, provider=None, status=MessageStatus.CANCELLED)) == []
 
 
 def test_tool_names_parent() -> None:
-    assert broken_rules(result(parent_tool_use_id=None)) == ["tool-names-parent"]
+    assert find_broken_rules(result(parent_tool_use_id=None)) == ["tool-names-parent"]
     other = result(parent_tool_use_id="tu_01HZ555")
-    assert broken_rules(other) == ["tool-names-parent"]
+    assert find_broken_rules(other) == ["tool-names-parent"]
     assert check(other)[0].where == "$.content[0].tool_use_id"
-    for wrong in (other, result(parent_tool_use_id=None)):
-        assert rules_of_repair([assistant(CALL), wrong]) == ["tool-names-parent"]
-        assert repair([assistant(CALL), wrong]).messages[1].metadata.parent_tool_use_id == CALL.id
+    for invalid in (other, result(parent_tool_use_id=None)):
+        assert rules_of_repair([assistant(CALL), invalid]) == ["tool-names-parent"]
+        assert repair([assistant(CALL), invalid]).messages[1].metadata.parent_tool_use_id == CALL.id
 
 
 def test_provider_raw_is_opaque() -> None:
-    nonsense = {"status": "partial", "model": "\0", "content": []}
+    raw = {"status": "partial", "model": "\0", "content": []}
     history = [user(TEXT), assistant(TEXT, CALL), user(TEXT, THOUGHT), assistant(model=None)]
-    noted = [one.replace(metadata=one.metadata.replace(provider_raw=nonsense)) for one in history]
-    assert check(noted) == check(history)
-    assert repair(noted) == repair(history)
+    with_raw = [m.replace(metadata=m.metadata.replace(provider_raw=raw)) for m in history]
+    assert check(with_raw) == check(history)
+    assert repair(with_raw) == repair(history)
     assert all(
-        one.metadata.provider_raw == nonsense for one in repair(noted).messages if one.id in {two.id for two in history}
+        m.metadata.provider_raw == raw for m in repair(with_raw).messages if m.id in {other.id for other in history}
     )
 
 
@@ -469,25 +485,25 @@ def test_tool_schema_subset() -> None:
         ToolSchemas([READ_FILE.replace(input_schema={"type": "object", "anyOf": []})])
 
 
-# --- our own ---------------------------------------------------------------------------------------------------------
+# --- additional rules ------------------------------------------------------------------------------------------------
 
 
 def test_message_id_once() -> None:
     first = user(TEXT)
     history = [first, first, assistant(TEXT).replace(id=first.id)]
-    assert broken_rules(history) == ["message-id-once"] * 2
+    assert find_broken_rules(history) == ["message-id-once"] * 2
     assert rules_of_repair(history) == ["message-id-once"] * 2
     repaired = repair(history).messages
-    assert [one.role for one in repaired] == [Role.USER, Role.ASSISTANT]
+    assert [m.role for m in repaired] == [Role.USER, Role.ASSISTANT]
     assert repaired[1].id != first.id
 
 
 def test_one_session() -> None:
     history = [user(TEXT), user(TEXT).replace(session_id="sess_1")]
-    assert broken_rules(history) == ["one-session"]
+    assert find_broken_rules(history) == ["one-session"]
     assert repair(history).messages == (history[0],)
     stray = user(TEXT).replace(session_id="sess_1")
-    assert repair([stray, *history[:1], user(TEXT)]).messages[0] == history[0]  # one stray message is not the session
+    assert repair([stray, *history[:1], user(TEXT)]).messages[0] == history[0]  # the session with most messages counts
 
 
 @pytest.mark.parametrize(
@@ -498,9 +514,9 @@ def test_one_session() -> None:
         {"provider": "a\0"},
         {"extra": {"k": ["\0"]}},
         {"extra": {"\0": 1}},
-        {"usage": SPOKEN.usage.replace(pricing_version="\0")},
-        {"usage": SPOKEN.usage.replace(service_tier="\0")},
-        {"usage": SPOKEN.usage.replace(server_tool_calls={"\0": 1})},
+        {"usage": ANSWER_METADATA.usage.replace(pricing_version="\0")},
+        {"usage": ANSWER_METADATA.usage.replace(service_tier="\0")},
+        {"usage": ANSWER_METADATA.usage.replace(server_tool_calls={"\0": 1})},
         {"routing": RoutingDecisionRecord(RoutingMode.RULE, MODEL, "r", alternatives_considered=["\0"])},
         {"routing": RoutingDecisionRecord(RoutingMode.RULE, MODEL, "r", rule_name="\0")},
         {"routing": RoutingDecisionRecord(RoutingMode.RULE, MODEL, "\0")},
@@ -511,7 +527,7 @@ def test_one_session() -> None:
 )
 def test_names_are_plain(change: dict) -> None:
     odd = assistant(TEXT, **change)
-    assert set(broken_rules(odd)) == {"names-are-plain"}
+    assert set(find_broken_rules(odd)) == {"names-are-plain"}
     assert check(odd)[0].where.startswith("$.metadata")
     assert rules_of_repair([odd]) == ["names-are-plain"]
     for other in (
@@ -519,22 +535,22 @@ def test_names_are_plain(change: dict) -> None:
         user(TEXT).replace(session_id="a\0"),
         assistant(CALL.replace(name="\0")),
     ):
-        assert broken_rules(other) == ["names-are-plain"]
-    assert broken_rules(user(TextBlock("a\0b"), TextBlock("\0"))) == []
+        assert find_broken_rules(other) == ["names-are-plain"]
+    assert find_broken_rules(user(TextBlock("a\0b"), TextBlock("\0"))) == []
 
 
-def test_every_word_of_the_metadata_is_looked_at() -> None:
-    """A field that is added and forgotten in the quick look would let a NUL through."""
+def test_every_text_of_the_metadata_is_checked() -> None:
+    """Fails if a new field is missing in the fast check."""
     texts = {
         "model": "a\0:b", "provider": "a\0", "parent_tool_use_id": "\0", "user_id": "\0", "team_id": "\0", "run_id": "\0",
         "stage": "\0", "message_id": "\0", "extra": {"k": "\0"}, "user_message_attachments": Attachment("\0", "p", "m"),
-        "routing": RoutingDecisionRecord(RoutingMode.RULE, "\0", "r"), "usage": SPOKEN.usage.replace(pricing_version="\0"),
+        "routing": RoutingDecisionRecord(RoutingMode.RULE, "\0", "r"), "usage": ANSWER_METADATA.usage.replace(pricing_version="\0"),
         "alternatives": (Alternative(content=(TextBlock("\0"),), stop_reason=StopReason.END_TURN),),
     }  # fmt: skip
     not_texts = {"status", "provider_raw", "latency_ms", "critical", "unknown_fields"}
     assert set(texts) | not_texts == set(MessageMetadata.__struct_fields__)
     for name, value in texts.items():
-        assert "names-are-plain" in broken_rules(assistant(TEXT, **{name: value})), name
+        assert "names-are-plain" in find_broken_rules(assistant(TEXT, **{name: value})), name
 
 
 # --- repair ----------------------------------------------------------------------------------------------------------
@@ -544,94 +560,94 @@ def test_results_inside_a_user_message_become_tool_messages() -> None:
     second = RESULT.replace(tool_use_id="tu_01HZ200")
     history = [assistant(CALL, CALL.replace(id="tu_01HZ200")), user(RESULT, second, TEXT), assistant(TEXT)]
     repaired = repair(history)
-    assert [one.role for one in repaired.messages] == ["assistant", "tool", "tool", "user", "assistant"]
+    assert [m.role for m in repaired.messages] == ["assistant", "tool", "tool", "user", "assistant"]
     assert repaired.messages[1].content == (RESULT,)
     assert repaired.messages[3].content == (TEXT,)
     assert check(repaired.messages) == ()
 
 
-def test_a_tool_message_with_two_results_is_split() -> None:
+def test_tool_message_with_two_results_is_split() -> None:
     second = RESULT.replace(tool_use_id="tu_01HZ200")
     history = [assistant(CALL, CALL.replace(id="tu_01HZ200")), message(Role.TOOL, RESULT, second)]
     repaired = repair(history).messages
-    assert [one.content for one in repaired[1:]] == [(RESULT,), (second,)]
+    assert [m.content for m in repaired[1:]] == [(RESULT,), (second,)]
     assert repaired[1].id == history[1].id
     assert check(repaired) == ()
 
 
-def test_results_of_calls_with_one_id_are_paired_in_their_order() -> None:
+def test_results_of_calls_with_one_id_are_matched_in_order() -> None:
     calls = [CALL.replace(id="call_0", input={"x": number}) for number in (1, 2)]
     answers = [message(Role.TOOL, ToolResultBlock("call_0", (TextBlock(text),))) for text in ("first", "second")]
     repaired = repair([assistant(*calls), *answers, user(TEXT)]).messages
     assert check(repaired) == ()
-    said = {one.metadata.parent_tool_use_id: one.content[0].content[0].text for one in repaired[1:3]}
-    assert [said[call.id] for call in repaired[0].content] == ["first", "second"]
+    texts = {m.metadata.parent_tool_use_id: m.content[0].content[0].text for m in repaired[1:3]}
+    assert [texts[call.id] for call in repaired[0].content] == ["first", "second"]
 
 
-def test_ids_that_repair_makes_are_never_those_of_another() -> None:
+def test_ids_created_by_repair_are_unique() -> None:
     twice = [user(TextBlock("a")).replace(id="01A"), user(TextBlock("b")).replace(id="01A")]
     assert check(repair([*twice, repair(twice).messages[1]]).messages) == ()
     foreign = assistant(CALL.replace(id="call_9"))
-    made = repair([foreign]).messages[0].content[0].id
-    history = [assistant(CALL.replace(id=made)), result(made), foreign, result("call_9")]
+    new_id = repair([foreign]).messages[0].content[0].id
+    history = [assistant(CALL.replace(id=new_id)), result(new_id), foreign, result("call_9")]
     assert check(repair(history).messages) == ()
 
 
-def test_a_result_for_a_call_without_an_id_is_set_aside() -> None:
+def test_result_for_a_call_without_id_is_set_aside() -> None:
     history = [assistant(CALL.replace(id=""), status=MessageStatus.PARTIAL), result("")]
     assert rules_of_repair(history) == ["result-has-call"]
 
 
-def test_what_was_known_of_a_message_goes_with_its_results() -> None:
+def test_metadata_of_a_message_are_copied_to_its_results() -> None:
     history = [assistant(CALL), user(RESULT, run_id="run_1", extra={"k": 1})]
     moved = repair(history).messages[1]
     assert (moved.role, moved.metadata.run_id, moved.metadata.extra) == (Role.TOOL, "run_1", {"k": 1})
-    spoken = repair([assistant(CALL, RESULT)]).messages[1]
-    assert spoken.metadata.usage is None  # else it would be billed twice
+    added = repair([assistant(CALL, RESULT)]).messages[1]
+    assert added.metadata.usage is None  # otherwise it is billed twice
 
 
-def test_keys_that_differ_by_a_nul_are_both_kept() -> None:
+def test_keys_that_differ_by_a_nul_are_both_preserved() -> None:
     odd = user(TEXT, extra={"a": "first", "a\0": "second"})
     assert repair([odd]).messages[0].metadata.extra == {"a": "first", "a_": "second"}
 
 
-def test_a_model_without_a_provider_s_name_gives_none() -> None:
+def test_model_without_provider_prefix_has_no_recorded_provider() -> None:
     assert repair([assistant(TEXT, model="gpt-5", provider=None)]).messages[0].metadata.provider == NOT_RECORDED
 
 
-def test_places_are_those_of_the_blocks() -> None:
-    assert [breach.where for breach in check(user(THOUGHT, TEXT, THOUGHT))] == ["$.content[0]", "$.content[2]"]
+def test_locations_are_those_of_the_blocks() -> None:
+    assert [violation.where for violation in check(user(THOUGHT, TEXT, THOUGHT))] == ["$.content[0]", "$.content[2]"]
     odd = message(Role.TOOL, TEXT, RESULT, parent_tool_use_id="tu_01HZ999")
-    assert "$.content[1].tool_use_id" in [breach.where for breach in check(odd)]
+    assert "$.content[1].tool_use_id" in [violation.where for violation in check(odd)]
 
 
-def test_a_long_message_of_wrong_blocks_is_checked_in_one_pass() -> None:
-    """A pass for each block would take minutes at this size."""
+def test_long_message_of_invalid_blocks_is_checked_in_one_pass() -> None:
+    """One pass per block would take minutes at this size."""
     count = scale(2_500, 20_000)
     assert len(check(user(*[CALL] * count))) == count
     many = [assistant(*[CALL.replace(id="call_0")] * 1_500), *[result("call_0") for _ in range(1_500)]]
     assert check(repair(many).messages) == ()
 
 
-def test_a_tool_message_with_bare_text_becomes_a_result() -> None:
+def test_tool_message_with_bare_text_becomes_a_result() -> None:
     history = [assistant(CALL), message(Role.TOOL, TEXT, parent_tool_use_id=CALL.id)]
     assert repair(history).messages[1].content == (ToolResultBlock(CALL.id, (TEXT,)),)
 
 
 @settings(max_examples=scale(75, 600))
 @given(strategies.histories)
-def test_a_repaired_history_breaks_no_rule(history: list[Message]) -> None:
+def test_repaired_history_breaks_no_rule(history: list[Message]) -> None:
     assert check(repair(history).messages) == ()
 
 
 @given(strategies.histories)
-def test_repairing_again_changes_nothing(history: list[Message]) -> None:
+def test_repair_is_idempotent(history: list[Message]) -> None:
     once = repair(history).messages
     assert repair(once) == RepairResult(once, ())
 
 
 @given(strategies.histories)
-def test_a_valid_history_is_left_alone_and_a_broken_one_is_reported(history: list[Message]) -> None:
+def test_valid_history_is_unchanged_and_an_invalid_history_is_reported(history: list[Message]) -> None:
     repaired = repair(history)
     if check(history):
         assert repaired.actions
@@ -641,38 +657,40 @@ def test_a_valid_history_is_left_alone_and_a_broken_one_is_reported(history: lis
         assert repaired.actions == ()
 
 
-def said(messages: Iterable[Message]) -> set[str]:
-    found = set()
-    for one in messages:
-        for block in one.content:
+def read_texts(messages: Iterable[Message]) -> set[str]:
+    texts = set()
+    for message in messages:
+        for block in message.content:
             inner = block.content if isinstance(block, ToolResultBlock) else ()
-            found |= {piece.text for piece in (block, *inner) if isinstance(piece, TextBlock | ThinkingBlock)}
-    return found
+            texts |= {piece.text for piece in (block, *inner) if isinstance(piece, TextBlock | ThinkingBlock)}
+    return texts
 
 
 @given(strategies.histories)
-def test_no_words_vanish_they_are_in_the_history_or_set_aside(history: list[Message]) -> None:
+def test_every_text_is_in_the_history_or_set_aside(history: list[Message]) -> None:
     repaired = repair(history)
-    assert said(history) <= said(repaired.messages) | said(one.message for one in repaired.set_aside)
+    assert read_texts(history) <= read_texts(repaired.messages) | read_texts(
+        entry.message for entry in repaired.set_aside
+    )
 
 
 @given(strategies.histories)
-def test_repair_makes_up_no_words(history: list[Message]) -> None:
-    made_up = said(repair(history).messages) - said(history)
-    texts = {text for text in made_up if not text.startswith("invalid: the input of this call cannot be used")}
+def test_repair_invents_no_texts(history: list[Message]) -> None:
+    added = read_texts(repair(history).messages) - read_texts(history)
+    texts = {text for text in added if not text.startswith("invalid: the input of this call cannot be used")}
     assert texts <= {"cancelled: this call was never answered"}
 
 
 @given(strategies.histories)
-def test_what_is_given_is_never_touched(history: list[Message]) -> None:
-    before = [dragoman.encode(one) for one in history]
+def test_repair_does_not_change_its_input(history: list[Message]) -> None:
+    before = [dragoman.encode(m) for m in history]
     repair(history)
-    assert [dragoman.encode(one) for one in history] == before
+    assert [dragoman.encode(m) for m in history] == before
 
 
 @given(strategies.histories)
-def test_checking_a_session_finds_all_that_checking_each_message_finds(history: list[Message]) -> None:
-    alone = [(breach.rule, breach.message_id) for one in history for breach in check(one)]
-    together = [(breach.rule, breach.message_id) for breach in check(history)]
-    assert [found for found in together if found in alone][: len(alone)] == alone
-    assert {breach.rule for breach in check(history)} <= set(RULES)
+def test_check_of_a_session_includes_the_check_of_each_message(history: list[Message]) -> None:
+    alone = [(violation.rule, violation.message_id) for m in history for violation in check(m)]
+    together = [(violation.rule, violation.message_id) for violation in check(history)]
+    assert [finding for finding in together if finding in alone][: len(alone)] == alone
+    assert {violation.rule for violation in check(history)} <= set(RULES)

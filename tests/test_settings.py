@@ -1,4 +1,4 @@
-"""Where keys, addresses and choices come from."""
+"""Tests of the sources of keys, addresses and choices."""
 
 from __future__ import annotations
 
@@ -37,11 +37,13 @@ max_context_tokens = 32000
 """
 
 
-def nothing(_: str) -> None:
-    """A keyring without a key."""
+def no_key(_: str) -> None:
+    """Return no key, as an empty keyring does."""
 
 
-def found(environment: dict[str, str] | None = None, file: Path | None = None, keyring: Any = nothing) -> Settings:
+def load_settings(
+    environment: dict[str, str] | None = None, file: Path | None = None, keyring: Any = no_key
+) -> Settings:
     return settings.load(environment={"HOME": "/nowhere", **(environment or {})}, file=file, keyring=keyring)
 
 
@@ -76,52 +78,52 @@ def file(tmp_path: Path) -> Path:
     ],
 )
 def test_key_is_read_from_the_variable_of_the_providers_sdk(provider: str, variable: str, header: str) -> None:
-    endpoint = found({variable: KEY}).endpoint(provider, base_url="https://host.example")
+    endpoint = load_settings({variable: KEY}).endpoint(provider, base_url="https://host.example")
     assert (endpoint.key, endpoint.key_origin) == (Secret(KEY), variable)
-    carried = [name for name, value in build_headers(endpoint, stream=False).items() if KEY in value]
-    assert carried == [header]
+    headers = [name for name, value in build_headers(endpoint, stream=False).items() if KEY in value]
+    assert headers == [header]
 
 
 def test_first_source_with_a_key_wins(file: Path) -> None:
-    everywhere = found({"OPENAI_API_KEY": OTHER}, file, lambda _: "sk-of-the-keyring")
+    everywhere = load_settings({"OPENAI_API_KEY": OTHER}, file, lambda _: "sk-of-the-keyring")
     assert everywhere.endpoint("openai", api_key="sk-of-the-argument").key_origin == "argument"
     assert everywhere.endpoint("openai").key_origin == "OPENAI_API_KEY"
-    assert found({}, file, lambda _: "sk-of-the-keyring").endpoint("openai").key_origin == str(file)
-    asked: list[str] = []
-    last = found({}, keyring=lambda name: asked.append(name) or "sk-of-the-keyring").endpoint("openai")
-    assert (last.key_origin, asked) == ("keyring", ["openai"])
+    assert load_settings({}, file, lambda _: "sk-of-the-keyring").endpoint("openai").key_origin == str(file)
+    queried: list[str] = []
+    last = load_settings({}, keyring=lambda name: queried.append(name) or "sk-of-the-keyring").endpoint("openai")
+    assert (last.key_origin, queried) == ("keyring", ["openai"])
 
 
 def test_keyring_is_not_queried_when_another_source_has_a_key() -> None:
     def refuse(_: str) -> str:
         raise AssertionError
 
-    assert found({"OPENAI_API_KEY": KEY}, keyring=refuse).has_key("openai")
-    assert found({}, keyring=refuse).has_key("ollama")
+    assert load_settings({"OPENAI_API_KEY": KEY}, keyring=refuse).has_key("openai")
+    assert load_settings({}, keyring=refuse).has_key("ollama")
 
 
 def test_missing_key_error_names_the_remedies() -> None:
-    assert not found().has_key("anthropic")
+    assert not load_settings().has_key("anthropic")
     with pytest.raises(SettingsError, match="Set ANTHROPIC_API_KEY or ANTHROPIC_AUTH_TOKEN") as caught:
-        found().endpoint("anthropic")
+        load_settings().endpoint("anthropic")
     assert caught.value.code == "missing_key"
 
 
 @pytest.mark.parametrize("text", ["sk-two words", "sk-line\nend-123456", "sk-schlüssel-123456", "sk-nul\x00-1234567"])
 def test_malformed_key_is_rejected_and_not_shown(text: str) -> None:
     with pytest.raises(SettingsError) as caught:
-        found({"OPENAI_API_KEY": text}).endpoint("openai")
+        load_settings({"OPENAI_API_KEY": text}).endpoint("openai")
     assert caught.value.code == "invalid_key"
     assert caught.value.where == "OPENAI_API_KEY"
     assert text not in str(caught.value)
 
 
 def test_newline_after_a_key_is_stripped() -> None:
-    assert found({"OPENAI_API_KEY": f" {KEY}\n"}).endpoint("openai").key == Secret(KEY)
+    assert load_settings({"OPENAI_API_KEY": f" {KEY}\n"}).endpoint("openai").key == Secret(KEY)
 
 
 def test_empty_variable_is_ignored() -> None:
-    assert not found({"OPENAI_API_KEY": ""}).has_key("openai")
+    assert not load_settings({"OPENAI_API_KEY": ""}).has_key("openai")
 
 
 def test_key_shows_at_most_four_characters_and_cannot_be_pickled(file: Path) -> None:
@@ -130,10 +132,10 @@ def test_key_shows_at_most_four_characters_and_cannot_be_pickled(file: Path) -> 
     for write in (pickle.dumps, copy.deepcopy):
         with pytest.raises(TypeError):
             write(secret)
-    known = found({"ACME_KEY": OTHER}, file)
-    for shown in (repr(known), repr(known.endpoint("openai")), str(known.endpoint("acme")), repr(known.accounts)):
-        assert KEY not in shown
-        assert OTHER not in shown
+    known = load_settings({"ACME_KEY": OTHER}, file)
+    for text in (repr(known), repr(known.endpoint("openai")), str(known.endpoint("acme")), repr(known.accounts)):
+        assert KEY not in text
+        assert OTHER not in text
 
 
 # --- addresses -------------------------------------------------------------------------------------------------------
@@ -141,13 +143,13 @@ def test_key_shows_at_most_four_characters_and_cannot_be_pickled(file: Path) -> 
 
 def test_base_url_comes_from_argument_variable_file_or_row(file: Path) -> None:
     moved = {"OPENAI_BASE_URL": "https://moved.example/v1/", "OPENAI_API_KEY": KEY}
-    asked = [
-        found(moved, file).endpoint("openai", base_url="https://given.example/v1"),
-        found(moved, file).endpoint("openai"),
-        found({}, file).endpoint("openai"),
-        found({"OPENAI_API_KEY": KEY}).endpoint("openai"),
+    endpoints = [
+        load_settings(moved, file).endpoint("openai", base_url="https://given.example/v1"),
+        load_settings(moved, file).endpoint("openai"),
+        load_settings({}, file).endpoint("openai"),
+        load_settings({"OPENAI_API_KEY": KEY}).endpoint("openai"),
     ]
-    assert [(endpoint.base_url, endpoint.base_url_origin) for endpoint in asked] == [
+    assert [(endpoint.base_url, endpoint.base_url_origin) for endpoint in endpoints] == [
         ("https://given.example/v1", "argument"),
         ("https://moved.example/v1", "OPENAI_BASE_URL"),
         ("https://relay.example/v1", str(file)),
@@ -167,34 +169,34 @@ def test_base_url_comes_from_argument_variable_file_or_row(file: Path) -> None:
     ],
 )
 def test_ollama_host_accepts_host_port_or_url(host: str, native: str, compatible: str) -> None:
-    known = found({"OLLAMA_HOST": host})
+    known = load_settings({"OLLAMA_HOST": host})
     assert known.endpoint("ollama").base_url == native
     assert known.endpoint("ollama-openai").base_url == compatible
     assert known.endpoint("ollama").key is None
 
 
 def test_path_is_appended_to_the_url_of_a_variable() -> None:
-    for given in ("https://x.openai.azure.com/", "https://x.openai.azure.com/openai/v1"):
-        known = found({"AZURE_OPENAI_ENDPOINT": given, "AZURE_OPENAI_API_KEY": KEY})
+    for url in ("https://x.openai.azure.com/", "https://x.openai.azure.com/openai/v1"):
+        known = load_settings({"AZURE_OPENAI_ENDPOINT": url, "AZURE_OPENAI_API_KEY": KEY})
         assert known.endpoint("azure").base_url == "https://x.openai.azure.com/openai/v1"
 
 
 def test_base_url_can_contain_a_variable() -> None:
     token = {"AWS_BEARER_TOKEN_BEDROCK": KEY}
     for variable in ("AWS_REGION", "AWS_DEFAULT_REGION"):
-        where = found({**token, variable: "eu-west-1"}).endpoint("bedrock").base_url
+        where = load_settings({**token, variable: "eu-west-1"}).endpoint("bedrock").base_url
         assert where == "https://bedrock-runtime.eu-west-1.amazonaws.com"
     with pytest.raises(SettingsError, match="Set AWS_REGION") as caught:
-        found(token).endpoint("bedrock")
+        load_settings(token).endpoint("bedrock")
     assert caught.value.code == "missing_base_url"
 
 
 def test_missing_base_url_is_an_error() -> None:
     with pytest.raises(SettingsError, match="AZURE_OPENAI_ENDPOINT") as caught:
-        found({"AZURE_OPENAI_API_KEY": KEY}).endpoint("azure")
+        load_settings({"AZURE_OPENAI_API_KEY": KEY}).endpoint("azure")
     assert caught.value.code == "missing_base_url"
     with pytest.raises(SettingsError, match=r"base_url under \[providers.local\]"):
-        found().endpoint("local")
+        load_settings().endpoint("local")
 
 
 @pytest.mark.parametrize(
@@ -211,7 +213,7 @@ def test_missing_base_url_is_an_error() -> None:
 )
 def test_invalid_base_url_is_rejected(text: str) -> None:
     with pytest.raises(SettingsError) as caught:
-        found({"OPENAI_API_KEY": KEY}).endpoint("openai", base_url=text)
+        load_settings({"OPENAI_API_KEY": KEY}).endpoint("openai", base_url=text)
     assert caught.value.code == "invalid_base_url"
     assert "secret" not in str(caught.value)
 
@@ -219,14 +221,14 @@ def test_invalid_base_url_is_rejected(text: str) -> None:
 def test_every_provider_with_a_base_url_has_an_endpoint() -> None:
     for row in catalog.builtin().providers.values():
         if row.base_url and "{" not in row.base_url:
-            assert found().endpoint(row, api_key=KEY).base_url == row.base_url
+            assert load_settings().endpoint(row, api_key=KEY).base_url == row.base_url
 
 
 # --- the file --------------------------------------------------------------------------------------------------------
 
 
 def test_file_defines_endpoints_and_choices(file: Path) -> None:
-    known = found({"ACME_KEY": OTHER}, file)
+    known = load_settings({"ACME_KEY": OTHER}, file)
     model = known.catalog.model("rocket")
     assert (model.id, model.capabilities.max_context_tokens) == ("acme:rocket", 32000)
     endpoint = known.endpoint("acme")
@@ -240,13 +242,13 @@ def test_file_defines_endpoints_and_choices(file: Path) -> None:
 
 
 def test_custom_endpoint_needs_no_key_unless_configured(file: Path) -> None:
-    assert not found({}, file).has_key("acme")
+    assert not load_settings({}, file).has_key("acme")
     file.write_text('[providers.box]\nbase_url = "http://127.0.0.1:9/v1"\n', "utf-8")
-    assert found({}, file).endpoint("box").key is None
+    assert load_settings({}, file).endpoint("box").key is None
 
 
 def test_variable_overrides_the_file(file: Path) -> None:
-    known = found({"DRAGOMAN_MODEL": "sonnet", "DRAGOMAN_STORE": "memory:"}, file)
+    known = load_settings({"DRAGOMAN_MODEL": "sonnet", "DRAGOMAN_STORE": "memory:"}, file)
     assert known.default_model == Setting("sonnet", "DRAGOMAN_MODEL")
     assert known.store == Setting("memory:", "DRAGOMAN_STORE")
     assert known.workspace.origin == str(file)
@@ -256,7 +258,7 @@ def test_variable_overrides_the_file(file: Path) -> None:
 def test_file_readable_by_others_is_rejected_with_a_remedy(file: Path, mode: int) -> None:
     file.chmod(mode)
     with pytest.raises(SettingsError, match=f"chmod 600 {file}") as caught:
-        found({}, file)
+        load_settings({}, file)
     assert caught.value.code == "unsafe_config"
     assert KEY not in str(caught.value)
 
@@ -265,15 +267,15 @@ def test_default_file_follows_the_platform(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.setenv("HOME", str(tmp_path))
     assert settings.default_file({}) == tmp_path / ".config" / "dragoman" / "config.toml"
     assert settings.default_file({"XDG_CONFIG_HOME": "/x"}) == Path("/x/dragoman/config.toml")
-    assert found().file is None
-    named = tmp_path / "mine.toml"
-    named.write_text('default_model = "opus"', "utf-8")
-    named.chmod(0o600)
-    assert found({"DRAGOMAN_CONFIG": str(named)}).default_model.value == "opus"
+    assert load_settings().file is None
+    config = tmp_path / "mine.toml"
+    config.write_text('default_model = "opus"', "utf-8")
+    config.chmod(0o600)
+    assert load_settings({"DRAGOMAN_CONFIG": str(config)}).default_model.value == "opus"
 
 
 @pytest.mark.parametrize(
-    ("text", "says"),
+    ("text", "expected"),
     [
         ("default_model = 3", "default_model must be a string"),
         ("defualt_model = 'x'", "unknown key 'defualt_model'"),
@@ -284,10 +286,10 @@ def test_default_file_follows_the_platform(tmp_path: Path, monkeypatch: pytest.M
         ("= 3", "is not TOML"),
     ],
 )
-def test_invalid_file_error_names_the_position(file: Path, text: str, says: str) -> None:
+def test_invalid_file_error_names_the_position(file: Path, text: str, expected: str) -> None:
     file.write_text(text, "utf-8")
-    with pytest.raises(SettingsError, match=says) as caught:
-        found({}, file)
+    with pytest.raises(SettingsError, match=expected) as caught:
+        load_settings({}, file)
     assert caught.value.code == "invalid_config"
     assert caught.value.where == str(file)
 
@@ -295,13 +297,13 @@ def test_invalid_file_error_names_the_position(file: Path, text: str, says: str)
 def test_invalid_row_in_the_file_is_a_catalog_error(file: Path) -> None:
     file.write_text('[providers.openai]\nbase_ulr = "x"', "utf-8")
     with pytest.raises(FormatError, match="base_ulr") as caught:
-        found({}, file)
+        load_settings({}, file)
     assert caught.value.code == "invalid_catalog"
 
 
 def test_explicit_file_must_exist(tmp_path: Path) -> None:
     with pytest.raises(SettingsError, match="does not exist"):
-        found({}, tmp_path / "none.toml")
+        load_settings({}, tmp_path / "none.toml")
 
 
 # --- the keyring -----------------------------------------------------------------------------------------------------
@@ -313,22 +315,22 @@ def test_key_round_trips_through_the_system_keyring(monkeypatch: pytest.MonkeyPa
 
     class InMemory(KeyringBackend):
         priority = 1
-        kept: ClassVar[dict[tuple[str, str], str]] = {}
+        keys: ClassVar[dict[tuple[str, str], str]] = {}
 
         def get_password(self, service: str, username: str) -> str | None:
-            return self.kept.get((service, username))
+            return self.keys.get((service, username))
 
         def set_password(self, service: str, username: str, password: str) -> None:
-            self.kept[service, username] = password
+            self.keys[service, username] = password
 
     before = keyring.get_keyring()
     keyring.set_keyring(InMemory())
     try:
-        known = found({}, keyring=settings.system_keyring)
+        known = load_settings({}, keyring=settings.system_keyring)
         assert not known.has_key("openai")
         settings.store_key(known.catalog.provider("openai"), KEY)
         assert known.endpoint("openai").key == Secret(KEY)
-        assert InMemory.kept == {("dragoman", "openai"): KEY}
+        assert InMemory.keys == {("dragoman", "openai"): KEY}
     finally:
         keyring.set_keyring(before)
 

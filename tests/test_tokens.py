@@ -1,4 +1,4 @@
-"""Estimates of prompt tokens: what is counted, the families, and the correction by reported usage."""
+"""Tests of estimates of prompt tokens: counts, families, and the correction by reported usage."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def png(width: int, height: int) -> ImageBlock:
 
 
 @pytest.mark.parametrize("family", tokens.families(), ids=lambda family: family.name)
-def test_every_family_counts_more_for_more(family: tokens.Family) -> None:
+def test_every_family_counts_more_for_longer_prompts(family: tokens.Family) -> None:
     def count(*blocks: object, tools: tuple[ToolDefinition, ...] = ()) -> float:
         return family.tokens(tokens.measure([message(Role.USER, *blocks)], tools))
 
@@ -67,7 +67,7 @@ def test_chinese_has_more_tokens_than_a_quarter_of_its_characters() -> None:
     assert tokens_of(ENGLISH) < len(ENGLISH) / 3
 
 
-def test_counts_are_those_of_the_patterns_they_stand_for() -> None:
+def test_counts_equal_those_of_the_patterns() -> None:
     text = "HTMLParser reads camelCase, snake_case and 1234567 -> ABc\n\n\tüber 漢字  😀 internationalization"
     parts = re.findall(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])|[A-Z]", text)
     digits, signs = re.findall(r"[0-9]+", text), re.findall(r"[!-/:-@\[-`{-~]+", text)
@@ -93,16 +93,16 @@ def test_counts_are_those_of_the_patterns_they_stand_for() -> None:
     }
 
 
-def test_a_long_text_is_sampled_and_not_kept() -> None:
+def test_long_text_is_sampled_and_not_cached() -> None:
     paragraph = "The quick brown fox jumps over 13 lazy dogs; internationalization, naïveté and HTMLParser.\n"
-    one = sum(tokens.measure_text(paragraph))
-    kept = tokens._count_short.cache_info().currsize
-    assert sum(tokens.measure_text(paragraph * 20_000)) == pytest.approx(20_000 * one, rel=0.02)
-    assert tokens._count_short.cache_info().currsize == kept
+    single = sum(tokens.measure_text(paragraph))
+    cached = tokens._count_short.cache_info().currsize
+    assert sum(tokens.measure_text(paragraph * 20_000)) == pytest.approx(20_000 * single, rel=0.02)
+    assert tokens._count_short.cache_info().currsize == cached
 
 
-def test_the_first_family_whose_pattern_matches_counts() -> None:
-    found = {
+def test_first_family_with_a_matching_pattern_counts() -> None:
+    families = {
         model: tokens.family_of(model).name
         for model in (
             "openai:gpt-4o",
@@ -112,21 +112,23 @@ def test_the_first_family_whose_pattern_matches_counts() -> None:
             "claude-sonnet-4-6",
         )
     }
-    assert list(found.values()) == ["gpt-4o", "gpt-4", "gpt-5", "claude-5", "claude-4.5"]
+    assert list(families.values()) == ["gpt-4o", "gpt-4", "gpt-5", "claude-5", "claude-4.5"]
     assert tokens.family_of("acme:rocket").name == tokens.family_of(None).name == "other"
 
 
 def test_tools_calls_and_results_are_counted() -> None:
-    ask = [message(Role.USER, TextBlock("Hi."))]
+    question = [message(Role.USER, TextBlock("Hi."))]
     call = message(Role.ASSISTANT, ToolUseBlock("tu_1", "read_file", {"path": "a/long/path/to/a/file.txt"}))
-    plain = tokens.estimate(ask, (), "anthropic:claude-sonnet-4-6")
-    assert tokens.estimate(ask, [TOOL], "anthropic:claude-sonnet-4-6") > plain + 300  # a prompt about tools
-    assert tokens.estimate([*ask, call], (), "anthropic:claude-sonnet-4-6") > plain + 8
+    plain = tokens.estimate(question, (), "anthropic:claude-sonnet-4-6")
+    assert (
+        tokens.estimate(question, [TOOL], "anthropic:claude-sonnet-4-6") > plain + 300
+    )  # the provider adds a prompt about tools
+    assert tokens.estimate([*question, call], (), "anthropic:claude-sonnet-4-6") > plain + 8
     assert tokens.estimate_content(call.content, MODEL) >= 8
     assert tokens.estimate_content((), MODEL) == 0
 
 
-def test_a_large_image_costs_more_than_a_small_one() -> None:
+def test_large_image_has_more_tokens_than_a_small_image() -> None:
     small, large = (
         tokens.estimate([message(Role.USER, png(*size))], (), "openai:gpt-4o") for size in ((64, 64), (2000, 1500))
     )
@@ -135,31 +137,31 @@ def test_a_large_image_costs_more_than_a_small_one() -> None:
     assert tokens.estimate([message(Role.USER, unknown)], (), "openai:gpt-4o") > 100
 
 
-def counted(prompt: int, *, estimated: bool = False, model: str = MODEL) -> dict[str, object]:
+def make_usage(prompt: int, *, estimated: bool = False, model: str = MODEL) -> dict[str, object]:
     usage = Usage(
         input_tokens=prompt, output_tokens=1, estimated=estimated, cost_usd=None, pricing_version="1", latency_ms=1
     )
     return {"usage": usage, "model": model}
 
 
-def test_the_usage_that_a_history_reports_corrects_the_estimate() -> None:
-    ask = message(Role.USER, TextBlock(CHINESE))
-    raw = tokens.estimate([ask], (), MODEL)
-    history = [ask, message(Role.ASSISTANT, TextBlock("好"), **counted(raw * 3))]
+def test_reported_usage_of_a_history_corrects_the_estimate() -> None:
+    question = message(Role.USER, TextBlock(CHINESE))
+    raw = tokens.estimate([question], (), MODEL)
+    history = [question, message(Role.ASSISTANT, TextBlock("好"), **make_usage(raw * 3))]
     corrected = tokens.make_estimate(MODEL, history)
-    assert corrected([ask]) == pytest.approx(raw * 3, rel=0.01)
+    assert corrected([question]) == pytest.approx(raw * 3, rel=0.01)
     again = [*history, message(Role.USER, TextBlock("还有呢"))]
     assert tokens.estimate_with_history(again, (), MODEL) == pytest.approx(
         3 * tokens.estimate(again, (), MODEL), rel=0.01
     )
-    shortened = {**counted(raw * 3), "extra": {"omitted_messages": 2}}  # the provider counted a part of the messages
-    for other in (counted(raw * 3, estimated=True), counted(raw * 3, model="openai:gpt-4o"), shortened, {}):
-        unusable = [ask, message(Role.ASSISTANT, TextBlock("好"), **other)]
-        assert tokens.make_estimate(MODEL, unusable)([ask]) == raw
-    absurd = [ask, message(Role.ASSISTANT, TextBlock("好"), **counted(raw * 1000))]
-    assert tokens.make_estimate(MODEL, absurd)([ask]) == pytest.approx(raw * 6, rel=0.01)
-    summarized = [ask, *history]  # with a summary, only the last question was sent
-    assert tokens.make_estimate(MODEL, summarized, view=lambda sent: sent[1:])([ask]) == corrected([ask])
+    shortened = {**make_usage(raw * 3), "extra": {"omitted_messages": 2}}  # the provider counted a part of the messages
+    for other in (make_usage(raw * 3, estimated=True), make_usage(raw * 3, model="openai:gpt-4o"), shortened, {}):
+        unusable = [question, message(Role.ASSISTANT, TextBlock("好"), **other)]
+        assert tokens.make_estimate(MODEL, unusable)([question]) == raw
+    absurd = [question, message(Role.ASSISTANT, TextBlock("好"), **make_usage(raw * 1000))]
+    assert tokens.make_estimate(MODEL, absurd)([question]) == pytest.approx(raw * 6, rel=0.01)
+    summarized = [question, *history]  # with a summary, only the last question was sent
+    assert tokens.make_estimate(MODEL, summarized, view=lambda sent: sent[1:])([question]) == corrected([question])
 
 
 # The families whose median error is within 5 % on the half of the recorded traffic that was not fitted.
@@ -194,7 +196,7 @@ WITHIN_5_PERCENT = (
 
 @pytest.mark.slow
 @pytest.mark.skipif(not CORPUS.is_dir(), reason="the recorded traffic is not here")
-def test_the_median_error_is_within_5_percent_of_recorded_usage() -> None:
+def test_median_error_is_within_5_percent_of_recorded_usage() -> None:
     errors = fit_tokens.errors_by_family(list(fit_tokens.read_samples(CORPUS)), tokens.families())
     medians = {name: statistics.median(errors[name]) for name in WITHIN_5_PERCENT}
     assert {name: error for name, error in medians.items() if error > 0.05} == {}

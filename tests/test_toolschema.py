@@ -1,4 +1,4 @@
-"""Schemas of tools, and validation of inputs."""
+"""Tests of schemas of tools, and of the validation of inputs."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def tool(schema: dict[str, Any], name: str = "read_file") -> ToolDefinition:
     return ToolDefinition(name, "Reads a file.", schema, SideEffects.READ)
 
 
-def with_property(schema: Any) -> ToolDefinition:
+def tool_with_property(schema: Any) -> ToolDefinition:
     return tool({"type": "object", "properties": {"x": schema}})
 
 
@@ -42,19 +42,19 @@ FULL = {
 }
 
 
-def test_the_whole_subset_is_accepted() -> None:
+def test_whole_subset_is_accepted() -> None:
     assert tool_problems(tool(FULL)) == ()
     used = set(FULL) | {key for inner in FULL["properties"].values() for key in inner}  # type: ignore[attr-defined]
     assert used == set(ALLOWED)
     for name in TYPES:
-        assert tool_problems(with_property({"type": name})) == ()
+        assert tool_problems(tool_with_property({"type": name})) == ()
     for name in FORMATS:
-        assert tool_problems(with_property({"type": "string", "format": name})) == ()
+        assert tool_problems(tool_with_property({"type": "string", "format": name})) == ()
 
 
 @pytest.mark.parametrize("keyword", REFUSED)
-def test_what_not_every_provider_accepts_is_refused_by_name(keyword: str) -> None:
-    assert tool_problems(with_property({keyword: {}})) == (
+def test_keyword_that_a_provider_rejects_is_named(keyword: str) -> None:
+    assert tool_problems(tool_with_property({keyword: {}})) == (
         f"$.properties.x: {keyword!r} is not accepted by every provider",
     )
 
@@ -91,12 +91,12 @@ def test_what_not_every_provider_accepts_is_refused_by_name(keyword: str) -> Non
         ("string", "$.properties.x"),
     ],
 )
-def test_a_problem_is_named_with_its_place(schema: Any, place: str) -> None:
-    (problem,) = tool_problems(with_property(schema))
+def test_problem_is_reported_with_its_location(schema: Any, place: str) -> None:
+    (problem,) = tool_problems(tool_with_property(schema))
     assert problem.startswith(f"{place}: ")
 
 
-def test_every_problem_is_collected_before_the_registration_fails() -> None:
+def test_every_problem_is_collected_before_registration_fails() -> None:
     with pytest.raises(ToolSchemaError) as caught:
         ToolSchemas(
             [tool({"type": "array", "$ref": "#", "properties": {"a": {"not": {}}, "b": {"foo": 1}}}, "Read-File")]
@@ -114,21 +114,21 @@ def test_every_problem_is_collected_before_the_registration_fails() -> None:
 @pytest.mark.parametrize(
     "name", ["", "ReadFile", "read-file", "1read", "read__", "a__b__c", "read___file", "read_", "a" * 65, "réad", "a\n"]
 )
-def test_a_tool_s_name_is_snake_case(name: str) -> None:
+def test_tool_name_is_snake_case(name: str) -> None:
     assert tool_problems(tool({"type": "object"}, name))
 
 
-def test_one_name_is_registered_once() -> None:
-    box = ToolSchemas([tool({"type": "object"})])
+def test_tool_name_is_registered_once() -> None:
+    schemas = ToolSchemas([tool({"type": "object"})])
     with pytest.raises(ToolSchemaError, match="already registered"):
-        box.add(tool({"type": "object"}))
-    assert list(box.definitions) == ["read_file"]
+        schemas.add(tool({"type": "object"}))
+    assert list(schemas.definitions) == ["read_file"]
 
 
-def test_an_input_is_checked_and_every_problem_has_its_place() -> None:
-    box = ToolSchemas([tool(FULL)])
-    assert box.problems("read_file", {"path": "a", "tags": ["x"], "when": None}) == ()
-    problems = box.problems(
+def test_input_is_validated_and_every_problem_has_its_location() -> None:
+    schemas = ToolSchemas([tool(FULL)])
+    assert schemas.problems("read_file", {"path": "a", "tags": ["x"], "when": None}) == ()
+    problems = schemas.problems(
         "read_file", {"count": 9, "when": "noon", "tags": [1, "b", "c"], "nested": {"deep": 1}, "zzz": 1}
     )
     assert sorted({problem.partition(":")[0] for problem in problems}) == [
@@ -140,9 +140,9 @@ def test_an_input_is_checked_and_every_problem_has_its_place() -> None:
         "$.when",
     ]
     with pytest.raises(ToolInputError, match=r"\$\.count") as caught:
-        box.check_input("read_file", {"path": "a", "count": 0})
+        schemas.check_input("read_file", {"path": "a", "count": 0})
     assert caught.value.code == "tool_input_invalid"
-    box.check_input("unknown_tool", {"anything": 1})
+    schemas.check_input("unknown_tool", {"anything": 1})
 
 
 @pytest.mark.parametrize(
@@ -162,49 +162,49 @@ def test_an_input_is_checked_and_every_problem_has_its_place() -> None:
     ],
 )
 def test_every_format_is_an_assertion(name: str, good: str, bad: str) -> None:
-    box = ToolSchemas([with_property({"type": "string", "format": name})])
-    assert box.problems("read_file", {"x": good}) == ()
-    assert box.problems("read_file", {"x": bad}) != ()
+    schemas = ToolSchemas([tool_with_property({"type": "string", "format": name})])
+    assert schemas.problems("read_file", {"x": good}) == ()
+    assert schemas.problems("read_file", {"x": bad}) != ()
 
 
 def test_problems_are_bounded_in_number_and_length() -> None:
-    box = ToolSchemas([with_property({"type": "array", "items": {"type": "integer"}})])
-    problems = box.problems("read_file", {"x": ["y" * 10_000] * 10_000})
+    schemas = ToolSchemas([tool_with_property({"type": "array", "items": {"type": "integer"}})])
+    problems = schemas.problems("read_file", {"x": ["y" * 10_000] * 10_000})
     assert len(problems) == 51
     assert problems[-1] == "$: and more"
     assert max(map(len, problems)) < 400
 
 
-def test_a_registered_tool_cannot_be_changed_from_outside() -> None:
+def test_registered_tool_is_independent_of_its_input() -> None:
     schema: dict[str, Any] = {"type": "object", "properties": {}}
-    box = ToolSchemas([tool(schema)])
+    schemas = ToolSchemas([tool(schema)])
     schema["properties"]["x"] = {"anyOf": []}
-    assert box.definitions["read_file"].input_schema == {"type": "object", "properties": {}}
+    assert schemas.definitions["read_file"].input_schema == {"type": "object", "properties": {}}
 
 
-def test_an_input_with_a_lone_surrogate_has_a_problem() -> None:
+def test_input_with_a_lone_surrogate_has_a_problem() -> None:
     assert ToolSchemas([tool(FULL)]).problems("read_file", {"path": "\ud800"}) == ("$: a lone surrogate in a text",)
 
 
-def test_an_evil_pattern_costs_no_more_than_a_good_one() -> None:
-    """On a backtracking engine the first of these takes longer than the age of the universe."""
-    box = ToolSchemas([with_property({"type": "string", "pattern": pattern}).replace(name=f"t{index}") for index, pattern in
+def test_pattern_with_backtracking_is_matched_in_linear_time() -> None:
+    """A backtracking engine would not end on the first pattern."""
+    schemas = ToolSchemas([tool_with_property({"type": "string", "pattern": pattern}).replace(name=f"t{index}") for index, pattern in
                    enumerate(["(a+)+$", "(a|aa)+$", "(.*a){12}$", "^(([a-z])+.)+[A-Z]([a-z])+$"])])  # fmt: skip
     for index in range(4):
-        assert box.problems(f"t{index}", {"x": "a" * 50_000 + "!"})
+        assert schemas.problems(f"t{index}", {"x": "a" * 50_000 + "!"})
 
 
-def test_validation_agrees_with_the_published_suite_of_draft_7(suites: Path) -> None:
-    """Every case of JSON-Schema-Test-Suite whose schema is within the subset."""
+def test_validation_agrees_with_the_json_schema_test_suite(suites: Path) -> None:
+    """Runs every case of JSON-Schema-Test-Suite for draft 7 with a schema in the subset."""
     checked = 0
     for file in sorted((suites / "json-schema-test-suite" / "tests" / "draft7").glob("*.json")):
         for group in json.loads(file.read_text("utf-8")):
-            if not isinstance(group["schema"], dict) or tool_problems(with_property(group["schema"])):
+            if not isinstance(group["schema"], dict) or tool_problems(tool_with_property(group["schema"])):
                 continue
-            box = ToolSchemas([with_property(group["schema"])])
+            schemas = ToolSchemas([tool_with_property(group["schema"])])
             for case in group["tests"]:
                 where = f"{file.name}: {group['description']}: {case['description']}"
-                assert (box.problems("read_file", {"x": case["data"]}) == ()) is case["valid"], where
+                assert (schemas.problems("read_file", {"x": case["data"]}) == ()) is case["valid"], where
                 checked += 1
     assert checked > 150
 
@@ -219,8 +219,8 @@ anything: st.SearchStrategy[Any] = st.deferred(
 
 
 @given(anything)
-def test_whatever_the_schema_is_registration_either_works_or_says_why(schema: Any) -> None:
-    definition = with_property(schema)
+def test_any_schema_is_registered_or_rejected_with_problems(schema: Any) -> None:
+    definition = tool_with_property(schema)
     try:
         ToolSchemas([definition])
     except ToolSchemaError as error:
@@ -232,17 +232,17 @@ def test_whatever_the_schema_is_registration_either_works_or_says_why(schema: An
 # --- structured output -----------------------------------------------------------------------------------------------
 
 
-def test_an_answer_may_fit_a_schema_with_everything_that_json_schema_has() -> None:
+def test_structured_output_supports_all_of_json_schema() -> None:
     schema = {"anyOf": [{"$ref": "#/$defs/sum"}], "$defs": {"sum": {"type": "integer", "not": {"const": 4}}}}
-    wanted = ResponseFormat("json_schema", schema)
-    assert output_problems(wanted, "3") == ()
-    assert output_problems(wanted, "4") != ()
+    expected = ResponseFormat("json_schema", schema)
+    assert output_problems(expected, "3") == ()
+    assert output_problems(expected, "4") != ()
     assert output_problems(ResponseFormat("json"), "[1]") == ()
     assert output_problems(ResponseFormat("text"), "words") == ()
     assert output_problems(ResponseFormat("json"), "words")[0].startswith("$: the answer is not JSON")
 
 
-def test_a_schema_that_names_a_file_or_a_server_reads_neither(tmp_path: Path) -> None:
+def test_schema_reference_reads_no_file_and_no_server(tmp_path: Path) -> None:
     (tmp_path / "other.json").write_text("true")
     for reference in ((tmp_path / "other.json").as_uri(), "http://127.0.0.1:9/other.json"):
         (problem,) = output_problems(ResponseFormat("json_schema", {"$ref": reference}), "{}")
@@ -250,5 +250,5 @@ def test_a_schema_that_names_a_file_or_a_server_reads_neither(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("schema", [{"type": 5}, {"pattern": "(?=a)b"}, {"$ref": "#/nowhere"}])
-def test_a_schema_that_is_none_is_a_problem_and_no_exception(schema: dict[str, Any]) -> None:
+def test_invalid_schema_is_a_problem_and_raises_nothing(schema: dict[str, Any]) -> None:
     assert output_problems(ResponseFormat("json_schema", schema), '"b"') != ()

@@ -1,4 +1,4 @@
-"""Types as programs see them: the examples and the documentation pass mypy and pyright in strict mode.
+"""Tests of types: the examples and the documentation pass mypy and pyright in strict mode.
 
 A check is one run over all files, because a checker takes seconds to start.
 """
@@ -63,7 +63,7 @@ async def main() -> None:
         assert_type(answer.text, str)
         await agent.run("s", "Hello", user_id="u")
 """
-WRONG = """
+INVALID_PROGRAM = """
 import dragoman
 
 dragoman.ask("A city?", modle="local")
@@ -72,8 +72,8 @@ dragoman.ask("A city?").parsed.name
 """
 
 
-def python_of(page: str) -> str:
-    """The Python blocks of a page as one program."""
+def read_python(page: str) -> str:
+    """Return the Python blocks of a page as one program."""
     path = ROOT / page
     text = path.read_text("utf-8") if path.is_file() else ""
     return "\n\n".join(re.findall(r"^```python\n(.*?)^```", text, flags=re.MULTILINE | re.DOTALL))
@@ -85,40 +85,40 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for file in EXAMPLES:
         (folder / f"example_{file.name}").write_text(file.read_text("utf-8"), "utf-8")
     for page in PAGES:
-        (folder / f"page_{Path(page).stem.lower()}.py").write_text(python_of(page), "utf-8")
+        (folder / f"page_{Path(page).stem.lower()}.py").write_text(read_python(page), "utf-8")
     (folder / "dialects_are_dialects.py").write_text(DIALECTS, "utf-8")
     (folder / "program.py").write_text(PROGRAM, "utf-8")
-    (folder / "wrong.py").write_text(WRONG, "utf-8")
+    (folder / "wrong.py").write_text(INVALID_PROGRAM, "utf-8")
     return folder
 
 
-def mypy(folder: Path) -> list[tuple[str, int, str]]:
+def run_mypy(folder: Path) -> list[tuple[str, int, str]]:
     """Return the errors of mypy: file, line and message. It uses the options and the cache of ``make check``."""
     command = [sys.executable, "-m", "mypy", "--no-error-summary", "--no-color-output", str(folder)]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=300)
-    found = re.findall(r"^(\S+?):(\d+): error: (.*)$", done.stdout, flags=re.MULTILINE)
-    assert len(found) == done.stdout.count(": error:"), done.stdout
-    return [(Path(name).name, int(line), message) for name, line, message in found]
+    matches = re.findall(r"^(\S+?):(\d+): error: (.*)$", done.stdout, flags=re.MULTILINE)
+    assert len(matches) == done.stdout.count(": error:"), done.stdout
+    return [(Path(name).name, int(line), message) for name, line, message in matches]
 
 
-def pyright(folder: Path) -> list[tuple[str, int, str]]:
+def run_pyright(folder: Path) -> list[tuple[str, int, str]]:
     """Return the errors of basedpyright: file, line and message."""
     pytest.importorskip("basedpyright")
     (folder / "pyrightconfig.json").write_text(json.dumps({"typeCheckingMode": "strict", "include": ["."]}))
     command = [sys.executable, "-m", "basedpyright", "--outputjson", "--pythonpath", sys.executable]
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False, timeout=300)
-    found = json.loads(done.stdout)["generalDiagnostics"]
+    diagnostics = json.loads(done.stdout)["generalDiagnostics"]
     return [
         (Path(item["file"]).name, item["range"]["start"]["line"] + 1, item["message"])
-        for item in found
+        for item in diagnostics
         if item["severity"] == "error"
     ]
 
 
-@pytest.mark.parametrize("check", [mypy, pyright], ids=["mypy", "pyright"])
-def test_examples_and_pages_pass_in_strict_mode_and_a_wrong_program_does_not(
+@pytest.mark.parametrize("check", [run_mypy, run_pyright], ids=["mypy", "pyright"])
+def test_examples_and_pages_pass_in_strict_mode_and_an_invalid_program_fails(
     check: Callable[[Path], list[tuple[str, int, str]]], folder: Path
 ) -> None:
-    found = check(folder)
-    assert [problem for problem in found if problem[0] != "wrong.py"] == []
-    assert {line for _, line, _ in found} >= {4, 5, 6}
+    problems = check(folder)
+    assert [problem for problem in problems if problem[0] != "wrong.py"] == []
+    assert {line for _, line, _ in problems} >= {4, 5, 6}

@@ -1,4 +1,4 @@
-"""Migrations and messages of other versions."""
+"""Tests of migrations and of messages of other versions."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from dragoman.message import SCHEMA_VERSION, TextBlock, UnknownBlock
 from dragoman.versions import Format, PlainMessage
 from tests.test_codec import HELLO_JSON
 
-# As an imagined version 1 wrote it: the text of a text block was called "words".
+# A message of an imagined version 1: the field "text" of a text block has the name "words".
 OLD = HELLO_JSON.replace(b'"text":"What', b'"words":"What')
 
 
@@ -21,7 +21,7 @@ def version_2() -> Format:
     schema = Format(current=2)
 
     @schema.migration(from_version=1)
-    def words_are_called_text(message: PlainMessage) -> PlainMessage:
+    def rename_words_to_text(message: PlainMessage) -> PlainMessage:
         content = [
             {("text" if key == "words" else key): value for key, value in block.items()} for block in message["content"]
         ]
@@ -30,24 +30,24 @@ def version_2() -> Format:
     return schema
 
 
-def test_the_stored_text_is_not_touched_by_reading(version_2: Format) -> None:
+def test_decode_does_not_change_the_stored_text(version_2: Format) -> None:
     before = bytes(OLD)
     dragoman.decode(OLD, version_2)
     assert before == OLD
 
 
-def test_a_migration_that_fails_is_an_error_with_a_place(version_2: Format) -> None:
+def test_failed_migration_raises_with_its_location(version_2: Format) -> None:
     with pytest.raises(FormatError, match=r"\$\.schema_version: not a message of version 1"):
         dragoman.decode(b'{"schema_version":1}', version_2)
 
 
-def test_migrations_run_one_after_the_other() -> None:
+def test_migrations_run_in_order() -> None:
     schema = Format(current=4)
     steps = []
     for version in (3, 1, 2):
 
         @schema.migration(from_version=version)
-        def note(message: PlainMessage, version: int = version) -> PlainMessage:
+        def record_version(message: PlainMessage, version: int = version) -> PlainMessage:
             steps.append(version)
             return message
 
@@ -55,7 +55,7 @@ def test_migrations_run_one_after_the_other() -> None:
     assert steps == [1, 2, 3]
 
 
-def test_what_a_migration_does_not_know_goes_through_it(version_2: Format) -> None:
+def test_migration_preserves_unknown_parts(version_2: Format) -> None:
     extended = OLD.replace(b'"metadata":{}', b'"metadata":{"weather":[1]}').replace(
         b'"content":[', b'"content":[{"type":"smell"},'
     )
@@ -64,19 +64,19 @@ def test_what_a_migration_does_not_know_goes_through_it(version_2: Format) -> No
     assert message.metadata.unknown_fields["weather"] == b"[1]"
 
 
-def test_a_version_without_a_way_to_ours_is_an_error() -> None:
+def test_version_without_migrations_is_an_error() -> None:
     with pytest.raises(FormatError, match="no migration to version") as caught:
         dragoman.decode(HELLO_JSON, Format(current=2))
     assert caught.value.code == "unknown_version"
 
 
 @pytest.mark.parametrize("version", [0, 2, 3])
-def test_a_migration_that_leads_nowhere_is_refused(version: int) -> None:
+def test_migration_of_an_impossible_version_is_rejected(version: int) -> None:
     with pytest.raises(ValueError, match="no migration from"):
         Format(current=2).migration(from_version=version)(lambda message: message)
 
 
-def test_a_second_migration_from_one_version_is_refused(version_2: Format) -> None:
+def test_second_migration_of_a_version_is_rejected(version_2: Format) -> None:
     with pytest.raises(ValueError, match="already"):
         version_2.migration(from_version=1)(lambda message: message)
 
@@ -84,8 +84,8 @@ def test_a_second_migration_from_one_version_is_refused(version_2: Format) -> No
 NEWER = HELLO_JSON.replace(b'"schema_version":1', b'"schema_version":9')
 
 
-def test_a_newer_version_is_read_as_far_as_possible_kept_and_marked(caplog: pytest.LogCaptureFixture) -> None:
-    # In version 9, texts are lists and the status is an object; the rest is as we know it.
+def test_newer_version_is_read_partially_preserved_and_marked(caplog: pytest.LogCaptureFixture) -> None:
+    # In version 9, texts are lists and the status is an object; the rest is unchanged.
     newer = NEWER.replace(b'"text":"What\'s a ULID?"', b'"text":["What"]').replace(
         b'"metadata":{}', b'"metadata":{"status":{"is":"done"},"model":"a:b"}'
     )
@@ -99,14 +99,14 @@ def test_a_newer_version_is_read_as_far_as_possible_kept_and_marked(caplog: pyte
     assert {record.levelno for record in caplog.records} == {logging.WARNING}
 
 
-def test_a_newer_version_that_looks_like_ours_is_marked_by_its_number() -> None:
+def test_newer_version_with_known_fields_is_marked_by_its_number() -> None:
     message = dragoman.decode(NEWER)
     assert message.schema_version == 9
     assert message.content == (TextBlock("What's a ULID?"),)
     assert dragoman.encode(message) == NEWER
 
 
-def test_a_newer_version_that_cannot_be_read_is_handed_back_whole() -> None:
+def test_unreadable_newer_version_raises_with_its_data() -> None:
     newer = NEWER.replace(b'"id":"01HZ001"', b'"id":{"ulid":"01HZ001"}')
     with pytest.raises(NewerVersionError, match="schema version 9") as caught:
         dragoman.decode(newer)

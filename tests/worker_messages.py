@@ -1,4 +1,4 @@
-"""Fewer messages from parallel workers. A worker sends six messages for each test, and one of them says that it passed."""
+"""Fewer messages from parallel workers. A worker sends six messages per test, of which one contains the result."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ def shorten(config: pytest.Config) -> None:
         return
     for plugin in config.pluginmanager.get_plugins():
         if hasattr(plugin, "sendevent"):  # the part of pytest-xdist that sends
-            plugin.sendevent = _sender_of_results(plugin.sendevent)
+            plugin.sendevent = _make_result_sender(plugin.sendevent)
 
 
-def _sender_of_results(send: Any) -> Any:
+def _make_result_sender(send: Any) -> Any:
     def send_result(name: str, **values: Any) -> None:
         if name not in {"logstart", "logfinish"} and not (name == "testreport" and _is_plain(values["data"])):
             send(name, **values)
@@ -26,5 +26,5 @@ def _sender_of_results(send: Any) -> Any:
 
 
 def _is_plain(report: dict[str, Any]) -> bool:
-    """Whether the report of a set-up or tear-down contains nothing that the end of a run prints."""
+    """Return whether the report of a set-up or tear-down contains nothing that the end of a run prints."""
     return report["when"] != "call" and report["outcome"] == "passed" and not report["sections"]

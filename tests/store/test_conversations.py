@@ -18,7 +18,7 @@ from dragoman.store import Store
 from tests.conftest import scale
 from tests.store.conftest import Clock
 from tests.store.messages import answer_message, call_message, result_message, text_message
-from tests.test_envelope_converter import envelopes, rides, rows
+from tests.test_envelope_converter import envelopes, has_dragoman_metadata, rows
 
 ROW = {
     "role": "assistant",
@@ -229,7 +229,7 @@ async def test_pending_session_is_found_again(store: Store, clock: Clock) -> Non
 
 def test_random_messages_are_read_as_envelopes(store: Store, runner: asyncio.Runner) -> None:
     @settings(max_examples=scale(8, 25), deadline=None, suppress_health_check=list(HealthCheck))
-    @given(st.lists((rows | envelopes).filter(lambda message: not rides(message)), max_size=4))
+    @given(st.lists((rows | envelopes).filter(lambda message: not has_dragoman_metadata(message)), max_size=4))
     def check(messages: list[dict[str, Any]]) -> None:
         async def store_and_read() -> list[dict[str, Any]]:
             conversations = EnvelopeStore(store)
