@@ -1,4 +1,4 @@
-"""Tests may be coroutines: each runs in a loop of its own."""
+"""Async tests run in their own event loop."""
 
 from __future__ import annotations
 

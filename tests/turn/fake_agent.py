@@ -1,11 +1,11 @@
-"""FakeAgent for turns: strict fake providers, settings that name them, and an agent that talks to them.
+"""FakeAgent for turns: strict fake providers, settings that name them, and an agent that calls them.
 
-    async with open_fake_agent("anthropic", "gemini") as it:
-        it.fakes["anthropic"].reply("…")
-        it.agent(tools=[…]).run(it.session, "…", model="anthropic")
+    async with open_fake_agent(folder, "anthropic", "gemini") as harness:
+        harness.fakes["anthropic"].reply("…")
+        (await harness.agent(tools=[…])).run(harness.session, "…", model="anthropic")
 
-A fake goes by the name of its dialect, as a provider and as the alias of its one model; ``blind-…`` is the same model
-for those who must not send pictures.
+A fake has the name of its dialect, as a provider and as the alias of its model. ``blind-…`` is the same model without
+support for images.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ supports_images = false
 
 
 class FakeAgent:
-    """Where turns are tried out."""
+    """Fake providers, a store with an empty session, and the agents of a test."""
 
     def __init__(self, store: Store, settings: Settings, fakes: dict[str, StrictProvider], session: str) -> None:
         self.store = store
@@ -56,7 +56,7 @@ class FakeAgent:
         self._agents = contextlib.AsyncExitStack()
 
     async def agent(self, **fields: Any) -> Agent:
-        """An agent with these parameters and these fields of its configuration."""
+        """Create an agent with these parameters and these fields of its configuration."""
         return await self._agents.enter_async_context(make_agent(self.store, self.settings, **fields))
 
     async def close(self) -> None:
@@ -64,16 +64,16 @@ class FakeAgent:
 
 
 def make_agent(store: Store, settings: Settings, **fields: Any) -> Agent:
-    """An agent without retries, with parameters of ``Agent`` and fields of ``AgentConfig``."""
+    """Create an agent without retries, with parameters of ``Agent`` and fields of ``AgentConfig``."""
     fields.setdefault("retries", Retries(max_retries=0))
     parameters = inspect.signature(Agent).parameters
     config = AgentConfig(**{name: value for name, value in fields.items() if name not in parameters})
-    own = {name: value for name, value in fields.items() if name in parameters}
-    return Agent(store, settings=settings, config=config, **own)
+    arguments = {name: value for name, value in fields.items() if name in parameters}
+    return Agent(store, settings=settings, config=config, **arguments)
 
 
 def settings_for(folder: Path, fakes: dict[str, StrictProvider], default: str = "", further_rows: str = "") -> Settings:
-    """Settings in which each fake is a provider."""
+    """Return settings in which each fake is a provider."""
     rows = [_MODEL.format(name=name, dialect=fake.dialect, url=fake.base_url) for name, fake in fakes.items()]
     file = folder / "config.toml"
     file.write_text((f'default_model = "{default}"\n' if default else "") + "".join(rows) + further_rows)
@@ -83,11 +83,11 @@ def settings_for(folder: Path, fakes: dict[str, StrictProvider], default: str = 
 
 @contextlib.asynccontextmanager
 async def open_fake_agent(folder: Path, *names: str, url: str = "memory:") -> AsyncIterator[FakeAgent]:
-    """Fakes of these dialects, the first of which answers by default, and an empty session."""
+    """Open fakes of these dialects, the first of which answers by default, and an empty session."""
     async with contextlib.AsyncExitStack() as stack:
         fakes = {name: await stack.enter_async_context(strict_provider(name)) for name in names}
         store = await stack.enter_async_context(open_store(url))
         session = await store.create_session()
-        made = FakeAgent(store, settings_for(folder, fakes, names[0]), fakes, session.id)
-        stack.push_async_callback(made.close)
-        yield made
+        harness = FakeAgent(store, settings_for(folder, fakes, names[0]), fakes, session.id)
+        stack.push_async_callback(harness.close)
+        yield harness

@@ -1,4 +1,4 @@
-"""Questions and answers of programs: ``ask``, ``stream``, their blocking forms, and structured output."""
+"""Tests of questions and answers of programs: ``ask``, ``stream``, their blocking forms, and structured output."""
 
 from __future__ import annotations
 
@@ -75,15 +75,15 @@ def weather(city: str) -> str:
     return f"It rains in {city}."
 
 
-# --- asking ----------------------------------------------------------------------------------------------------------
+# --- ask -------------------------------------------------------------------------------------------------------------
 
 
 @every_dialect
-async def test_an_answer_has_its_text_its_usage_and_all_messages_of_its_turn(dialect: str, tmp_path: Path) -> None:
-    async with open_fake_agent(tmp_path, dialect) as it:
-        it.fakes[dialect].call("weather", {"city": "Bern"})
-        it.fakes[dialect].reply("It rains.")
-        agent = await it.agent(tools=[weather])
+async def test_answer_has_text_usage_and_all_messages_of_its_turn(dialect: str, tmp_path: Path) -> None:
+    async with open_fake_agent(tmp_path, dialect) as harness:
+        harness.fakes[dialect].call("weather", {"city": "Bern"})
+        harness.fakes[dialect].reply("It rains.")
+        agent = await harness.agent(tools=[weather])
         answer = await agent.ask("Does it rain in Bern?")
         assert (answer.text, str(answer), answer.parsed, answer.pending) == ("It rains.", "It rains.", None, ())
         assert answer.model == f"fake-{dialect}:model"
@@ -92,48 +92,52 @@ async def test_an_answer_has_its_text_its_usage_and_all_messages_of_its_turn(dia
         usages = [message.metadata.usage for message in answer.messages if message.metadata.usage]
         assert answer.usage.output_tokens == sum(usage.output_tokens for usage in usages)
         assert answer.cost is None
-        stored = [row.message async for row in it.store.history(answer.session_id)]
+        stored = [row.message async for row in harness.store.history(answer.session_id)]
         assert stored[1:] == list(answer.messages)
 
 
-async def test_a_question_without_a_session_starts_one_and_with_a_session_continues_it(tmp_path: Path) -> None:
-    async with open_fake_agent(tmp_path, "anthropic") as it:
-        agent = await it.agent()
+async def test_question_starts_a_session_or_continues_one(tmp_path: Path) -> None:
+    async with open_fake_agent(tmp_path, "anthropic") as harness:
+        agent = await harness.agent()
         first = await agent.ask("My name is Ada.")
         other = await agent.ask("What is my name?")
         again = await agent.ask("What is my name?", session=first.session_id)
         assert (again.session_id, other.session_id != first.session_id) == (first.session_id, True)
-        assert [len(body["messages"]) for body in it.fakes["anthropic"].bodies] == [1, 1, 3]
-        assert (await it.store.get_session(first.session_id)).title == "My name is Ada."
+        assert [len(body["messages"]) for body in harness.fakes["anthropic"].bodies] == [1, 1, 3]
+        assert (await harness.store.get_session(first.session_id)).title == "My name is Ada."
 
 
-async def test_an_answer_names_the_session_to_continue(tmp_path: Path) -> None:
-    async with open_fake_agent(tmp_path, "anthropic") as it:
-        agent = await it.agent()
+async def test_answer_can_be_passed_as_session(tmp_path: Path) -> None:
+    async with open_fake_agent(tmp_path, "anthropic") as harness:
+        agent = await harness.agent()
         first = await agent.ask("My name is Ada.")
         again = await agent.ask("What is my name?", session=first)
         assert again.session_id == first.session_id
 
 
-async def test_a_question_follows_its_history(tmp_path: Path) -> None:
-    async with open_fake_agent(tmp_path, "anthropic") as it:
-        agent = await it.agent()
+async def test_question_is_sent_after_its_history(tmp_path: Path) -> None:
+    async with open_fake_agent(tmp_path, "anthropic") as harness:
+        agent = await harness.agent()
         earlier = await agent.ask("My name is Ada.")
         history = [Message.user("My name is Ada."), earlier.message]
         answer = await agent.ask("What is my name?", history=history)
-        assert [turn["role"] for turn in it.fakes["anthropic"].bodies[-1]["messages"]] == ["user", "assistant", "user"]
-        stored = [row.message async for row in it.store.history(answer.session_id)]
+        assert [turn["role"] for turn in harness.fakes["anthropic"].bodies[-1]["messages"]] == [
+            "user",
+            "assistant",
+            "user",
+        ]
+        stored = [row.message async for row in harness.store.history(answer.session_id)]
         assert [message.text for message in stored[:3]] == ["My name is Ada.", earlier.text, "What is my name?"]
         assert answer.session_id != earlier.session_id
 
 
-async def test_a_path_in_a_question_is_an_image(tmp_path: Path) -> None:
+async def test_path_in_a_question_is_an_image(tmp_path: Path) -> None:
     image = tmp_path / "cat.png"
     image.write_bytes(b"\x89PNG")
     assert dragoman.image_from_file(str(image)) == dragoman.image_from_file(image)
-    async with open_fake_agent(tmp_path, "anthropic") as it:
-        answer = await (await it.agent()).ask(["What is this?", image])
-        stored = [row.message async for row in it.store.history(answer.session_id)]
+    async with open_fake_agent(tmp_path, "anthropic") as harness:
+        answer = await (await harness.agent()).ask(["What is this?", image])
+        stored = [row.message async for row in harness.store.history(answer.session_id)]
         assert stored[0].content[1] == dragoman.image_from_file(image)
 
 
@@ -148,13 +152,13 @@ async def test_a_path_in_a_question_is_an_image(tmp_path: Path) -> None:
         ("history", {"history": [{"role": "user", "content": "Hello"}]}, "read_request"),
     ],
 )
-async def test_an_argument_of_another_type_is_rejected_with_what_to_pass(
+async def test_argument_of_a_wrong_type_is_rejected_with_a_remedy(
     argument: str, fields: dict[str, Any], remedy: str, tmp_path: Path
 ) -> None:
-    async with open_fake_agent(tmp_path, "anthropic") as it:
+    async with open_fake_agent(tmp_path, "anthropic") as harness:
         with pytest.raises(FormatError, match=f"^{argument}: .*{remedy}"):
-            await (await it.agent()).ask(**{"question": "Hello", **fields})
-        assert it.fakes["anthropic"].bodies == []
+            await (await harness.agent()).ask(**{"question": "Hello", **fields})
+        assert harness.fakes["anthropic"].bodies == []
 
 
 def test_options_of_an_agent_must_be_options() -> None:
@@ -162,53 +166,53 @@ def test_options_of_an_agent_must_be_options() -> None:
         Agent(options={"temperature": 0.2})  # type: ignore[arg-type]
 
 
-async def test_a_fault_is_an_error_with_the_answer_so_far(tmp_path: Path) -> None:
-    async with open_fake_agent(tmp_path, "anthropic") as it:
-        it.fakes["anthropic"].fail(401, "bad key")
+async def test_fault_raises_with_the_answer_so_far(tmp_path: Path) -> None:
+    async with open_fake_agent(tmp_path, "anthropic") as harness:
+        harness.fakes["anthropic"].fail(401, "bad key")
         with pytest.raises(AnswerError, match=r"bad key. Run dragoman login fake-anthropic, or set") as caught:
-            await (await it.agent()).ask("Hello?")
+            await (await harness.agent()).ask("Hello?")
         assert (caught.value.code, caught.value.fault.status, caught.value.answer.text) == ("unauthorized", 401, "")
 
 
 @pytest.mark.parametrize("question", ["", " \n", [], ["", " "]])
-async def test_an_empty_question_is_rejected_before_a_provider_is_called(question: Any, tmp_path: Path) -> None:
-    async with open_fake_agent(tmp_path, "anthropic") as it:
-        agent = await it.agent()
+async def test_empty_question_is_rejected_before_a_provider_is_called(question: Any, tmp_path: Path) -> None:
+    async with open_fake_agent(tmp_path, "anthropic") as harness:
+        agent = await harness.agent()
         with pytest.raises(FormatError, match="the question is empty"):
             await agent.ask(question)
-        assert it.fakes["anthropic"].bodies == []
-        assert len(await it.store.list_sessions()) == 1  # that of the fixture
+        assert harness.fakes["anthropic"].bodies == []
+        assert len(await harness.store.list_sessions()) == 1  # the session of the fixture
 
 
-async def test_a_question_that_no_model_may_answer_leaves_no_session(tmp_path: Path) -> None:
-    async with open_fake_agent(tmp_path, "anthropic") as it:
-        agent = await it.agent(model="gpt-4o")
+async def test_question_without_a_usable_model_creates_no_session(tmp_path: Path) -> None:
+    async with open_fake_agent(tmp_path, "anthropic") as harness:
+        agent = await harness.agent(model="gpt-4o")
         with pytest.raises(
             RoutingFailedError, match=r"Set OPENAI_API_KEY, run dragoman login openai.*dragoman\[local\]"
         ):
             await agent.ask("Hello?")
         with pytest.raises(UnknownModelError, match="Did you mean claude-sonnet-5-5"):
             await agent.ask("Hello?", model="claude-sonet-5-5")
-        assert len(await it.store.list_sessions()) == 1
+        assert len(await harness.store.list_sessions()) == 1
 
 
-async def test_an_agent_opens_the_store_that_it_is_named(tmp_path: Path) -> None:
-    async with open_fake_agent(tmp_path, "anthropic") as it:
+async def test_agent_opens_the_named_store(tmp_path: Path) -> None:
+    async with open_fake_agent(tmp_path, "anthropic") as harness:
         file = tmp_path / "chats.db"
-        async with Agent(str(file), settings=it.settings) as agent:
+        async with Agent(str(file), settings=harness.settings) as agent:
             answer = await agent.ask("Hello")
         async with dragoman.open_store(file) as store:
             assert len(await store.read(answer.session_id)) == 2
         with pytest.raises(UnknownModelError, match="no model is called 'nobody'"):
-            Agent(model="nobody", settings=it.settings)
+            Agent(model="nobody", settings=harness.settings)
 
 
 @every_dialect
-async def test_a_stream_yields_text_and_events_and_ends_with_the_answer(dialect: str, tmp_path: Path) -> None:
-    async with open_fake_agent(tmp_path, dialect) as it:
-        it.fakes[dialect].reply("It rains in Bern.")
-        it.fakes[dialect].reply("It rains in Bern.")
-        agent = await it.agent()
+async def test_stream_yields_text_and_events_and_ends_with_the_answer(dialect: str, tmp_path: Path) -> None:
+    async with open_fake_agent(tmp_path, dialect) as harness:
+        harness.fakes[dialect].reply("It rains in Bern.")
+        harness.fakes[dialect].reply("It rains in Bern.")
+        agent = await harness.agent()
         stream = agent.stream("Does it rain?")
         assert "".join([text async for text in stream]) == "It rains in Bern."
         assert (await stream.answer()).text == "It rains in Bern."
@@ -217,11 +221,13 @@ async def test_a_stream_yields_text_and_events_and_ends_with_the_answer(dialect:
         assert isinstance(events[-1], TurnEnd)
 
 
-async def test_a_stream_that_breaks_off_raises_after_its_text(tmp_path: Path) -> None:
-    async with open_fake_agent(tmp_path, "anthropic") as it:
-        it.fakes["anthropic"].cut(900, text_part("It rains in Bern, and it rains in Basel, and everywhere else. " * 20))
+async def test_truncated_stream_raises_after_its_text(tmp_path: Path) -> None:
+    async with open_fake_agent(tmp_path, "anthropic") as harness:
+        harness.fakes["anthropic"].cut(
+            900, text_part("It rains in Bern, and it rains in Basel, and everywhere else. " * 20)
+        )
         texts: list[str] = []
-        agent = await it.agent()
+        agent = await harness.agent()
 
         async def read() -> None:
             async for text in agent.stream("Does it rain?"):
@@ -233,7 +239,7 @@ async def test_a_stream_that_breaks_off_raises_after_its_text(tmp_path: Path) ->
         assert caught.value.answer.text == "".join(texts)
 
 
-def test_the_keywords_of_a_turn_are_the_fields_of_its_request() -> None:
+def test_keywords_of_a_turn_are_the_fields_of_its_request() -> None:
     assert {*TurnFields.__annotations__, "session_id", "content"} == set(TurnRequest.__struct_fields__)
 
 
@@ -242,26 +248,26 @@ def test_the_keywords_of_a_turn_are_the_fields_of_its_request() -> None:
 
 @every_dialect
 @pytest.mark.parametrize("kind", OUTPUTS)
-async def test_an_answer_is_parsed(dialect: str, kind: str, tmp_path: Path) -> None:
+async def test_answer_is_parsed(dialect: str, kind: str, tmp_path: Path) -> None:
     output, expected = OUTPUTS[kind]
-    async with open_fake_agent(tmp_path, dialect) as it:
-        it.fakes[dialect].reply(BERN)
-        answer = await (await it.agent()).ask("A city?", output=output)
+    async with open_fake_agent(tmp_path, dialect) as harness:
+        harness.fakes[dialect].reply(BERN)
+        answer = await (await harness.agent()).ask("A city?", output=output)
         assert (answer.parsed, answer.text) == (expected, BERN)
-        assert it.fakes[dialect].refusals == []
-        assert "population" in str(it.fakes[dialect].bodies[0])
+        assert harness.fakes[dialect].refusals == []
+        assert "population" in str(harness.fakes[dialect].bodies[0])
 
 
 @every_dialect
 @pytest.mark.parametrize("streamed", [True, False], ids=["streamed", "whole"])
-async def test_a_model_without_structured_output_answers_with_a_tool(
+async def test_model_without_structured_output_answers_with_a_tool(
     dialect: str, streamed: bool, tmp_path: Path
 ) -> None:
-    async with open_fake_agent(tmp_path, dialect) as it:
-        fake = it.fakes[dialect]
+    async with open_fake_agent(tmp_path, dialect) as harness:
+        fake = harness.fakes[dialect]
         fake.call("weather", {"city": "Bern"})
         fake.answer_with(text_part("Here it is:"), call_part("final_answer", {"name": "Bern", "population": 146000}))
-        agent = await it.agent(tools=[weather], stream=streamed)
+        agent = await harness.agent(tools=[weather], stream=streamed)
         answer = await agent.ask("A city?", output=City, model=f"blind-{dialect}")
         assert answer.parsed == City("Bern", 146000)
         assert [message.role for message in answer.messages] == ["assistant", "tool", "assistant"]
@@ -273,12 +279,12 @@ async def test_a_model_without_structured_output_answers_with_a_tool(
 
 
 @pytest.mark.parametrize("model", ["openai_chat", "blind-openai_chat"])
-async def test_an_answer_that_does_not_fit_is_repaired_once(model: str, tmp_path: Path) -> None:
-    async with open_fake_agent(tmp_path, "openai_chat") as it:
-        fake = it.fakes["openai_chat"]
+async def test_invalid_output_is_repaired_once(model: str, tmp_path: Path) -> None:
+    async with open_fake_agent(tmp_path, "openai_chat") as harness:
+        fake = harness.fakes["openai_chat"]
         fake.reply('{"name": "Bern"}')
         fake.reply(BERN)
-        answer = await (await it.agent()).ask("A city?", output=City, model=model)
+        answer = await (await harness.agent()).ask("A city?", output=City, model=model)
         assert answer.parsed == City("Bern", 146000)
         assert answer.usage.output_tokens == sum(
             message.metadata.usage.output_tokens for message in answer.messages if message.metadata.usage
@@ -286,32 +292,32 @@ async def test_an_answer_that_does_not_fit_is_repaired_once(model: str, tmp_path
         assert (len(answer.messages), answer.end.llm_calls) == (2, 2)
         last = fake.bodies[1]["messages"][-1]
         assert '"population" is a required property' in str(last["content"])
-        stored = [row.message async for row in it.store.history(answer.session_id)]
+        stored = [row.message async for row in harness.store.history(answer.session_id)]
         assert [message.metadata.status for message in stored] == ["complete", "error", "complete"]
 
 
-async def test_an_answer_that_never_fits_is_a_fault_that_keeps_the_text(tmp_path: Path) -> None:
-    async with open_fake_agent(tmp_path, "openai_chat") as it:
+async def test_output_that_stays_invalid_is_a_fault_with_the_text(tmp_path: Path) -> None:
+    async with open_fake_agent(tmp_path, "openai_chat") as harness:
         for text in ("Bern.", "Basel.", "Zug."):
-            it.fakes["openai_chat"].reply(text)
-        agent = await it.agent()
+            harness.fakes["openai_chat"].reply(text)
+        agent = await harness.agent()
         with pytest.raises(AnswerError, match="the answer is not JSON") as caught:
             await agent.ask("A city?", output=City)
         assert (caught.value.code, caught.value.answer.text) == ("output_invalid", "Basel.")
         assert caught.value.answer.end.llm_calls == 2
-        agent = await it.agent(output_repairs=0)
+        agent = await harness.agent(output_repairs=0)
         with pytest.raises(AnswerError):
             await agent.ask("A city?", output=City)
-        assert len(it.fakes["openai_chat"].bodies) == 3
+        assert len(harness.fakes["openai_chat"].bodies) == 3
 
 
-async def test_a_validator_of_pydantic_counts_like_the_schema(tmp_path: Path) -> None:
-    async with open_fake_agent(tmp_path, "openai_chat") as it:
-        it.fakes["openai_chat"].reply('{"name": "bern", "population": 1}')
-        it.fakes["openai_chat"].reply('{"name": "Bern", "population": 1}')
-        answer = await (await it.agent()).ask("A city?", output=CityModel)
+async def test_pydantic_validator_counts_like_the_schema(tmp_path: Path) -> None:
+    async with open_fake_agent(tmp_path, "openai_chat") as harness:
+        harness.fakes["openai_chat"].reply('{"name": "bern", "population": 1}')
+        harness.fakes["openai_chat"].reply('{"name": "Bern", "population": 1}')
+        answer = await (await harness.agent()).ask("A city?", output=CityModel)
         assert answer.parsed == CityModel(name="Bern", population=1)
-        assert "capital letter" in str(it.fakes["openai_chat"].bodies[1]["messages"][-1])
+        assert "capital letter" in str(harness.fakes["openai_chat"].bodies[1]["messages"][-1])
 
 
 @pytest.mark.parametrize(
@@ -324,34 +330,34 @@ async def test_a_validator_of_pydantic_counts_like_the_schema(tmp_path: Path) ->
     ],
     ids=["list", "bool", "decimal", "dict"],
 )
-async def test_an_output_may_be_any_type(output: Any, text: str, expected: Any, tmp_path: Path) -> None:
-    async with open_fake_agent(tmp_path, "openai_chat") as it:
-        it.fakes["openai_chat"].reply(text)
-        assert (await (await it.agent()).ask("?", output=output)).parsed == expected
+async def test_output_may_be_any_type(output: Any, text: str, expected: Any, tmp_path: Path) -> None:
+    async with open_fake_agent(tmp_path, "openai_chat") as harness:
+        harness.fakes["openai_chat"].reply(text)
+        assert (await (await harness.agent()).ask("?", output=output)).parsed == expected
 
 
-async def test_what_is_no_type_is_refused_before_a_model_is_called(tmp_path: Path) -> None:
-    async with open_fake_agent(tmp_path, "openai_chat") as it:
+async def test_output_that_is_not_a_type_is_rejected_before_a_model_is_called(tmp_path: Path) -> None:
+    async with open_fake_agent(tmp_path, "openai_chat") as harness:
         with pytest.raises(InputError, match="Use a dataclass"):
-            await (await it.agent()).ask("?", output=threading.Lock)  # type: ignore[call-overload]
-        assert it.fakes["openai_chat"].bodies == []
+            await (await harness.agent()).ask("?", output=threading.Lock)  # type: ignore[call-overload]
+        assert harness.fakes["openai_chat"].bodies == []
 
 
 # --- without an event loop -------------------------------------------------------------------------------------------
 
 
-def blocking(it: FakeAgent) -> Agent:
-    return Agent(settings=it.settings, tools=[weather], config=AgentConfig(output_repairs=0))
+def make_blocking_agent(harness: FakeAgent) -> Agent:
+    return Agent(settings=harness.settings, tools=[weather], config=AgentConfig(output_repairs=0))
 
 
-async def test_an_agent_works_without_an_event_loop(tmp_path: Path) -> None:
-    async with open_fake_agent(tmp_path, "anthropic") as it:
-        it.fakes["anthropic"].call("weather", {"city": "Bern"})
+async def test_agent_works_without_an_event_loop(tmp_path: Path) -> None:
+    async with open_fake_agent(tmp_path, "anthropic") as harness:
+        harness.fakes["anthropic"].call("weather", {"city": "Bern"})
         for text in ("It rains.", "It snows.", BERN):
-            it.fakes["anthropic"].reply(text)
+            harness.fakes["anthropic"].reply(text)
 
         def script() -> None:
-            with blocking(it) as agent:
+            with make_blocking_agent(harness) as agent:
                 answer = agent.ask("Does it rain?")
                 assert answer.text == "It rains."
                 assert "".join(agent.stream("And now?", session=answer.session_id)) == "It snows."
@@ -369,18 +375,18 @@ async def test_an_agent_works_without_an_event_loop(tmp_path: Path) -> None:
         await asyncio.to_thread(script)
 
 
-async def test_a_blocking_agent_works_where_a_loop_is_running(tmp_path: Path) -> None:
-    """As in a notebook: the cell runs inside a loop. The provider is another process, because this loop is blocked."""
+async def test_blocking_agent_works_inside_a_running_loop(tmp_path: Path) -> None:
+    """A notebook runs a cell inside a loop. The provider is another process, because this loop is blocked."""
     with dragoman.Agent(model="local", options=Options(max_output_tokens=8)) as agent:
         assert agent.ask("Say hello.").text
 
 
-async def test_leaving_a_blocking_stream_cancels_the_turn(tmp_path: Path) -> None:
-    async with open_fake_agent(tmp_path, "anthropic") as it:
-        it.fakes["anthropic"].reply("It rains in Bern. " * 200)
+async def test_end_of_a_blocking_stream_cancels_the_turn(tmp_path: Path) -> None:
+    async with open_fake_agent(tmp_path, "anthropic") as harness:
+        harness.fakes["anthropic"].reply("It rains in Bern. " * 200)
 
         def script() -> None:
-            with blocking(it) as agent:
+            with make_blocking_agent(harness) as agent:
                 for event in agent.stream("Does it rain?").events():
                     if isinstance(event, TextDelta):
                         break
@@ -391,25 +397,25 @@ async def test_leaving_a_blocking_stream_cancels_the_turn(tmp_path: Path) -> Non
         await asyncio.to_thread(script)
 
 
-async def test_a_blocking_call_from_the_loop_of_the_portal_is_refused(tmp_path: Path) -> None:
-    async with open_fake_agent(tmp_path, "anthropic") as it:
+async def test_blocking_call_from_the_loop_of_the_portal_is_rejected(tmp_path: Path) -> None:
+    async with open_fake_agent(tmp_path, "anthropic") as harness:
 
         async def nested(city: str) -> str:
-            with Agent(settings=it.settings) as inner:
+            with Agent(settings=harness.settings) as inner:
                 return inner.ask(f"The weather in {city}?").text
 
-        it.fakes["anthropic"].call("nested", {"city": "Bern"})
-        it.fakes["anthropic"].reply("Sorry.")
+        harness.fakes["anthropic"].call("nested", {"city": "Bern"})
+        harness.fakes["anthropic"].reply("Sorry.")
 
         def script() -> None:
-            with Agent(settings=it.settings, tools=[nested]) as agent:
+            with Agent(settings=harness.settings, tools=[nested]) as agent:
                 answer = agent.ask("Does it rain?")
                 assert answer.messages[1].content[0].is_error  # type: ignore[union-attr]
 
         await asyncio.to_thread(script)
 
 
-async def test_a_forked_process_gets_a_portal_of_its_own(tmp_path: Path) -> None:
+async def test_forked_process_gets_its_own_portal(tmp_path: Path) -> None:
     script = """
         import os, warnings, dragoman
         from dragoman.turn.portal import wait_for
@@ -456,30 +462,30 @@ def _run(script: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-# --- one question ----------------------------------------------------------------------------------------------------
+# --- single questions ------------------------------------------------------------------------------------------------
 
 
-async def test_one_question_needs_no_agent_and_stores_nothing(tmp_path: Path) -> None:
-    async with open_fake_agent(tmp_path, "anthropic") as it:
-        it.fakes["anthropic"].reply("It rains.")
-        it.fakes["anthropic"].reply(BERN)
-        assert (await dragoman.ask_async("Does it rain?", settings=it.settings)).text == "It rains."
-        answer = await asyncio.to_thread(ask_for_a_city, it.settings)
+async def test_single_question_needs_no_agent_and_stores_nothing(tmp_path: Path) -> None:
+    async with open_fake_agent(tmp_path, "anthropic") as harness:
+        harness.fakes["anthropic"].reply("It rains.")
+        harness.fakes["anthropic"].reply(BERN)
+        assert (await dragoman.ask_async("Does it rain?", settings=harness.settings)).text == "It rains."
+        answer = await asyncio.to_thread(ask_city, harness.settings)
         assert answer == City("Bern", 146000)
         assert {file.name for file in tmp_path.iterdir()} == {"config.toml"}
 
 
-async def test_one_question_can_be_streamed(tmp_path: Path) -> None:
-    async with open_fake_agent(tmp_path, "anthropic") as it:
-        it.fakes["anthropic"].reply("It rains.")
-        it.fakes["anthropic"].reply("It snows.")
-        texts = [text async for text in dragoman.stream_async("Does it rain?", settings=it.settings)]
+async def test_single_question_can_be_streamed(tmp_path: Path) -> None:
+    async with open_fake_agent(tmp_path, "anthropic") as harness:
+        harness.fakes["anthropic"].reply("It rains.")
+        harness.fakes["anthropic"].reply("It snows.")
+        texts = [text async for text in dragoman.stream_async("Does it rain?", settings=harness.settings)]
         assert "".join(texts) == "It rains."
-        texts = await asyncio.to_thread(lambda: list(dragoman.stream("And now?", settings=it.settings)))
+        texts = await asyncio.to_thread(lambda: list(dragoman.stream("And now?", settings=harness.settings)))
         assert "".join(texts) == "It snows."
 
 
-def test_a_stream_rejects_unknown_keywords() -> None:
+def test_stream_rejects_unknown_keywords() -> None:
     with pytest.raises(TypeError, match="temperature"):
         dragoman.stream("Hello", temperature=0.2)  # type: ignore[call-arg]
     with pytest.raises(TypeError, match="output"):
@@ -487,8 +493,8 @@ def test_a_stream_rejects_unknown_keywords() -> None:
     assert dragoman.ask.__name__ == "ask"
 
 
-async def test_questions_of_one_event_loop_share_a_connection_that_is_closed_without_warnings(tmp_path: Path) -> None:
-    async with open_fake_agent(tmp_path, "anthropic") as it:
+async def test_questions_of_one_event_loop_share_a_connection(tmp_path: Path) -> None:
+    async with open_fake_agent(tmp_path, "anthropic") as harness:
         script = f"""
             import asyncio, logging, pathlib, dragoman
             from dragoman import settings
@@ -506,15 +512,15 @@ async def test_questions_of_one_event_loop_share_a_connection_that_is_closed_wit
         """
         done = await asyncio.to_thread(_run, script)
         assert (done.stdout, done.stderr) == ("done\n", "")
-        assert len(it.fakes["anthropic"].received) == 6
-        assert len(it.fakes["anthropic"].connections) == 2
+        assert len(harness.fakes["anthropic"].received) == 6
+        assert len(harness.fakes["anthropic"].connections) == 2
 
 
-def ask_for_a_city(settings: Settings) -> City:
+def ask_city(settings: Settings) -> City:
     return dragoman.ask("A city?", output=City, settings=settings).parsed
 
 
-def test_the_local_model_answers_in_two_lines(tmp_path: Path) -> None:
+def test_local_model_answers_in_two_lines(tmp_path: Path) -> None:
     script = 'import dragoman\nprint(dragoman.ask("Say hello.", model="local").text)'
     done = subprocess.run(
         [sys.executable, "-W", "error", "-c", script],
@@ -533,10 +539,10 @@ def test_the_local_model_answers_in_two_lines(tmp_path: Path) -> None:
 # --- messages --------------------------------------------------------------------------------------------------------
 
 
-def test_messages_are_made_of_texts_and_blocks() -> None:
-    picture = dragoman.ImageBlock(dragoman.ImageSource("base64", "aGk="), "image/png")
-    message = Message.user("What is this?", picture)
-    assert (message.role, message.text, message.content[1]) == ("user", "What is this?", picture)
+def test_messages_are_created_from_texts_and_blocks() -> None:
+    image = dragoman.ImageBlock(dragoman.ImageSource("base64", "aGk="), "image/png")
+    message = Message.user("What is this?", image)
+    assert (message.role, message.text, message.content[1]) == ("user", "What is this?", image)
     call = dragoman.ToolUseBlock("tu_01KR3V1C00000000000000000A", "weather", {"city": "Bern"})
     assert Message.assistant("Wait.", call).tool_calls == (call,)
     assert Message.system("Be brief.").role == "system"
@@ -547,7 +553,7 @@ def test_messages_are_made_of_texts_and_blocks() -> None:
     assert [message.content for message in dragoman.repair(messages).messages] == [part.content for part in history]
 
 
-def test_messages_and_blocks_are_shown_in_notebooks_with_every_text_escaped() -> None:
+def test_messages_and_blocks_are_escaped_in_notebooks() -> None:
     evil = "<script>alert('x')</script>"
     blocks = [
         dragoman.TextBlock(evil),

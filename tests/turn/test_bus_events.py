@@ -1,5 +1,4 @@
-"""Events of real turns: the trace in the store, the spans of OpenTelemetry, and both after a question at the
-command line."""
+"""Tests of the events of turns: the trace in the store, the spans of OpenTelemetry, and both after a command."""
 
 from __future__ import annotations
 
@@ -29,20 +28,20 @@ def add(a: int, b: int) -> str:
     return str(a + b)
 
 
-def script(it: FakeAgent) -> None:
-    it.fakes["anthropic"].answer_with(
+def script_answers(harness: FakeAgent) -> None:
+    harness.fakes["anthropic"].answer_with(
         thinking_part("Hm."), text_part("Let me add."), call_part("add", {"a": 1, "b": 2})
     )
-    it.fakes["anthropic"].reply("It is three.")
+    harness.fakes["anthropic"].reply("It is three.")
 
 
-async def test_the_trace_of_a_turn_is_in_the_store_when_the_agent_is_closed(tmp_path: Path) -> None:
-    async with open_fake_agent(tmp_path, "anthropic") as it:
-        agent = await it.agent(tools=[add])
-        script(it)
-        ended = await agent.run(it.session, f"What is 1 + 2? {SECRET}")
+async def test_trace_of_a_turn_is_stored_when_the_agent_is_closed(tmp_path: Path) -> None:
+    async with open_fake_agent(tmp_path, "anthropic") as harness:
+        agent = await harness.agent(tools=[add])
+        script_answers(harness)
+        ended = await agent.run(harness.session, f"What is 1 + 2? {SECRET}")
         await agent.close()
-        events = await it.store.trace.events(it.session)
+        events = await harness.store.trace.events(harness.session)
         by_id = {event.id: event for event in events}
         tree = [(event.type, by_id[event.parent_event_id].type if event.parent_event_id else None) for event in events]
         assert tree == [
@@ -68,63 +67,63 @@ async def test_the_trace_of_a_turn_is_in_the_store_when_the_agent_is_closed(tmp_
         assert "It is three" not in everything
 
 
-async def test_a_trace_is_kept_by_an_agent_with_a_bus_of_its_own_or_by_whoever_wants_it(tmp_path: Path) -> None:
-    async with open_fake_agent(tmp_path, "anthropic") as it:
-        for given, is_kept in (({}, True), ({"record_trace": False}, False), ({"record_trace": True}, True)):
-            session = await it.store.create_session()
-            agent = await it.agent(**given)
+async def test_trace_is_recorded_by_default_only_with_an_own_bus(tmp_path: Path) -> None:
+    async with open_fake_agent(tmp_path, "anthropic") as harness:
+        for options, is_recorded in (({}, True), ({"record_trace": False}, False), ({"record_trace": True}, True)):
+            session = await harness.store.create_session()
+            agent = await harness.agent(**options)
             await agent.run(session.id, "Hello?")
             await agent.close()
-            assert bool(await it.store.trace.events(session.id)) is is_kept
+            assert bool(await harness.store.trace.events(session.id)) is is_recorded
         for trace in (None, True):
-            session = await it.store.create_session()
+            session = await harness.store.create_session()
             async with Bus() as bus:
-                agent = await it.agent(bus=bus, record_trace=trace)
+                agent = await harness.agent(bus=bus, record_trace=trace)
                 await agent.run(session.id, "Hello?")
                 await agent.close()
-                assert bool(await it.store.trace.events(session.id)) is (trace is True)
+                assert bool(await harness.store.trace.events(session.id)) is (trace is True)
 
 
-async def test_a_turn_becomes_spans_within_each_other(tmp_path: Path) -> None:
-    kept = InMemorySpanExporter()
+async def test_turn_becomes_nested_spans(tmp_path: Path) -> None:
+    exporter = InMemorySpanExporter()
     provider = TracerProvider(shutdown_on_exit=False)
-    provider.add_span_processor(SimpleSpanProcessor(kept))
-    async with open_fake_agent(tmp_path, "anthropic") as it:
-        agent = await it.agent(tools=[add])
+    provider.add_span_processor(SimpleSpanProcessor(exporter))
+    async with open_fake_agent(tmp_path, "anthropic") as harness:
+        agent = await harness.agent(tools=[add])
         spans = SpanExporter(provider, agent="scout")
         spans.listen(agent.bus)
-        script(it)
-        ended = await agent.run(it.session, "What is 1 + 2?")
-        it.fakes["anthropic"].fail(429, "slow down")
-        await agent.run(it.session, "And 2 + 3?")
+        script_answers(harness)
+        ended = await agent.run(harness.session, "What is 1 + 2?")
+        harness.fakes["anthropic"].fail(429, "slow down")
+        await agent.run(harness.session, "And 2 + 3?")
         await agent.close()
         await spans.close()
-    found = kept.get_finished_spans()
-    turns = sorted((span for span in found if span.parent is None), key=lambda span: span.start_time or 0)
+    finished = exporter.get_finished_spans()
+    turns = sorted((span for span in finished if span.parent is None), key=lambda span: span.start_time or 0)
     assert [span.name for span in turns] == ["invoke_agent scout"] * 2
-    first, second = ([inner for inner in found if _is_in(inner, span)] for span in turns)
+    first, second = ([inner for inner in finished if _is_in(inner, span)] for span in turns)
     names = sorted(span.name for span in first)
     assert names == ["chat model", "chat model", "execute_tool add"]
     tokens = sum((span.attributes or {})["gen_ai.usage.output_tokens"] for span in first if span.name == "chat model")
     assert tokens == ended.output_tokens
     (failed,) = second
     assert (failed.attributes or {})["error.type"] == "rate_limit"
-    assert "1 + 2" not in str([span.attributes for span in found])
+    assert "1 + 2" not in str([span.attributes for span in finished])
 
 
 def _is_in(inner: ReadableSpan, outer: ReadableSpan) -> bool:
     return inner.parent is not None and outer.context is not None and inner.parent.span_id == outer.context.span_id
 
 
-async def test_after_a_question_at_the_command_line_its_trace_can_be_read(tmp_path: Path) -> None:
+async def test_trace_of_a_command_line_question_can_be_read(tmp_path: Path) -> None:
     store = f"sqlite:///{tmp_path / 'store.db'}"
-    async with open_fake_agent(tmp_path, "anthropic") as it:
-        it.fakes["anthropic"].reply("It is three.")
-        environment = {"DRAGOMAN_CONFIG": str(it.settings.file), "FAKE_KEY": "x", "HOME": str(tmp_path)}
+    async with open_fake_agent(tmp_path, "anthropic") as harness:
+        harness.fakes["anthropic"].reply("It is three.")
+        environment = {"DRAGOMAN_CONFIG": str(harness.settings.file), "FAKE_KEY": "x", "HOME": str(tmp_path)}
         answer = await run(environment, "ask", "What is 1 + 2?", "--store", store)
         assert answer == "It is three.\n"
-        told = json.loads(await run(environment, "trace", "last", "--json", "--store", store))
-        types = [event["type"] for event in told["events"]]
+        trace = json.loads(await run(environment, "trace", "last", "--json", "--store", store))
+        types = [event["type"] for event in trace["events"]]
         assert types == [
             "session.created",
             "turn.started",

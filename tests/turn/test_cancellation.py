@@ -1,4 +1,4 @@
-"""A turn that is stopped, at every place where it can be: what it leaves is a history that the next turn can use."""
+"""Tests of cancellation at every point of a turn: the stored history can be used by the next turn."""
 
 from __future__ import annotations
 
@@ -38,41 +38,41 @@ async def note(word: str) -> str:
     return f"noted {word}"
 
 
-async def allowed(_: ConfirmationRequest) -> Confirmation:
+async def allow(_: ConfirmationRequest) -> Confirmation:
     await asyncio.sleep(0)
     return Confirmation(allow=True)
 
 
-class Stopped:
-    """A coroutine whose task is cancelled when it waits for the n-th time, and perhaps some times after that."""
+class CancelledCoroutine:
+    """A coroutine whose task is cancelled at its n-th wait, and optionally some waits later again."""
 
     def __init__(self, work: Coroutine[Any, Any, None], at: int, again_after: tuple[int, ...] = ()) -> None:
         self._work = work
-        self._when = {at, *(at + more for more in again_after)}
+        self._cancel_at = {at, *(at + more for more in again_after)}
         self.at = at
         self.waits = 0
 
     @types.coroutine
     def run(self) -> Generator[Any, Any, None]:
-        send, given = self._work.send, None
+        send, value = self._work.send, None
         while True:
             try:
-                awaited = send(given)
+                awaited = send(value)
             except StopIteration:
                 return
             self.waits += 1
-            if self.waits in self._when:
+            if self.waits in self._cancel_at:
                 task = asyncio.current_task()
                 assert task is not None
                 task.cancel()
             try:
-                given = yield awaited
+                value = yield awaited
                 send = self._work.send
-            except BaseException as error:  # noqa: BLE001  it is the coroutine's
-                send, given = self._work.throw, error  # type: ignore[assignment]
+            except BaseException as error:  # noqa: BLE001  the exception is passed to the coroutine
+                send, value = self._work.throw, error  # type: ignore[assignment]
 
-    async def stopped(self) -> bool:
-        """Run it; whether it was stopped on its way."""
+    async def is_cancelled(self) -> bool:
+        """Run the coroutine, and return whether it was cancelled before its end."""
         task = asyncio.ensure_future(self.run())
         await asyncio.wait([task])
         if task.cancelled():
@@ -81,20 +81,20 @@ class Stopped:
         return self.waits >= self.at
 
 
-class Watched:
-    """An agent with two tools, one of which asks first, and everything that its bus says."""
+class ObservedAgent:
+    """An agent with two tools, one of which needs approval, and the events of its bus."""
 
-    def __init__(self, it: FakeAgent, agent: Agent, said: list[Event]) -> None:
-        self.it = it
+    def __init__(self, harness: FakeAgent, agent: Agent, events: list[Event]) -> None:
+        self.harness = harness
         self.agent = agent
-        self.said = said
-        self.session = it.session
+        self.events = events
+        self.session = harness.session
 
-    async def new(self) -> None:
-        """Another session, with the same answers to come."""
-        self.session = (await self.it.store.create_session()).id
-        self.said.clear()
-        fake = self.it.fakes["anthropic"]
+    async def reset(self) -> None:
+        """Create another session, with the same answers."""
+        self.session = (await self.harness.store.create_session()).id
+        self.events.clear()
+        fake = self.harness.fakes["anthropic"]
         fake.clear_script()
         fake.answer_with(
             thinking_part("Hm."),
@@ -108,70 +108,74 @@ class Watched:
         async for _ in self.agent.turn(self.session, "What is 1 + 2?"):
             pass
 
-    async def kept(self) -> list[Message]:
-        return [row.message async for row in self.it.store.history(self.session)]
+    async def read_messages(self) -> list[Message]:
+        return [row.message async for row in self.harness.store.history(self.session)]
 
     async def check(self) -> None:
-        """Check the invariants that hold after a turn, however it ended."""
+        """Check the invariants after a turn that ended in any way."""
         await self.agent.bus.drain()
-        told = [event.type for event in self.said if event.session_id == self.session]
-        assert sum(name in ENDS for name in told) == ("turn.started" in told), told
-        assert told.count("llm.call_started") == told.count("llm.call_completed") + told.count("llm.call_failed"), told
-        kept = await self.kept()
-        assert not [one for one in kept if one.metadata.status is MessageStatus.PARTIAL], kept
-        assert check(kept) == ()
-        calls = [block.id for one in kept for block in one.content if isinstance(block, ToolUseBlock)]
-        results = [block.tool_use_id for one in kept for block in one.content if isinstance(block, ToolResultBlock)]
-        whole = [one for one in kept if one.metadata.status is MessageStatus.COMPLETE]
-        owed = [block.id for one in whole for block in one.content if isinstance(block, ToolUseBlock)]
-        assert set(owed) <= set(results) <= set(calls)
+        types = [event.type for event in self.events if event.session_id == self.session]
+        assert sum(name in ENDS for name in types) == ("turn.started" in types), types
+        assert types.count("llm.call_started") == types.count("llm.call_completed") + types.count("llm.call_failed"), (
+            types
+        )
+        stored = await self.read_messages()
+        assert not [message for message in stored if message.metadata.status is MessageStatus.PARTIAL], stored
+        assert check(stored) == ()
+        calls = [block.id for message in stored for block in message.content if isinstance(block, ToolUseBlock)]
+        results = [
+            block.tool_use_id for message in stored for block in message.content if isinstance(block, ToolResultBlock)
+        ]
+        whole = [message for message in stored if message.metadata.status is MessageStatus.COMPLETE]
+        required = [block.id for message in whole for block in message.content if isinstance(block, ToolUseBlock)]
+        assert set(required) <= set(results) <= set(calls)
         assert len(results) == len(set(results))
-        fake = self.it.fakes["anthropic"]
+        fake = self.harness.fakes["anthropic"]
         fake.clear_script()
         assert (await self.agent.run(self.session, "And now?")).fault is None
         assert fake.refusals == []
 
 
 @contextlib.asynccontextmanager
-async def watched(folder: Path, **given: Any) -> AsyncIterator[Watched]:
-    async with open_fake_agent(folder, "anthropic") as it:
-        agent = await it.agent(tools=[add, note], confirm=allowed, **given)
-        said: list[Event] = []
-        agent.bus.subscribe("test", said.append)
-        yield Watched(it, agent, said)
+async def open_observed_agent(folder: Path, **options: Any) -> AsyncIterator[ObservedAgent]:
+    async with open_fake_agent(folder, "anthropic") as harness:
+        agent = await harness.agent(tools=[add, note], confirm=allow, **options)
+        events: list[Event] = []
+        agent.bus.subscribe("test", events.append)
+        yield ObservedAgent(harness, agent, events)
 
 
 @pytest.mark.parametrize("again_after", [(), (1,), (1, 2, 3)], ids=["once", "twice", "again and again"])
 @pytest.mark.parametrize("streamed", [True, False], ids=["streamed", "whole"])
-async def test_a_turn_may_be_cancelled_wherever_it_waits(
+async def test_turn_can_be_cancelled_at_every_wait(
     again_after: tuple[int, ...],
     *,
     streamed: bool,
     tmp_path: Path,
 ) -> None:
-    async with watched(tmp_path, stream=streamed) as it:
+    async with open_observed_agent(tmp_path, stream=streamed) as observed:
         at = 0
-        is_stopped = True
-        while is_stopped:
+        is_cancelled = True
+        while is_cancelled:
             at += 1
-            await it.new()
-            is_stopped = await Stopped(it.turn(), at, again_after).stopped()
+            await observed.reset()
+            is_cancelled = await CancelledCoroutine(observed.turn(), at, again_after).is_cancelled()
             try:
-                await it.check()
+                await observed.check()
             except (AssertionError, DragomanError) as error:
                 raise AssertionError(f"cancelled at wait {at}: {error}") from error
         assert at > 10  # every write is a wait
 
 
-async def test_a_turn_may_be_left_at_every_event(tmp_path: Path) -> None:
-    async with watched(tmp_path) as it:
+async def test_turn_can_be_left_at_every_event(tmp_path: Path) -> None:
+    async with open_observed_agent(tmp_path) as observed:
         left_at = 0
         is_left = True
         while is_left:
             left_at += 1
-            await it.new()
+            await observed.reset()
             is_left = False
-            async with contextlib.aclosing(it.agent.turn(it.session, "What is 1 + 2?")) as events:
+            async with contextlib.aclosing(observed.agent.turn(observed.session, "What is 1 + 2?")) as events:
                 count = 0
                 async for _ in events:
                     count += 1
@@ -179,7 +183,7 @@ async def test_a_turn_may_be_left_at_every_event(tmp_path: Path) -> None:
                         is_left = True
                         break
             try:
-                await it.check()
+                await observed.check()
             except (AssertionError, DragomanError) as error:
                 raise AssertionError(f"left at event {left_at}: {error}") from error
         assert left_at > 15

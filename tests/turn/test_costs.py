@@ -1,4 +1,4 @@
-"""The exact cost of a turn: from the provider's usage to the message, the turn's end and the totals.
+"""Tests of the exact cost of a turn: from the provider's usage to the message, the turn's end and the totals.
 
 Each row of the table was computed by hand: tokens × dollars per million ÷ 1,000,000, bucket by bucket.
 """
@@ -88,8 +88,8 @@ def claude(**usage: Any) -> dict[str, Any]:
 
 def gpt(tier: str | None = None, **usage: Any) -> dict[str, Any]:
     choice = {"index": 0, "message": {"role": "assistant", "content": "Yes."}, "finish_reason": "stop"}
-    told = {"id": "c", "object": "chat.completion", "created": 1, "model": "model", "choices": [choice]}
-    return {**told, "usage": usage, **({"service_tier": tier} if tier else {})}
+    body = {"id": "c", "object": "chat.completion", "created": 1, "model": "model", "choices": [choice]}
+    return {**body, "usage": usage, **({"service_tier": tier} if tier else {})}
 
 
 TABLE = [
@@ -127,22 +127,24 @@ TABLE = [
 
 
 @pytest.mark.parametrize(("provider", "body", "dollars"), TABLE)
-async def test_a_turn_costs_what_was_computed_by_hand(
+async def test_turn_has_the_hand_computed_cost(
     provider: str, body: dict[str, Any], dollars: str, tmp_path: Path
 ) -> None:
-    usage, spent, total = await charged(provider, body, tmp_path)
+    usage, spent, total = await run_priced_turn(provider, body, tmp_path)
     assert (str(usage.cost_usd), usage.pricing_version, usage.estimated) == (dollars, "by-hand", False)
     assert spent == total == Decimal(dollars)
 
 
-async def test_a_model_without_a_price_is_unpriced_and_not_free(tmp_path: Path) -> None:
-    usage, spent, total = await charged("odd", gpt(prompt_tokens=1, completion_tokens=1, total_tokens=2), tmp_path)
+async def test_model_without_a_price_is_unpriced_and_not_free(tmp_path: Path) -> None:
+    usage, spent, total = await run_priced_turn(
+        "odd", gpt(prompt_tokens=1, completion_tokens=1, total_tokens=2), tmp_path
+    )
     assert (usage.cost_usd, usage.pricing_version, usage.state) == (None, UNPRICED, "unpriced")
     assert (spent, total) == (None, 0)
 
 
 @pytest.mark.parametrize("count", [2**63 - 1, 10**30, 10**12 - 1, 10**8 + 1, -5, 1.5, "5"])
-async def test_an_impossible_count_of_a_provider_is_estimated_and_the_answer_is_kept(
+async def test_impossible_usage_is_estimated_and_the_answer_is_stored(
     count: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     for provider, body in (
@@ -151,7 +153,7 @@ async def test_an_impossible_count_of_a_provider_is_estimated_and_the_answer_is_
     ):
         folder = tmp_path / provider
         folder.mkdir()
-        usage, spent, total = await charged(provider, body, folder)
+        usage, spent, total = await run_priced_turn(provider, body, folder)
         assert usage.estimated
         assert 0 < usage.input_tokens < 1_000
         assert 0 < usage.output_tokens < 1_000
@@ -168,10 +170,10 @@ async def test_an_impossible_count_of_a_provider_is_estimated_and_the_answer_is_
         ("gpt", gpt(prompt_tokens=10, completion_tokens=5, completion_tokens_details={"reasoning_tokens": 10**8})),
     ],
 )
-async def test_counts_that_contradict_each_other_are_estimated_and_the_answer_is_kept(
+async def test_contradicting_counts_are_estimated_and_the_answer_is_stored(
     provider: str, body: dict[str, Any], tmp_path: Path
 ) -> None:
-    usage, spent, total = await charged(provider, body, tmp_path)
+    usage, spent, total = await run_priced_turn(provider, body, tmp_path)
     assert usage.estimated
     assert (usage.cached_input_tokens, usage.reasoning_tokens) == (0, 0)
     assert 0 < usage.input_tokens < 1_000
@@ -179,24 +181,24 @@ async def test_counts_that_contradict_each_other_are_estimated_and_the_answer_is
     assert spent == total == usage.cost_usd
 
 
-async def test_an_answer_without_usage_is_estimated_and_says_so(tmp_path: Path) -> None:
+async def test_answer_without_usage_is_estimated_and_marked(tmp_path: Path) -> None:
     body = claude()
     del body["usage"]
-    usage, _, _ = await charged("claude", body, tmp_path)
+    usage, _, _ = await run_priced_turn("claude", body, tmp_path)
     assert usage.estimated
     assert usage.input_tokens > 0
 
 
-async def charged(provider: str, body: dict[str, Any], folder: Path) -> tuple[Usage, Decimal, Decimal]:
+async def run_priced_turn(provider: str, body: dict[str, Any], folder: Path) -> tuple[Usage, Decimal, Decimal]:
     """Return the usage of the message, and the costs of the turn's end and of the store's totals."""
     async with FaultyServer([make_answer(msgspec.json.encode(body))]) as server, open_store("memory:") as store:
         file = folder / "config.toml"
         file.write_text(_SETTINGS.format(address=server.address))
         file.chmod(0o600)
-        found = settings.load(environment={}, file=file, keyring=lambda _: None)
+        loaded = settings.load(environment={}, file=file, keyring=lambda _: None)
         retries = Retries(max_retries=0)
         config = AgentConfig(price_table=PRICES, stream=False, retries=retries)
-        async with Agent(store, settings=found, config=config) as agent:
+        async with Agent(store, settings=loaded, config=config) as agent:
             session = await store.create_session()
             ended = await agent.run(session.id, "Is it so?", model=f"{provider}:model")
             assert ended.fault is None

@@ -1,4 +1,4 @@
-"""Damaged streams through a whole turn: never a success, no tool runs, and what had arrived is in the store."""
+"""Tests of damaged streams in a whole turn: no success, no tool runs, and the received text is stored."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ from tests.conftest import scale
 from tests.servers.faulty_server import Answer, FaultyServer, ReceivedRequest, make_stream
 from tests.store.faults.conftest import times
 
-PATIENT = Timeouts(connect_s=20, first_byte_s=20, silence_s=20, whole_s=60)
-ONCE = Retries(max_retries=0)
-STEP = times(scale(59, 7), 1)  # of the lengths at which a stream is cut
+LONG_TIMEOUTS = Timeouts(connect_s=20, first_byte_s=20, silence_s=20, whole_s=60)
+NO_RETRIES = Retries(max_retries=0)
+STEP = times(scale(59, 7), 1)  # step between the lengths of the truncated streams
 every_dialect = pytest.mark.parametrize("dialect", dialects.callable_names())
 _SETTINGS = """
 default_model = "fake:model"
@@ -38,7 +38,7 @@ supports_tools = true
 """
 
 
-class Damage:
+class DamagedAgent:
     """An agent whose provider sends exactly the bytes of a case."""
 
     def __init__(self, agent: Agent, ran: list[str], play: Callable[[bytes], None]) -> None:
@@ -47,7 +47,7 @@ class Damage:
         self._play = play
 
     async def turn(self, data: bytes) -> tuple[TurnEnd, Message]:
-        """One turn in a session of its own: how it ended, and the answer as it is stored."""
+        """Run one turn in a new session, and return its end and the stored answer."""
         self._play(data)
         session = await self.agent.store.create_session()
         ended = await self.agent.run(session.id, "Go on")
@@ -55,18 +55,18 @@ class Damage:
         return ended, rows[0].message
 
 
-def words(message: Message | Reply) -> str:
+def join_texts(message: Message | Reply) -> str:
     return "".join(block.text for block in message.content if isinstance(block, TextBlock | ThinkingBlock))
 
 
-async def damaged(dialect: str, folder: Path, use: Callable[[Damage], object]) -> None:
-    ran: list[str] = []
+async def with_damaged_agent(dialect: str, folder: Path, use: Callable[[DamagedAgent], object]) -> None:
+    runs: list[str] = []
     sent: list[bytes] = []
 
     @tool(name="read_file")
     def read_file(path: str = "") -> str:
         """Read a file."""
-        ran.append(path)
+        runs.append(path)
         return "read"
 
     def answer(_: ReceivedRequest) -> Answer:
@@ -76,66 +76,64 @@ async def damaged(dialect: str, folder: Path, use: Callable[[Damage], object]) -
         file = folder / "config.toml"
         file.write_text(_SETTINGS.format(dialect=dialect, address=server.address))
         file.chmod(0o600)
-        found = settings.load(environment={"FAKE_KEY": "x"}, file=file, keyring=lambda _: None)
-        config = AgentConfig(retries=ONCE, timeouts=PATIENT, max_steps=1)
-        async with Agent(store, settings=found, tools=[read_file], config=config) as agent:
-            made = use(Damage(agent, ran, sent.append))
-            assert hasattr(made, "__await__")
-            await made  # type: ignore[misc]
+        loaded = settings.load(environment={"FAKE_KEY": "x"}, file=file, keyring=lambda _: None)
+        config = AgentConfig(retries=NO_RETRIES, timeouts=LONG_TIMEOUTS, max_steps=1)
+        async with Agent(store, settings=loaded, tools=[read_file], config=config) as agent:
+            result = use(DamagedAgent(agent, runs, sent.append))
+            assert hasattr(result, "__await__")
+            await result  # type: ignore[misc]
 
 
 @every_dialect
-async def test_every_damaged_stream_ends_in_its_fault_with_what_had_arrived_stored(
+async def test_every_damaged_stream_ends_in_its_fault_with_the_received_text_stored(
     dialect: str, tmp_path: Path
 ) -> None:
     cases = [(name, data, code) for name, data, code in cases_of(dialect) if code is not None]
     assert len(cases) >= 16
 
-    async def each(it: Damage) -> None:
+    async def check_exception(damaged: DamagedAgent) -> None:
         for name, data, _ in cases:
-            ended, answer = await it.turn(data)
+            ended, answer = await damaged.turn(data)
             expected = read_without_socket(dialect, data, ())
-            it.agent.services.availability = type(
-                it.agent.services.availability
-            )()  # it breaks often enough to be given up
+            damaged.agent.services.availability = type(
+                damaged.agent.services.availability
+            )()  # otherwise the provider is skipped after so many faults
             assert ended.fault is not None, name
             assert (answer.role, answer.metadata.status) == (Role.ASSISTANT, MessageStatus.ERROR), name
-            assert words(answer) == words(expected), name
-        assert it.ran == []
+            assert join_texts(answer) == join_texts(expected), name
+        assert damaged.ran == []
 
-    await damaged(dialect, tmp_path, each)
+    await with_damaged_agent(dialect, tmp_path, check_exception)
 
 
 @every_dialect
 @pytest.mark.slow
-async def test_a_stream_cut_at_every_byte_is_no_success_and_loses_no_word_and_runs_no_tool(
-    dialect: str, tmp_path: Path
-) -> None:
+async def test_stream_truncated_at_any_byte_fails_keeps_its_text_and_runs_no_tool(dialect: str, tmp_path: Path) -> None:
     data = recordings.cassette(dialect, "call-streamed").response.stream
     reader = dialects.load(dialect).stream_reader
-    complete = fold([*(one := reader(None, ())).feed(data), *one.close()])
+    complete = fold([*(reader_of_whole := reader(None, ())).feed(data), *reader_of_whole.close()])
     assert complete.fault is None
 
-    async def each(it: Damage) -> None:
+    async def check_exception(damaged: DamagedAgent) -> None:
         ended_well = 0
         for length in range(0, len(data), STEP):
-            ended, answer = await it.turn(data[:length])
+            ended, answer = await damaged.turn(data[:length])
             expected = read_without_socket(dialect, data[:length], ())
-            it.agent.services.availability = type(it.agent.services.availability)()
-            assert words(answer) == words(expected)
-            if expected.fault is None:  # what is missing then is only what comes after the end
+            damaged.agent.services.availability = type(damaged.agent.services.availability)()
+            assert join_texts(answer) == join_texts(expected)
+            if expected.fault is None:  # only bytes after the end are missing
                 ended_well += 1
                 continue
             assert ended.fault is not None
             assert answer.metadata.status is MessageStatus.ERROR
-            assert it.ran == []
+            assert damaged.ran == []
         assert ended_well * STEP < len(data) / 4
 
-    await damaged(dialect, tmp_path, each)
+    await with_damaged_agent(dialect, tmp_path, check_exception)
 
 
 @every_dialect
-async def test_an_exception_that_a_reader_did_not_foresee_keeps_what_it_read_before(
+async def test_unexpected_exception_of_a_reader_keeps_the_text_read_before(
     dialect: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     data = recordings.cassette(dialect, "text-streamed").response.stream
@@ -148,14 +146,14 @@ async def test_an_exception_that_a_reader_did_not_foresee_keeps_what_it_read_bef
         if data.endswith(piece):
             raise KeyError("unforeseen")
 
-    async def each(it: Damage) -> None:
-        _, whole = await it.turn(data)
+    async def check_exception(damaged: DamagedAgent) -> None:
+        _, whole = await damaged.turn(data)
         with monkeypatch.context() as patched:
             patched.setattr(reader, name, read_and_fail)
-            ended, answer = await it.turn(data)
+            ended, answer = await damaged.turn(data)
         assert ended.fault is not None
         assert ended.fault.code == "bad_event"
         assert answer.metadata.status is MessageStatus.ERROR
-        assert words(answer) == words(whole) != ""
+        assert join_texts(answer) == join_texts(whole) != ""
 
-    await damaged(dialect, tmp_path, each)
+    await with_damaged_agent(dialect, tmp_path, check_exception)

@@ -1,4 +1,4 @@
-"""A process that is killed in the middle of an answer: what had been flushed is there, and the next turn works."""
+"""Tests of a process that is killed during an answer: the flushed text is stored, and the next turn works."""
 
 from __future__ import annotations
 
@@ -33,34 +33,34 @@ _EVERY_S = 0.01
 
 
 def _line(text: str, *, is_done: bool = False) -> bytes:
-    told = {"model": "m", "created_at": "2026-01-01T00:00:00Z", "message": {"role": "assistant", "content": text}}
-    return msgspec.json.encode({**told, "done": is_done, **({"done_reason": "stop"} if is_done else {})}) + b"\n"
+    chunk = {"model": "m", "created_at": "2026-01-01T00:00:00Z", "message": {"role": "assistant", "content": text}}
+    return msgspec.json.encode({**chunk, "done": is_done, **({"done_reason": "stop"} if is_done else {})}) + b"\n"
 
 
-def _story(asked: ReceivedRequest) -> Answer:
-    if "Go on" in asked.body.decode():
+def _tell_story(request: ReceivedRequest) -> Answer:
+    if "Go on" in request.body.decode():
         return make_stream([_line("The end.", is_done=True)], content_type="application/x-ndjson")
     pieces = [piece for _ in range(_WORDS) for piece in (encode_chunk(_line(_WORD)), _EVERY_S)]
     return [make_head(200, **{"content-type": "application/x-ndjson", "transfer-encoding": "chunked"}), *pieces]
 
 
-async def test_a_turn_that_was_killed_keeps_what_was_flushed_and_the_next_one_works(tmp_path: Path) -> None:
+async def test_killed_turn_keeps_the_flushed_text_and_the_next_turn_works(tmp_path: Path) -> None:
     chance = random.Random(7)
     url = f"sqlite:///{tmp_path / 'talk.db'}"
-    async with FaultyServer(_story) as server, open_store(url) as store:
+    async with FaultyServer(_tell_story) as server, open_store(url) as store:
         file = tmp_path / "config.toml"
         file.write_text(_SETTINGS.format(address=server.address))
         file.chmod(0o600)
-        found = settings.load(environment={}, file=file, keyring=lambda _: None)
+        loaded = settings.load(environment={}, file=file, keyring=lambda _: None)
         for _ in range(times(3, 50)):
             session = await store.create_session()
-            heard = await _killed(url, file, session.id, after_characters=chance.randrange(1, 18_000))
+            received = await _run_and_kill(url, file, session.id, after_characters=chance.randrange(1, 18_000))
             rows = await store.read(session.id)
             assert rows[1].message.metadata.status is MessageStatus.PARTIAL
             stored = sum(len(block.text) for block in rows[1].message.content if isinstance(block, TextBlock))
-            assert stored >= min(heard - 8 * 1024, heard - int(len(_WORD) * 1.5 / _EVERY_S))
-            await _expired(store, session.id)
-            async with Agent(store, settings=found, config=AgentConfig(retries=Retries(max_retries=0))) as agent:
+            assert stored >= min(received - 8 * 1024, received - int(len(_WORD) * 1.5 / _EVERY_S))
+            await _expire_lease(store, session.id)
+            async with Agent(store, settings=loaded, config=AgentConfig(retries=Retries(max_retries=0))) as agent:
                 ended = await agent.run(session.id, "Go on")
             assert ended.fault is None
             kept = [row.message async for row in store.history(session.id)]
@@ -69,24 +69,24 @@ async def test_a_turn_that_was_killed_keeps_what_was_flushed_and_the_next_one_wo
             assert check(kept) == ()
 
 
-async def _killed(url: str, file: Path, session_id: str, after_characters: int) -> int:
-    """Run a turn in another process, kill it when so much has been told; how much it was."""
-    command = [sys.executable, "-m", "tests.turn.killed_process", url, str(file), session_id]
+async def _run_and_kill(url: str, file: Path, session_id: str, after_characters: int) -> int:
+    """Run a turn in another process, kill it after so many characters, and return the number received."""
+    command = [sys.executable, "-m", "tests.turn.turn_process", url, str(file), session_id]
     process = await asyncio.create_subprocess_exec(*command, stdout=subprocess.PIPE)
     assert process.stdout is not None
-    heard = 0
-    while heard < after_characters and (line := await process.stdout.readline()):
-        heard += int(line)
+    received = 0
+    while received < after_characters and (line := await process.stdout.readline()):
+        received += int(line)
     process.kill()
     rest = await process.stdout.read()
     await process.wait()
-    return heard + sum(map(int, rest.split()))
+    return received + sum(map(int, rest.split()))
 
 
-async def _expired(store: object, session_id: str) -> None:
-    """A lease ends by itself half a minute after its owner has died; here, at once."""
+async def _expire_lease(store: object, session_id: str) -> None:
+    """End the lease now. Otherwise it expires half a minute after the death of its owner."""
 
-    def forget() -> object:
+    def expire() -> object:
         return (yield "UPDATE leases SET expires_at = lease_now() WHERE session_id = ?", (session_id,))
 
-    await store._write(forget())  # type: ignore[attr-defined]
+    await store._write(expire())  # type: ignore[attr-defined]

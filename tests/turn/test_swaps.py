@@ -1,4 +1,4 @@
-"""A conversation that changes its provider with every turn, and comes back to each of them unharmed."""
+"""Tests of a conversation that changes its provider with every turn."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.fake_providers import call_part, text_part, thinking_part
 from tests.turn.fake_agent import DIALECTS, FakeAgent, open_fake_agent
 
 PIXEL = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNkYPhfDwAChwGA60e6kgAAAABJRU5ErkJggg=="
-PICTURE = ImageBlock(ImageSource("base64", PIXEL), "image/png")
+IMAGE = ImageBlock(ImageSource("base64", PIXEL), "image/png")
 TURNS = 30
 
 
@@ -27,12 +27,12 @@ def look_up(word: str) -> str:
     return f"{word} is a word"
 
 
-async def talk(it: FakeAgent, turns: range) -> None:
-    """So many turns, each with the next provider: words, pictures, thinking, one call, two calls at once."""
-    agent = await it.agent(tools=[look_up], system_prompt="You know words.")
+async def run_turns(harness: FakeAgent, turns: range) -> None:
+    """Run turns, each with the next provider: texts, images, thinking, one call, two parallel calls."""
+    agent = await harness.agent(tools=[look_up], system_prompt="You know words.")
     for number in turns:
         name = DIALECTS[number % len(DIALECTS)]
-        fake = it.fakes[name]
+        fake = harness.fakes[name]
         match number % 4:
             case 0:
                 fake.answer_with(thinking_part(f"thought {number}"), call_part("look_up", {"word": f"a{number}"}))
@@ -46,49 +46,51 @@ async def talk(it: FakeAgent, turns: range) -> None:
                 fake.answer_with(text_part(f"let me see {number}"), call_part("look_up", {"word": "c"}))
         if number % 4 != 2:
             fake.reply(f"answer {number}")
-        content = [TextBlock(f"question {number}"), *([PICTURE] if number % 3 == 0 else [])]
-        ended = await agent.run(it.session, content, model=name)
+        content = [TextBlock(f"question {number}"), *([IMAGE] if number % 3 == 0 else [])]
+        ended = await agent.run(harness.session, content, model=name)
         assert ended.fault is None, (number, name, ended.fault, fake.refusals)
 
 
-def texts_in(value: Any) -> str:
+def encode_text(value: Any) -> str:
     return msgspec.json.encode(value).decode()
 
 
 @pytest.mark.parametrize("url", ["memory:", "sqlite"])
-async def test_thirty_turns_with_another_provider_each_are_refused_by_none(url: str, tmp_path: Path) -> None:
-    place = url if url == "memory:" else f"sqlite:///{tmp_path / 'talk.db'}"
-    async with open_fake_agent(tmp_path, *DIALECTS, url=place) as it:
-        await talk(it, range(TURNS))
-        assert {name: fake.refusals for name, fake in it.fakes.items()} == {name: [] for name in DIALECTS}
-        kept = [row.message async for row in it.store.history(it.session)]
-        assert check(kept) == ()
-        assert all(message.metadata.status is MessageStatus.COMPLETE for message in kept)
-        assert sum(message.role is Role.USER for message in kept) == TURNS
-        for name, fake in it.fakes.items():  # the whole history once more, to everybody
+async def test_thirty_turns_with_changing_providers_are_accepted_by_every_provider(url: str, tmp_path: Path) -> None:
+    store_url = url if url == "memory:" else f"sqlite:///{tmp_path / 'talk.db'}"
+    async with open_fake_agent(tmp_path, *DIALECTS, url=store_url) as harness:
+        await run_turns(harness, range(TURNS))
+        assert {name: fake.refusals for name, fake in harness.fakes.items()} == {name: [] for name in DIALECTS}
+        stored = [row.message async for row in harness.store.history(harness.session)]
+        assert check(stored) == ()
+        assert all(message.metadata.status is MessageStatus.COMPLETE for message in stored)
+        assert sum(message.role is Role.USER for message in stored) == TURNS
+        for name, fake in harness.fakes.items():  # the whole history again, to every provider
             fake.reply("I have read it all.")
-            ended = await (await it.agent(tools=[look_up])).run(it.session, "Have you read it all?", model=name)
+            ended = await (await harness.agent(tools=[look_up])).run(
+                harness.session, "Have you read it all?", model=name
+            )
             assert ended.fault is None, (name, fake.refusals)
-            sent = texts_in(fake.bodies[-1])
+            sent = encode_text(fake.bodies[-1])
             assert all(f"question {number}" in sent and f"answer {number}" in sent for number in (0, 1, 15, 29))
 
 
-async def test_a_provider_that_is_swapped_back_to_gets_its_own_signatures_and_ids_again(tmp_path: Path) -> None:
-    async with open_fake_agent(tmp_path, *DIALECTS) as it:
-        await talk(it, range(TURNS))
-        first = it.fakes[DIALECTS[0]]
+async def test_swap_back_sends_the_provider_its_own_signatures_and_ids(tmp_path: Path) -> None:
+    async with open_fake_agent(tmp_path, *DIALECTS) as harness:
+        await run_turns(harness, range(TURNS))
+        first = harness.fakes[DIALECTS[0]]
         assert DIALECTS[0] == "anthropic"
-        heard = [body for body in first.bodies if "answer 28" in texts_in(body) or body is first.bodies[-1]][-1]
+        last_body = [body for body in first.bodies if "answer 28" in encode_text(body) or body is first.bodies[-1]][-1]
         issued_ids = {block["id"] for body in first.bodies for block in _blocks(body, "tool_use")}
         signatures = {block["signature"] for body in first.bodies for block in _blocks(body, "thinking")}
         first.reply("back again")
-        await (await it.agent(tools=[look_up])).run(it.session, "Do you remember?", model=DIALECTS[0])
+        await (await harness.agent(tools=[look_up])).run(harness.session, "Do you remember?", model=DIALECTS[0])
         again = first.bodies[-1]
         assert {block["id"] for block in _blocks(again, "tool_use")} >= issued_ids
         assert {block["signature"] for block in _blocks(again, "thinking")} >= signatures
-        before = [message for message in heard["messages"] if message["role"] == "assistant"]
+        before = [message for message in last_body["messages"] if message["role"] == "assistant"]
         now = [message for message in again["messages"] if message["role"] == "assistant"]
-        assert texts_in(now[: len(before)]) == texts_in(before)
+        assert encode_text(now[: len(before)]) == encode_text(before)
 
 
 def _blocks(body: Any, kind: str) -> list[dict[str, Any]]:
@@ -101,17 +103,17 @@ def _blocks(body: Any, kind: str) -> list[dict[str, Any]]:
     ]
 
 
-async def test_a_conversation_goes_on_after_its_store_was_closed(tmp_path: Path) -> None:
-    place = f"sqlite:///{tmp_path / 'talk.db'}"
-    async with open_fake_agent(tmp_path, *DIALECTS, url=place) as it:
-        await talk(it, range(8))
-        session = it.session
-        before = [row.message async for row in it.store.history(session)]
-        await it.store.close()
-        async with open_store(place) as again:
+async def test_conversation_continues_after_its_store_was_closed(tmp_path: Path) -> None:
+    store_url = f"sqlite:///{tmp_path / 'talk.db'}"
+    async with open_fake_agent(tmp_path, *DIALECTS, url=store_url) as harness:
+        await run_turns(harness, range(8))
+        session = harness.session
+        before = [row.message async for row in harness.store.history(session)]
+        await harness.store.close()
+        async with open_store(store_url) as again:
             reread = [row.message async for row in again.history(session)]
             assert reread == before
-            other = FakeAgent(again, it.settings, it.fakes, session)
-            await talk(other, range(8, 15))
+            other = FakeAgent(again, harness.settings, harness.fakes, session)
+            await run_turns(other, range(8, 15))
             await other.close()
-        assert {name: fake.refusals for name, fake in it.fakes.items()} == {name: [] for name in DIALECTS}
+        assert {name: fake.refusals for name, fake in harness.fakes.items()} == {name: [] for name in DIALECTS}

@@ -1,4 +1,4 @@
-"""A process that runs one turn and is killed in the middle of it: python -m tests.turn.killed_process STORE CONFIG SESSION."""
+"""A process that runs one turn and is killed during it: python -m tests.turn.turn_process STORE CONFIG SESSION."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from dragoman.turn import Agent
 
 
 async def main(store_url: str, config: str, session_id: str) -> None:
-    found = settings.load(environment={"FAKE_KEY": "x"}, file=Path(config), keyring=lambda _: None)
-    async with open_store(store_url) as store, Agent(store, settings=found) as agent:
+    loaded = settings.load(environment={"FAKE_KEY": "x"}, file=Path(config), keyring=lambda _: None)
+    async with open_store(store_url) as store, Agent(store, settings=loaded) as agent:
         async for event in agent.turn(session_id, "Tell me a long story"):
             if isinstance(event, TextDelta):
                 os.write(1, f"{len(event.text)}\n".encode())
