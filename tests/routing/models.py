@@ -11,7 +11,7 @@ from dragoman.message import ContentBlock, ImageBlock, ImageSource, TextBlock
 from dragoman.routing import Policy, Registry, TurnFacts, collect_facts, read_policy
 
 NOW = datetime(2026, 11, 15, 10, 30, tzinfo=UTC)
-PICTURE = ImageBlock(ImageSource("base64", "aGk="), "image/png")
+IMAGE = ImageBlock(ImageSource("base64", "aGk="), "image/png")
 ROWS = """
 [providers.acme]
 title = "Acme"
@@ -61,12 +61,12 @@ CATALOG = catalog.Catalog(catalog.rows_from_toml(ROWS), "test")
 REGISTRY = Registry(CATALOG, ["acme", "bolt"])
 
 
-def turn(*said: str | ContentBlock, **known: Any) -> TurnFacts:
-    """A turn that begins with this message, in an empty session."""
-    content = [TextBlock(part) if isinstance(part, str) else part for part in said]
-    return collect_facts((), content, **{"now": NOW, **known})
+def turn(*parts: str | ContentBlock, **facts: Any) -> TurnFacts:
+    """Return the facts of a turn with this message, in an empty session."""
+    content = [TextBlock(part) if isinstance(part, str) else part for part in parts]
+    return collect_facts((), content, **{"now": NOW, **facts})
 
 
 def policy(document: Mapping[str, Any] | None = None, **keys: Any) -> Policy:
-    """A policy of these keys."""
+    """Return a policy with these keys."""
     return read_policy({"schema_version": 1, **(document or {}), **keys}, REGISTRY, home="/home/ada")

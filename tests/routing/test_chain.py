@@ -1,4 +1,4 @@
-"""The routing chain with its seven slots."""
+"""Tests of the routing chain with its seven slots."""
 
 from __future__ import annotations
 
@@ -36,14 +36,14 @@ from dragoman.routing import (
     decide,
     validation_failure,
 )
-from tests.routing.models import CATALOG, NOW, PICTURE, REGISTRY, policy, turn
+from tests.routing.models import CATALOG, IMAGE, NOW, REGISTRY, policy, turn
 
 RULES = [{"name": "bugs", "when": {"message_matches": "(?i)bug"}, "use": "deep"}]
 DEFAULTS = {"global_default": "big", "workspaces": {"/shop": {"default": "quick"}}}
 
 
-def down(model: str) -> Availability:
-    """As things are after that model has refused a key."""
+def make_unavailable(model: str) -> Availability:
+    """Return the availability after that model rejected a key."""
     provider = model.partition(":")[0]
     return Availability().with_call_result(provider, model, NOW, "auth")[0]
 
@@ -54,10 +54,10 @@ def samples(model: str, success: float = 1.0, size: int = 5) -> list[PatternSamp
     ]
 
 
-# --- the order -------------------------------------------------------------------------------------------------------
+# --- order -----------------------------------------------------------------------------------------------------------
 
 
-def test_there_are_seven_slots_in_a_fixed_order() -> None:
+def test_seven_slots_have_a_fixed_order() -> None:
     assert SLOTS == (
         "per_message_override",
         "manual_sticky",
@@ -69,8 +69,8 @@ def test_there_are_seven_slots_in_a_fixed_order() -> None:
     )
 
 
-def everything() -> dict[str, Any]:
-    """A turn for which every slot has a candidate of its own, as far as there are models."""
+def make_full_turn() -> dict[str, Any]:
+    """Return a turn for which every slot has its own candidate, as far as there are models."""
     return {
         "facts": turn("@big a bug", sticky="text", delegate_tier="fast", workspace_path="/shop"),
         "policy": policy(DEFAULTS, rules=RULES, tiers={"fast": "mute", "balanced": "big", "deep": "deep"}),
@@ -78,7 +78,7 @@ def everything() -> dict[str, Any]:
     }
 
 
-TAKEN_AWAY: list[tuple[str, dict[str, Any], str, RoutingMode, str]] = [
+REMOVALS: list[tuple[str, dict[str, Any], str, RoutingMode, str]] = [
     ("per_message_override", {}, "acme:big", RoutingMode.OVERRIDE, "per-message @model override"),
     (
         "manual_sticky",
@@ -101,14 +101,14 @@ TAKEN_AWAY: list[tuple[str, dict[str, Any], str, RoutingMode, str]] = [
 ]
 
 
-@pytest.mark.parametrize("count", range(len(TAKEN_AWAY)), ids=[slot for slot, *_ in TAKEN_AWAY])
-def test_a_slot_decides_when_those_before_it_have_nothing_to_say(count: int) -> None:
-    given_facts, rules, known = (everything()[name] for name in ("facts", "policy", "samples"))
-    for _, changes, *_ in TAKEN_AWAY[: count + 1]:
+@pytest.mark.parametrize("count", range(len(REMOVALS)), ids=[slot for slot, *_ in REMOVALS])
+def test_slot_decides_if_earlier_slots_do_not_apply(count: int) -> None:
+    facts, rules, known = (make_full_turn()[name] for name in ("facts", "policy", "samples"))
+    for _, changes, *_ in REMOVALS[: count + 1]:
         known = changes.get("samples", known)
-        given_facts = msgspec.structs.replace(given_facts, **{k: v for k, v in changes.items() if k != "samples"})
-    decision = decide(given_facts, rules, REGISTRY, samples=known)
-    slot, _, model, mode, reason = TAKEN_AWAY[count]
+        facts = msgspec.structs.replace(facts, **{k: v for k, v in changes.items() if k != "samples"})
+    decision = decide(facts, rules, REGISTRY, samples=known)
+    slot, _, model, mode, reason = REMOVALS[count]
     assert decision.chosen_model == model
     assert decision.winner_index == count
     assert [entry.policy for entry in decision.chain] == list(SLOTS[: count + 1])
@@ -117,7 +117,7 @@ def test_a_slot_decides_when_those_before_it_have_nothing_to_say(count: int) -> 
     assert (decision.record.mode, decision.record.chosen_model, decision.record.reason) == (mode, model, reason)
 
 
-def test_a_slot_without_a_candidate_says_why() -> None:
+def test_slot_without_a_candidate_has_a_reason() -> None:
     decision = decide(turn("hello"), Policy(), REGISTRY)
     assert [(entry.verdict, entry.reason) for entry in decision.chain] == [
         ("not_applicable", "no @model in message"),
@@ -132,7 +132,7 @@ def test_a_slot_without_a_candidate_says_why() -> None:
     assert decide(turn("hello"), policy(rules=RULES), REGISTRY).chain[2].reason == "no rule matched this turn"
 
 
-def test_a_rejected_candidate_hands_on_to_the_next_slot_and_is_remembered() -> None:
+def test_rejected_candidate_continues_with_the_next_slot_and_is_recorded() -> None:
     rules = [{"name": "lost", "when": {"has_images": False}, "use": "gone"}]
     decision = decide(turn("hello", workspace_path="/shop"), policy(DEFAULTS, rules=rules), REGISTRY)
     rejected = decision.chain[2]
@@ -147,23 +147,23 @@ def test_a_rejected_candidate_hands_on_to_the_next_slot_and_is_remembered() -> N
     )
 
 
-def test_the_record_of_a_rule_names_it() -> None:
+def test_record_of_a_rule_has_its_name() -> None:
     decision = decide(turn("a bug"), policy(rules=RULES), REGISTRY)
     assert decision.record == RoutingDecisionRecord(
         mode=RoutingMode.RULE, chosen_model="bolt:deep", reason="matched rule 'bugs'", rule_name="bugs"
     )
 
 
-def test_the_record_of_a_pattern_has_its_confidence_and_those_it_was_weighed_against() -> None:
+def test_record_of_a_pattern_has_confidence_and_alternatives() -> None:
     both = [*samples("bolt:quick"), *samples("acme:big", success=0.5)]
     decision = decide(turn("hello"), Policy(), REGISTRY, samples=both)
     assert decision.record is not None
     assert decision.record.mode is RoutingMode.PATTERN
     assert decision.record.confidence == pytest.approx(0.5)
     assert decision.record.alternatives_considered == ("acme:big",)
-    told = decision.chain[-1].pattern_alternatives
-    assert told is not None
-    assert [(row.model, row.sample_size) for row in told] == [("bolt:quick", 5), ("acme:big", 5)]
+    alternatives = decision.chain[-1].pattern_alternatives
+    assert alternatives is not None
+    assert [(row.model, row.sample_size) for row in alternatives] == [("bolt:quick", 5), ("acme:big", 5)]
 
 
 @pytest.mark.parametrize(
@@ -174,31 +174,27 @@ def test_the_record_of_a_pattern_has_its_confidence_and_those_it_was_weighed_aga
         (samples("bolt:quick"), {"enabled": False}, "pattern is switched off"),
     ],
 )
-def test_a_pattern_that_is_not_sure_enough_is_not_applicable(
-    known: list[PatternSample], settings: dict[str, Any], reason: str
-) -> None:
+def test_uncertain_pattern_is_not_applicable(known: list[PatternSample], settings: dict[str, Any], reason: str) -> None:
     decision = decide(turn("hello"), policy(DEFAULTS, pattern=settings), REGISTRY, samples=known)
     assert (decision.chain[3].verdict, decision.chain[3].reason) == ("not_applicable", reason)
     assert decision.chosen_model == "acme:big"
 
 
-def test_a_sticky_model_opts_the_session_out_of_rules() -> None:
+def test_sticky_model_disables_rules() -> None:
     decision = decide(turn("a bug", sticky="big"), policy(rules=RULES), REGISTRY)
     assert decision.chosen_model == "acme:big"
     assert len(decision.chain) == 2
 
 
-# --- what a person chose ---------------------------------------------------------------------------------------------
+# --- explicit choices ------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
-    ("said", "sticky", "source"),
-    [(("@text look", PICTURE), None, "per_message_override"), (("look", PICTURE), "text", "manual_sticky")],
+    ("parts", "sticky", "source"),
+    [(("@text look", IMAGE), None, "per_message_override"), (("look", IMAGE), "text", "manual_sticky")],
 )
-def test_a_choice_that_may_not_answer_is_refused_and_names_what_would(
-    said: tuple[Any, ...], sticky: str | None, source: str
-) -> None:
-    decision = decide(turn(*said, sticky=sticky), policy(DEFAULTS), REGISTRY)
+def test_unusable_choice_is_rejected_with_its_fallback(parts: tuple[Any, ...], sticky: str | None, source: str) -> None:
+    decision = decide(turn(*parts, sticky=sticky), policy(DEFAULTS), REGISTRY)
     assert (decision.chosen_model, decision.winner_index, decision.record) == ("", -1, None)
     assert decision.chain[-1].verdict == "rejected"
     assert decision.chain[-1].validation_failure == "no_vision_support"
@@ -218,33 +214,33 @@ def test_a_choice_that_may_not_answer_is_refused_and_names_what_would(
     )
 
 
-def test_a_refused_override_would_fall_back_to_the_sticky_model_first() -> None:
+def test_fallback_of_a_rejected_override_is_the_sticky_model() -> None:
     decision = decide(turn("@gone hello", sticky="quick"), policy(DEFAULTS), REGISTRY)
     assert decision.rejection is not None
     assert decision.rejection.would_fall_back_to == "bolt:quick"
     assert [entry.policy for entry in decision.chain] == ["per_message_override"]
 
 
-def test_a_refused_choice_with_nothing_behind_it_says_so() -> None:
+def test_rejected_choice_without_a_fallback_has_no_suggestion() -> None:
     decision = decide(turn("hello", sticky="gone"), Policy(), REGISTRY)
     with pytest.raises(RoutingConstraintError, match=r"Choose another model$") as caught:
         decision.raise_if_rejected()
     assert caught.value.would_fall_back_to is None
 
 
-def test_a_sticky_model_that_nobody_knows_any_more_is_refused_as_not_configured() -> None:
+def test_unknown_sticky_model_is_rejected_as_not_configured() -> None:
     decision = decide(turn("hello", sticky="vanished:model"), policy(DEFAULTS), REGISTRY)
     assert decision.rejection is not None
     assert (decision.rejection.model, decision.rejection.validation_failure) == ("vanished:model", "not_configured")
 
 
-# --- nobody ----------------------------------------------------------------------------------------------------------
+# --- no model --------------------------------------------------------------------------------------------------------
 
 
-def test_when_nobody_may_answer_the_whole_chain_is_told_and_then_raised() -> None:
+def test_decision_without_a_model_reports_the_whole_chain_and_raises() -> None:
     rules = [{"when": {"has_images": True}, "use": "text"}]
     document = {"global_default": "gone", "workspaces": {"/shop": {"default": "text"}}}
-    decision = decide(turn("look", PICTURE, workspace_path="/shop"), policy(document, rules=rules), REGISTRY)
+    decision = decide(turn("look", IMAGE, workspace_path="/shop"), policy(document, rules=rules), REGISTRY)
     payload = decision.payload(0.25)
     assert (payload["chosen_model"], payload["winner_index"], payload["elapsed_ms"]) == ("", -1, 0.25)
     assert [entry["policy"] for entry in payload["chain"]] == list(SLOTS)
@@ -261,7 +257,7 @@ def test_when_nobody_may_answer_the_whole_chain_is_told_and_then_raised() -> Non
     }
 
 
-def test_a_decision_that_stands_raises_nothing_and_its_payload_is_json() -> None:
+def test_accepted_decision_raises_nothing_and_its_payload_is_json() -> None:
     decision = decide(turn("a bug"), policy(rules=RULES), REGISTRY, samples=samples("bolt:quick"))
     decision.raise_if_rejected()
     payload = decision.payload(1.5)
@@ -287,15 +283,15 @@ dialect = "openai_chat"
 """
 
 
-def test_gates_are_asked_in_their_order() -> None:
-    """A model that can nothing is freed of one obstacle after the other."""
+def test_gates_are_checked_in_order() -> None:
+    """The obstacles of an incapable model are removed one by one."""
     rows: dict[str, Any] = {"supports_tools": False, "supports_system_prompt": False, "max_context_tokens": 10}
     facts = turn("hello", estimated_input_tokens=11)
     facts = msgspec.structs.replace(facts, needs=ALL_NEEDS, offered_side_effects=("write",))
     allowed: dict[str, tuple[str, ...]] = {"write": ("acme:other",)}
     configured: list[str] = []
-    reachable = down("acme:m")
-    seen = []
+    reachable = make_unavailable("acme:m")
+    failures = []
     steps: list[tuple[str, Any]] = [
         ("supports_images", True),
         ("max_context_tokens", 11),
@@ -304,22 +300,24 @@ def test_gates_are_asked_in_their_order() -> None:
         ("supports_audio", True),
     ]
 
-    def failure() -> str | None:
+    def find_failure() -> str | None:
         overlay = {"models": {"acme:m": rows}}
         registry = Registry(catalog.Catalog(catalog.rows_from_toml(HARMLESS), "t").overlay(overlay), configured)
         return validation_failure("acme:m", facts, registry, reachable, allowed)
 
-    seen.append(failure())
+    failures.append(find_failure())
     configured.append("acme")
-    seen.append(failure())
+    failures.append(find_failure())
     reachable = Availability()
     for name, value in steps:
-        seen.append(failure())
+        failures.append(find_failure())
         rows[name] = value
-    seen.append(failure())
+    failures.append(find_failure())
     allowed.clear()
-    assert seen == [name for name in FAILURES if name != "no_structured_output_support"]  # tools give it, too
-    assert failure() is None
+    assert failures == [
+        name for name in FAILURES if name != "no_structured_output_support"
+    ]  # tools can replace structured output
+    assert find_failure() is None
 
 
 @pytest.mark.parametrize(
@@ -332,37 +330,37 @@ def test_gates_are_asked_in_their_order() -> None:
         (Requirements(audio=True), "text", "no_audio_support"),
     ],
 )
-def test_a_gate_is_only_asked_where_the_turn_needs_it(needs: Requirements, model: str, failure: str) -> None:
+def test_gate_is_checked_only_if_the_turn_needs_it(needs: Requirements, model: str, find_failure: str) -> None:
     facts = turn("hello")
     assert validation_failure(model, facts, REGISTRY, Availability()) is None
-    needing = msgspec.structs.replace(facts, needs=needs)
-    assert validation_failure(model, needing, REGISTRY, Availability()) == failure
+    facts_with_needs = msgspec.structs.replace(facts, needs=needs)
+    assert validation_failure(model, facts_with_needs, REGISTRY, Availability()) == find_failure
 
 
-def test_images_of_a_type_that_a_model_does_not_take_are_like_no_vision() -> None:
+def test_unsupported_image_type_counts_as_no_vision() -> None:
     row = {"supports_images": True, "accepted_image_media_types": ["image/png"]}
     overlay = {"models": {"acme:m": row}}
     registry = Registry(catalog.Catalog(catalog.rows_from_toml(HARMLESS), "t").overlay(overlay), ["acme"])
 
-    def failure(*types: str) -> str | None:
+    def find_failure(*types: str) -> str | None:
         facts = msgspec.structs.replace(turn("hello"), needs=Requirements(images=True, image_types=types))
         return validation_failure("acme:m", facts, registry, Availability())
 
-    assert failure("image/png", "image/*") is None
-    assert failure("image/png", "image/heic") == "no_vision_support"
+    assert find_failure("image/png", "image/*") is None
+    assert find_failure("image/png", "image/heic") == "no_vision_support"
 
 
-def test_a_prompt_that_just_fits_is_let_through() -> None:
+def test_prompt_that_exactly_fits_is_accepted() -> None:
     exact, above = (turn("hello", estimated_input_tokens=count) for count in (1000, 1001))
     assert validation_failure("text", exact, REGISTRY, Availability()) is None
     assert validation_failure("text", above, REGISTRY, Availability()) == "exceeds_context_window"
 
 
-def test_a_model_that_takes_the_whole_history_is_preferred_and_older_turns_are_left_out_only_without_one() -> None:
+def test_model_that_fits_the_whole_history_is_preferred() -> None:
     rules = policy(rules=[{"name": "short", "when": {"message_matches": "hello"}, "use": "text"}], global_default="big")
     long = turn("hello", estimated_input_tokens=1001, least_input_tokens=10)
-    roomy = decide(long, rules, REGISTRY)
-    assert (roomy.chosen_model, roomy.facts.may_omit_turns) == ("acme:big", False)
+    preferred = decide(long, rules, REGISTRY)
+    assert (preferred.chosen_model, preferred.facts.may_omit_turns) == ("acme:big", False)
     for facts in (long, msgspec.structs.replace(long, override="text"), msgspec.structs.replace(long, sticky="text")):
         decision = decide(facts, policy(global_default="text"), REGISTRY)
         assert (decision.chosen_model, decision.facts.may_omit_turns) == ("acme:text", True)
@@ -371,13 +369,15 @@ def test_a_model_that_takes_the_whole_history_is_preferred_and_older_turns_are_l
     assert decide(alone, rules, REGISTRY).is_rejected_for("exceeds_context_window")
 
 
-def test_what_a_row_does_not_declare_is_tools_and_a_system_prompt_and_no_schema() -> None:
+def test_default_capabilities_are_tools_and_system_prompt() -> None:
     plain = CATALOG.model("ghost:gone").capabilities
     assert (plain.supports_tools, plain.supports_system_prompt, plain.supports_structured_output) == (True, True, False)
 
 
-def test_an_unreachable_provider_is_passed_over() -> None:
-    decision = decide(turn("a bug"), policy(DEFAULTS, rules=RULES), REGISTRY, availability=down("bolt:deep"))
+def test_unavailable_provider_is_skipped() -> None:
+    decision = decide(
+        turn("a bug"), policy(DEFAULTS, rules=RULES), REGISTRY, availability=make_unavailable("bolt:deep")
+    )
     assert decision.chain[2].validation_failure == "provider_unavailable"
     assert decision.chosen_model == "acme:big"
 
@@ -389,32 +389,32 @@ def message(role: Role, *content: Any) -> Message:
     return Message("01J00000000000000000000000", "sess_1", role, content, MessageMetadata(), NOW)
 
 
-def test_images_count_wherever_the_model_would_be_shown_them() -> None:
-    inside = message(Role.TOOL, ToolResultBlock("tu_1", (PICTURE,)))
-    for history, content in [((), (PICTURE,)), ((message(Role.USER, PICTURE),), ()), ((inside,), ())]:
+def test_images_count_in_messages_and_results() -> None:
+    inside = message(Role.TOOL, ToolResultBlock("tu_1", (IMAGE,)))
+    for history, content in [((), (IMAGE,)), ((message(Role.USER, IMAGE),), ()), ((inside,), ())]:
         facts = collect_facts(history, content, now=NOW)
         assert facts.has_images
         assert facts.needs.images
     assert not collect_facts((message(Role.USER, TextBlock("hi")),), (), now=NOW).has_images
 
 
-def test_images_that_become_words_are_no_need() -> None:
-    facts = collect_facts((), (PICTURE,), now=NOW, shows_images=False)
+def test_images_replaced_by_text_are_not_required() -> None:
+    facts = collect_facts((), (IMAGE,), now=NOW, shows_images=False)
     assert facts.has_images
     assert not facts.needs.images
 
 
-def test_tools_are_needed_when_they_are_offered_or_were_called() -> None:
+def test_tools_are_required_if_offered_or_called_before() -> None:
     call = message(Role.ASSISTANT, ToolUseBlock("tu_1", "read_file", {}))
     called = collect_facts((call,), (), now=NOW, tools=[TOOL])
     assert (called.has_tool_calls_in_history, called.needs.tools) == (True, True)
     assert (called.tool_names, called.side_effects) == (("read_file",), ("read",))
-    offered = collect_facts((), (), now=NOW, tools=[TOOL])
-    assert (offered.has_tool_calls_in_history, offered.needs.tools) == (False, True)
+    make_tools = collect_facts((), (), now=NOW, tools=[TOOL])
+    assert (make_tools.has_tool_calls_in_history, make_tools.needs.tools) == (False, True)
     assert not collect_facts((), (), now=NOW).needs.tools
 
 
-def test_a_system_prompt_and_a_schema_are_needs() -> None:
+def test_system_prompt_and_schema_are_required() -> None:
     facts = collect_facts((message(Role.SYSTEM, TextBlock("Be brief.")),), (), now=NOW, output_schema=True)
     assert facts.needs == Requirements(system_prompt=True, structured_output=True)
     assert collect_facts((message(Role.SYSTEM),), (), now=NOW).needs == Requirements()
@@ -423,25 +423,25 @@ def test_a_system_prompt_and_a_schema_are_needs() -> None:
 # --- delegation ------------------------------------------------------------------------------------------------------
 
 
-def test_a_tier_is_the_policy_s_or_else_the_first_registered_model_that_can_be_called() -> None:
+def test_tier_is_from_the_policy_or_the_first_callable_registered_model() -> None:
     tiers = {"fast": "quick", "balanced": "big", "deep": "deep"}
-    asked = turn("hello", delegate_tier="fast")
-    assert decide(asked, policy(tiers=tiers), REGISTRY).chosen_model == "bolt:quick"
+    facts = turn("hello", delegate_tier="fast")
+    assert decide(facts, policy(tiers=tiers), REGISTRY).chosen_model == "bolt:quick"
     registry = Registry(CATALOG, ["acme"], tiers={"fast": ["quick", "mute", "big"]})
-    decision = decide(asked, Policy(), registry)
+    decision = decide(facts, Policy(), registry)
     assert (decision.chosen_model, decision.chain[-1].policy) == ("acme:mute", "delegate_request")
 
 
-def test_a_tier_without_a_model_is_not_applicable() -> None:
+def test_tier_without_a_model_is_not_applicable() -> None:
     decision = decide(turn("hello", delegate_tier="deep"), policy(DEFAULTS), REGISTRY)
     assert decision.chain[4].reason == "no model for tier 'deep'"
     assert decision.chosen_model == "acme:big"
 
 
-# --- laws ------------------------------------------------------------------------------------------------------------
+# --- invariants ------------------------------------------------------------------------------------------------------
 
 names = st.sampled_from(["big", "text", "mute", "quick", "deep", "gone"])
-decisions_given = st.fixed_dictionaries(
+facts_of_turns = st.fixed_dictionaries(
     {
         "override": st.none() | names,
         "sticky": st.none() | names,
@@ -477,30 +477,30 @@ known_samples = st.lists(
 )
 
 
-@given(decisions_given, documents, down_models, known_samples)
-def test_the_first_valid_candidate_wins_and_the_chain_ends_with_it(
-    known: dict[str, Any], document: dict[str, Any], unreachable: list[str], judged: list[tuple[str, float, int]]
+@given(facts_of_turns, documents, down_models, known_samples)
+def test_first_valid_candidate_wins_and_ends_the_chain(
+    known: dict[str, Any], document: dict[str, Any], unreachable: list[str], evaluations: list[tuple[str, float, int]]
 ) -> None:
     availability = Availability()
     for model in unreachable:
         availability, _ = availability.with_call_result(model.partition(":")[0], model, NOW, "auth")
-    seen = [made for model, success, size in judged for made in samples(model, success, size)]
+    samples_of_turns = [item for model, success, size in evaluations for item in samples(model, success, size)]
     facts = turn("hello", **known)
-    decision = decide(facts, policy(document), REGISTRY, availability=availability, samples=seen)
-    assert_lawful(decision)
+    decision = decide(facts, policy(document), REGISTRY, availability=availability, samples=samples_of_turns)
+    assert_valid(decision)
     for entry in decision.chain:
         if entry.candidate_model is not None:
-            failure = validation_failure(entry.candidate_model, facts, REGISTRY, availability)
-            assert entry.validation_failure == failure
-            assert entry.verdict == ("chose" if failure is None else "rejected")
-    assert decide(facts, policy(document), REGISTRY, availability=availability, samples=seen) == decision
+            find_failure = validation_failure(entry.candidate_model, facts, REGISTRY, availability)
+            assert entry.validation_failure == find_failure
+            assert entry.verdict == ("chose" if find_failure is None else "rejected")
+    assert decide(facts, policy(document), REGISTRY, availability=availability, samples=samples_of_turns) == decision
 
 
-def assert_lawful(decision: Decision) -> None:
+def assert_valid(decision: Decision) -> None:
     assert [entry.policy for entry in decision.chain] == list(SLOTS[: len(decision.chain)])
     chose = [at for at, entry in enumerate(decision.chain) if entry.verdict == "chose"]
     assert all(entry.verdict != "deferred" for entry in decision.chain)
-    for entry in decision.chain[:2]:  # what a person chose is taken or refused
+    for entry in decision.chain[:2]:  # an explicit choice is used or rejected
         if entry.candidate_model is not None:
             assert decision.chosen_model in (entry.candidate_model, "")
     if decision.rejection is None:
@@ -518,41 +518,41 @@ def assert_lawful(decision: Decision) -> None:
 # --- side effects ----------------------------------------------------------------------------------------------------
 
 
-def offered(*effects: SideEffects) -> list[ToolDefinition]:
+def make_tools(*effects: SideEffects) -> list[ToolDefinition]:
     return [
         ToolDefinition(f"tool_{effect}", "Do it.", {"type": "object", "properties": {}}, effect) for effect in effects
     ]
 
 
-def test_only_the_models_that_the_policy_names_are_offered_tools_of_a_side_effect() -> None:
-    held = policy({**DEFAULTS, "side_effects": {"execute": ["deep"], "network": []}})
-    harmless = collect_facts([], [TextBlock("@big do it")], now=NOW, tools=offered(SideEffects.READ))
-    assert decide(harmless, held, REGISTRY).chosen_model == "acme:big"
+def test_tools_of_a_side_effect_are_offered_only_to_models_of_the_policy() -> None:
+    limited = policy({**DEFAULTS, "side_effects": {"execute": ["deep"], "network": []}})
+    harmless = collect_facts([], [TextBlock("@big do it")], now=NOW, tools=make_tools(SideEffects.READ))
+    assert decide(harmless, limited, REGISTRY).chosen_model == "acme:big"
     harmful = collect_facts(
-        [], [TextBlock("@big do it")], now=NOW, tools=offered(SideEffects.READ, SideEffects.EXECUTE)
+        [], [TextBlock("@big do it")], now=NOW, tools=make_tools(SideEffects.READ, SideEffects.EXECUTE)
     )
-    decision = decide(harmful, held, REGISTRY)
+    decision = decide(harmful, limited, REGISTRY)
     assert decision.rejection is not None
     assert decision.rejection.validation_failure == "side_effects_not_allowed"
     with pytest.raises(RoutingConstraintError, match="side effects"):
         decision.raise_if_rejected()
-    deep = collect_facts([], [TextBlock("@deep do it")], now=NOW, tools=offered(SideEffects.EXECUTE))
-    assert decide(deep, held, REGISTRY).rejection is None
-    nobody = collect_facts([], [TextBlock("@deep do it")], now=NOW, tools=offered(SideEffects.NETWORK))
-    assert decide(nobody, held, REGISTRY).rejection is not None
+    deep = collect_facts([], [TextBlock("@deep do it")], now=NOW, tools=make_tools(SideEffects.EXECUTE))
+    assert decide(deep, limited, REGISTRY).rejection is None
+    without_model = collect_facts([], [TextBlock("@deep do it")], now=NOW, tools=make_tools(SideEffects.NETWORK))
+    assert decide(without_model, limited, REGISTRY).rejection is not None
 
 
-def test_a_rule_may_ask_what_the_tools_of_a_turn_can_do() -> None:
+def test_rule_can_depend_on_the_side_effects_of_tools() -> None:
     rules = [{"name": "careful", "when": {"side_effects_include": ["write", "execute"]}, "use": "deep"}]
-    held = policy({"global_default": "big", "rules": rules})
+    limited = policy({"global_default": "big", "rules": rules})
     for effect, rule in ((SideEffects.READ, None), (SideEffects.WRITE, "careful")):
-        decision = decide(collect_facts([], [TextBlock("do")], now=NOW, tools=offered(effect)), held, REGISTRY)
+        decision = decide(collect_facts([], [TextBlock("do")], now=NOW, tools=make_tools(effect)), limited, REGISTRY)
         assert decision.record is not None
         assert decision.record.rule_name == rule
 
 
 @pytest.mark.parametrize(
-    ("given", "problem"),
+    ("document", "problem"),
     [
         ({"side_effects": {"explode": ["big"]}}, "$.side_effects.explode: no such key"),
         ({"side_effects": {"write": "big"}}, "$.side_effects.write: a list of models is expected"),
@@ -560,7 +560,7 @@ def test_a_rule_may_ask_what_the_tools_of_a_turn_can_do() -> None:
         ({"rules": [{"when": {"side_effects_include": ["explode"]}, "use": "big"}]}, "there are the side effects none"),
     ],
 )
-def test_a_side_effect_that_there_is_not_is_an_error_with_its_place(given: dict[str, Any], problem: str) -> None:
+def test_unknown_side_effect_is_rejected_with_its_location(document: dict[str, Any], problem: str) -> None:
     with pytest.raises(PolicyError) as caught:
-        policy(given)
+        policy(document)
     assert problem in str(caught.value)

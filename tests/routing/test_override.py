@@ -1,4 +1,4 @@
-"""The model that a message names, and aliases."""
+"""Tests of the model that a message names, and of aliases."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from hypothesis import given
 from dragoman.errors import FormatError, InputError, UnknownModelError
 from dragoman.message import TextBlock
 from dragoman.routing import Override, Registry, decide, read_override
-from tests.routing.models import CATALOG, PICTURE, REGISTRY, policy, turn
+from tests.routing.models import CATALOG, IMAGE, REGISTRY, policy, turn
 from tests.strategies import texts
 
 
 def read(text: str, explicit: str | None = None) -> tuple[str | None, str]:
-    """The model, and the text that is left."""
+    """Return the model and the remaining text."""
     override = read_override([TextBlock(text)], REGISTRY, explicit)
     return override.model, "".join(block.text for block in override.content if isinstance(block, TextBlock))
 
 
 @pytest.mark.parametrize(
-    ("text", "model", "left"),
+    ("text", "model", "rest"),
     [
         ("@big what is this?", "acme:big", "what is this?"),
         ("@acme:big what is this?", "acme:big", "what is this?"),
@@ -36,44 +36,42 @@ def read(text: str, explicit: str | None = None) -> tuple[str | None, str]:
         ("hello", None, "hello"),
     ],
 )
-def test_a_name_behind_an_at_sign_at_the_beginning_is_the_model_s(text: str, model: str | None, left: str) -> None:
-    assert read(text) == (model, left)
+def test_name_after_a_leading_at_sign_is_the_model(text: str, model: str | None, rest: str) -> None:
+    assert read(text) == (model, rest)
 
 
 @pytest.mark.parametrize("text", ["@nobody hello", "@nobody", "@big, hello", "@nowhere:model hello"])
-def test_a_name_that_nobody_has_is_an_error_that_says_how_to_write_an_at_sign(text: str) -> None:
+def test_unknown_name_raises_and_explains_the_escape(text: str) -> None:
     with pytest.raises(UnknownModelError, match=r"write \\@ instead") as caught:
         read(text)
     assert caught.value.code == "unknown_model"
 
 
-def test_an_unknown_model_beside_the_message_is_not_an_error_of_the_message() -> None:
+def test_unknown_explicit_model_is_not_an_error_of_the_message() -> None:
     with pytest.raises(UnknownModelError, match="model: no model is called 'nobody'") as caught:
         read_override((TextBlock("hello"),), REGISTRY, "nobody")
     assert "@" not in str(caught.value)
 
 
 @pytest.mark.parametrize("text", ["@big", "@big ", "@big\n"])
-def test_a_name_and_nothing_else_is_refused(text: str) -> None:
+def test_name_without_text_is_rejected(text: str) -> None:
     with pytest.raises(InputError, match="/model big") as caught:
         read(text)
     assert caught.value.code == "empty_override"
 
 
-def test_a_picture_is_something_else() -> None:
-    assert read_override([TextBlock("@big"), PICTURE], REGISTRY) == Override("acme:big", (PICTURE,))
-    assert read_override([PICTURE, TextBlock("@big look")], REGISTRY) == Override(
-        "acme:big", (PICTURE, TextBlock("look"))
-    )
-    assert read_override([PICTURE], REGISTRY) == Override(None, (PICTURE,))
+def test_image_after_the_name_is_content() -> None:
+    assert read_override([TextBlock("@big"), IMAGE], REGISTRY) == Override("acme:big", (IMAGE,))
+    assert read_override([IMAGE, TextBlock("@big look")], REGISTRY) == Override("acme:big", (IMAGE, TextBlock("look")))
+    assert read_override([IMAGE], REGISTRY) == Override(None, (IMAGE,))
 
 
-def test_only_the_first_text_is_looked_at() -> None:
+def test_only_the_first_text_can_name_a_model() -> None:
     content = (TextBlock("look"), TextBlock("@big at this"))
     assert read_override(content, REGISTRY) == Override(None, content)
 
 
-def test_a_model_named_beside_the_message_goes_before_the_one_in_it() -> None:
+def test_explicit_model_overrides_the_model_in_the_message() -> None:
     assert read("@big hello", explicit="quick") == ("bolt:quick", "hello")
     assert read("@nobody hello", explicit="quick") == ("bolt:quick", "@nobody hello")
     assert read("hello", explicit="quick") == ("bolt:quick", "hello")
@@ -82,23 +80,23 @@ def test_a_model_named_beside_the_message_goes_before_the_one_in_it() -> None:
 
 
 @given(texts)
-def test_a_text_without_an_at_sign_or_a_backslash_in_front_comes_out_as_it_went_in(text: str) -> None:
+def test_text_without_a_leading_at_sign_is_unchanged(text: str) -> None:
     if not text.startswith(("@", "\\@")):
         assert read(text) == (None, text)
     assert read("\\@" + text) == (None, "@" + text)
 
 
-def test_rules_and_the_model_see_the_message_without_the_name() -> None:
+def test_rules_and_model_receive_the_message_without_the_name() -> None:
     rules = policy(rules=[{"when": {"message_contains_any": ["big"]}, "use": "deep"}])
     decision = decide(turn("@quick hello"), rules, REGISTRY)
     assert (decision.text, decision.content) == ("hello", (TextBlock("hello"),))
     assert decide(turn("\\@big"), rules, REGISTRY).chosen_model == "bolt:deep"
 
 
-# --- names -----------------------------------------------------------------------------------------------------------
+# --- aliases ---------------------------------------------------------------------------------------------------------
 
 
-def test_a_name_of_one_s_own_is_one_model_s_alone() -> None:
+def test_own_alias_belongs_to_one_model() -> None:
     registry = Registry(CATALOG, [], aliases={"work": "quick"})
     found = registry.find("work")
     assert found is not None

@@ -1,4 +1,4 @@
-"""Recommendations by evaluations of similar turns."""
+"""Tests of recommendations by evaluations of similar turns."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ def sample(
 # --- fingerprints ----------------------------------------------------------------------------------------------------
 
 
-def test_a_fingerprint_says_what_is_asked_for_which_files_are_named_and_how_long_it_is() -> None:
-    made = make_fingerprint(
+def test_fingerprint_contains_intents_files_tools_and_length() -> None:
+    fingerprint = make_fingerprint(
         "Fix the crash in src/shop/cart.py and tests/test_cart.PY, then explain why. See ./docs/cart.md.",
         estimated_input_tokens=5_000,
         has_images=True,
         tool_names=["write_file", "read_file", "read_file"],
         side_effects=["write", "read"],
     )
-    assert made == Fingerprint(
+    assert fingerprint == Fingerprint(
         intent_tags=("explain", "fix"),
         file_extensions=(".md", ".py"),
         tool_names=("read_file", "write_file"),
@@ -44,47 +44,47 @@ def test_a_fingerprint_says_what_is_asked_for_which_files_are_named_and_how_long
     )
 
 
-def test_an_ordinary_sentence_names_no_files() -> None:
+def test_ordinary_sentence_names_no_files() -> None:
     for text in ("Is 3.14 bigger than 3? Yes... i.e. and/or so, e.g. v2.", "Version 2.0 of it."):
-        made = make_fingerprint(text, estimated_input_tokens=1)
-        assert (made.file_extensions, made.path_buckets) == ((), ())
+        fingerprint = make_fingerprint(text, estimated_input_tokens=1)
+        assert (fingerprint.file_extensions, fingerprint.path_buckets) == ((), ())
 
 
-def test_folders_are_named_with_and_without_a_file() -> None:
-    made = make_fingerprint("look into ./src and /etc/app/conf.d and lib/a/b", estimated_input_tokens=1)
-    assert made.path_buckets == ("etc", "lib")
-    assert made.file_extensions == (".d",)
+def test_folders_are_found_with_and_without_a_file() -> None:
+    fingerprint = make_fingerprint("look into ./src and /etc/app/conf.d and lib/a/b", estimated_input_tokens=1)
+    assert fingerprint.path_buckets == ("etc", "lib")
+    assert fingerprint.file_extensions == (".d",)
 
 
 @pytest.mark.parametrize(
     ("tokens", "bucket"),
     [(0, "<1k"), (999, "<1k"), (1_000, "<4k"), (63_999, "<64k"), (255_999, "<256k"), (256_000, "256k+")],
 )
-def test_lengths_fall_into_buckets(tokens: int, bucket: str) -> None:
+def test_lengths_are_grouped_into_buckets(tokens: int, bucket: str) -> None:
     assert make_fingerprint("", estimated_input_tokens=tokens).token_bucket == bucket
 
 
-def test_a_word_means_one_intent() -> None:
-    words = [word for listed in INTENTS.values() for word in listed.split()]
+def test_word_has_only_one_intent() -> None:
+    words = [word for words_of_intent in INTENTS.values() for word in words_of_intent.split()]
     assert len(words) == len(set(words))
 
 
-def test_a_fingerprint_is_written_as_json_and_passes_over_what_a_newer_version_adds() -> None:
-    made = make_fingerprint("fix a.py", estimated_input_tokens=10)
-    assert msgspec.json.decode(msgspec.json.encode(made), type=Fingerprint) == made
+def test_fingerprint_is_json_and_ignores_fields_of_newer_versions() -> None:
+    fingerprint = make_fingerprint("fix a.py", estimated_input_tokens=10)
+    assert msgspec.json.decode(msgspec.json.encode(fingerprint), type=Fingerprint) == fingerprint
     assert msgspec.json.decode(b'{"token_bucket":"<1k","mood":"good"}', type=Fingerprint) == Fingerprint(
         token_bucket="<1k"
     )
     assert msgspec.json.encode(EMPTY) == b"{}"
 
 
-def test_a_listing_of_many_files_leaves_a_small_fingerprint() -> None:
+def test_fingerprint_of_many_files_is_limited() -> None:
     listing = "\n".join(f"dir{n}/file.e{n}" for n in range(5_000))
-    made = make_fingerprint(listing, estimated_input_tokens=10)
-    assert len(made.file_extensions) == len(made.path_buckets) == 16
+    fingerprint = make_fingerprint(listing, estimated_input_tokens=10)
+    assert len(fingerprint.file_extensions) == len(fingerprint.path_buckets) == 16
 
 
-def test_a_text_without_any_break_is_read_once() -> None:
+def test_text_without_breaks_is_read_once() -> None:
     assert make_fingerprint("a" * 2_000_000, estimated_input_tokens=10) == Fingerprint(token_bucket="<1k")
     assert make_fingerprint("a." * 100_000, estimated_input_tokens=10).file_extensions == (".a",)
 
@@ -114,18 +114,18 @@ FULL = Fingerprint(
         ("has_images", False, 0.05),
     ],
 )
-def test_each_part_has_its_weight(field: str, other: object, weight: float) -> None:
+def test_each_field_has_its_weight(field: str, other: object, weight: float) -> None:
     changed = msgspec.structs.replace(FULL, **{field: other})
     assert similarity(FULL, changed) == pytest.approx(1 - weight)
 
 
-def test_sets_are_compared_by_what_they_share() -> None:
-    some = Fingerprint(intent_tags=("fix", "test", "plan"))
-    assert similarity(some, Fingerprint(intent_tags=("fix", "write"))) == pytest.approx(0.70 + 0.30 / 4)
-    assert similarity(some, EMPTY) == pytest.approx(0.70)
+def test_sets_are_compared_by_their_overlap() -> None:
+    fingerprint = Fingerprint(intent_tags=("fix", "test", "plan"))
+    assert similarity(fingerprint, Fingerprint(intent_tags=("fix", "write"))) == pytest.approx(0.70 + 0.30 / 4)
+    assert similarity(fingerprint, EMPTY) == pytest.approx(0.70)
 
 
-def test_two_empty_sets_are_alike() -> None:
+def test_two_empty_fingerprints_are_equal() -> None:
     assert similarity(EMPTY, EMPTY) == pytest.approx(1.0)
 
 
@@ -143,16 +143,16 @@ fingerprints = st.builds(
 
 
 @given(fingerprints, fingerprints)
-def test_similarity_is_symmetric_from_0_to_1_and_1_for_the_same(one: Fingerprint, other: Fingerprint) -> None:
-    assert similarity(one, other) == pytest.approx(similarity(other, one))
-    assert 0 <= similarity(one, other) <= 1
-    assert similarity(one, one) == pytest.approx(1)
+def test_similarity_is_symmetric_and_between_0_and_1(first: Fingerprint, second: Fingerprint) -> None:
+    assert similarity(first, second) == pytest.approx(similarity(second, first))
+    assert 0 <= similarity(first, second) <= 1
+    assert similarity(first, first) == pytest.approx(1)
 
 
 # --- recommendations -------------------------------------------------------------------------------------------------
 
 
-def test_without_samples_there_is_no_recommendation() -> None:
+def test_no_samples_give_no_recommendation() -> None:
     assert recommend(EMPTY, []) is None
 
 
@@ -164,7 +164,7 @@ def test_success_is_a_mean_weighted_by_sample_size() -> None:
     assert found.confidence == pytest.approx((0.75 - 0.5) / 0.75)
 
 
-def test_cheapness_counts_a_little_and_only_between_different_prices() -> None:
+def test_cost_has_a_small_weight_and_only_between_different_prices() -> None:
     same = recommend(EMPTY, [sample("a:x", 0.8, cost="1"), sample("b:y", 0.8, cost="1.00")])
     assert same is not None
     assert [row.score for row in same.ranked] == pytest.approx([0.76, 0.76])
@@ -176,14 +176,14 @@ def test_cheapness_counts_a_little_and_only_between_different_prices() -> None:
     assert [row.score for row in found.ranked] == pytest.approx([0.81, 0.785, 0.76])
 
 
-def test_costs_are_weighted_by_sample_size_and_an_unknown_one_is_not_cheap() -> None:
+def test_cost_is_weighted_by_sample_size_and_unknown_cost_is_not_cheap() -> None:
     known = [sample("a:x", cost="4", size=3), sample("a:x", cost="0", size=1), sample("b:y", cost="2"), sample("c:z")]
     found = recommend(EMPTY, known, PatternSettings(cost_weight=1.0))
     assert found is not None
     assert {row.model: row.score for row in found.ranked} == pytest.approx({"b:y": 1.0, "a:x": 0.0, "c:z": 0.0})
 
 
-def test_a_model_without_a_rival_is_certain_and_one_that_never_worked_is_not() -> None:
+def test_single_model_is_certain_unless_it_never_succeeded() -> None:
     alone, failed = recommend(EMPTY, [sample("a:x", 0.4)]), recommend(EMPTY, [sample("a:x", 0.0)])
     assert alone is not None
     assert alone.confidence == 1
@@ -191,7 +191,7 @@ def test_a_model_without_a_rival_is_certain_and_one_that_never_worked_is_not() -
     assert failed.confidence == 0
 
 
-def test_only_the_ten_nearest_are_asked_and_of_equals_the_earlier_ones() -> None:
+def test_only_the_ten_nearest_samples_count_and_earlier_ones_first() -> None:
     far = [sample("far:m", of=FULL)] * 20
     near = [sample("near:m", 0.5)] * 7
     found = recommend(EMPTY, [*far, *near])
@@ -217,9 +217,7 @@ def test_only_the_ten_nearest_are_asked_and_of_equals_the_earlier_ones() -> None
     ),
     st.floats(0, 1),
 )
-def test_scores_and_confidence_stay_between_0_and_1_and_the_best_is_first(
-    known: list[PatternSample], weight: float
-) -> None:
+def test_scores_and_confidence_are_between_0_and_1_and_sorted(known: list[PatternSample], weight: float) -> None:
     found = recommend(EMPTY, known, PatternSettings(cost_weight=weight))
     assert found is not None
     scores = [row.score for row in found.ranked]

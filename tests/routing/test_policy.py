@@ -1,4 +1,4 @@
-"""Routing policies: scope of rules, and all errors at once."""
+"""Tests of routing policies: scope of rules, and collection of all errors."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 
 from dragoman.errors import PolicyError
 from dragoman.routing import PREDICATES, PatternSettings, Policy, Registry, decide, read_policy
-from tests.routing.models import CATALOG, PICTURE, REGISTRY, policy, turn
+from tests.routing.models import CATALOG, IMAGE, REGISTRY, policy, turn
 from tests.strategies import plain
 
 
-def problems_of(document: Any) -> tuple[str, ...]:
+def read_problems(document: Any) -> tuple[str, ...]:
     with pytest.raises(PolicyError) as caught:
         read_policy(document, REGISTRY, home="/home/ada", origin="routing.yaml")
     assert caught.value.code == "invalid_policy"
@@ -29,9 +29,9 @@ def rule(when: Any, use: Any = "big", **more: Any) -> dict[str, Any]:
     return {"when": when, "use": use, **more}
 
 
-def holds(when: dict[str, Any], *said: Any, **known: Any) -> bool:
-    """Whether a rule with these predicates decides a turn."""
-    decision = decide(turn(*said, **known), policy(rules=[rule(when)]), REGISTRY)
+def matches(when: dict[str, Any], *parts: Any, **facts: Any) -> bool:
+    """Return whether a rule with these predicates decides a turn."""
+    decision = decide(turn(*parts, **facts), policy(rules=[rule(when)]), REGISTRY)
     return decision.chain[2].verdict == "chose"
 
 
@@ -43,7 +43,7 @@ def at(clock: str) -> datetime:
     return datetime(2026, 11, 15, hours, minutes, tzinfo=timezone(timedelta(hours=2)))
 
 
-YES_AND_NO: dict[str, tuple[Any, list[dict[str, Any]], list[dict[str, Any]]]] = {
+CASES: dict[str, tuple[Any, list[dict[str, Any]], list[dict[str, Any]]]] = {
     "message_matches": (r"\bbug\w*\b", [{"said": "two bugs here"}], [{"said": "debug"}, {"said": "Bug"}]),
     "message_contains_any": (
         ["Refactor", "STRASSE"],
@@ -56,7 +56,7 @@ YES_AND_NO: dict[str, tuple[Any, list[dict[str, Any]], list[dict[str, Any]]]] = 
         [{"estimated_input_tokens": 100}, {"estimated_input_tokens": 1}],
     ),
     "estimated_input_tokens_lt": (100, [{"estimated_input_tokens": 99}], [{"estimated_input_tokens": 100}]),
-    "has_images": (True, [{"said": PICTURE}], [{"said": "hello"}]),
+    "has_images": (True, [{"said": IMAGE}], [{"said": "hello"}]),
     "side_effects_include": (
         ["write", "execute"],
         [{"offered_side_effects": ("read", "write")}],
@@ -95,7 +95,7 @@ YES_AND_NO: dict[str, tuple[Any, list[dict[str, Any]], list[dict[str, Any]]]] = 
     ),
     "any_of": (
         [{"has_images": True}, {"message_matches": "x"}],
-        [{"said": PICTURE}, {"said": "x"}],
+        [{"said": IMAGE}, {"said": "x"}],
         [{"said": "y"}],
     ),
     "all_of": (
@@ -103,55 +103,55 @@ YES_AND_NO: dict[str, tuple[Any, list[dict[str, Any]], list[dict[str, Any]]]] = 
         [{"said": "x", "estimated_input_tokens": 6}],
         [{"said": "x"}, {"said": "y", "estimated_input_tokens": 6}],
     ),
-    "not": ({"has_images": True}, [{"said": "hello"}], [{"said": PICTURE}]),
+    "not": ({"has_images": True}, [{"said": "hello"}], [{"said": IMAGE}]),
 }
 
 
 @pytest.mark.parametrize("key", PREDICATES)
-def test_a_predicate_holds_where_it_should_and_nowhere_else(key: str) -> None:
-    value, yes, no = YES_AND_NO[key]
-    for wanted, turns in ((True, yes), (False, no)):
+def test_predicate_matches_only_its_turns(key: str) -> None:
+    value, yes, no = CASES[key]
+    for expected, turns in ((True, yes), (False, no)):
         for known in turns:
             facts = dict(known)
-            assert holds({key: value}, facts.pop("said", "hello"), **facts) is wanted, known
+            assert matches({key: value}, facts.pop("said", "hello"), **facts) is expected, known
 
 
-def test_several_predicates_side_by_side_must_all_hold() -> None:
+def test_all_predicates_of_a_rule_must_match() -> None:
     when = {"message_matches": "bug", "estimated_input_tokens_gt": 10}
-    assert holds(when, "bug", estimated_input_tokens=11)
-    assert not holds(when, "bug", estimated_input_tokens=10)
-    assert not holds(when, "x", estimated_input_tokens=11)
+    assert matches(when, "bug", estimated_input_tokens=11)
+    assert not matches(when, "bug", estimated_input_tokens=10)
+    assert not matches(when, "x", estimated_input_tokens=11)
 
 
-def test_a_span_of_time_may_go_over_midnight_and_is_in_the_user_s_own_zone() -> None:
+def test_time_span_may_cross_midnight_in_the_zone_of_the_user() -> None:
     night = {"time_of_day_between": ["22:00", "06:00"]}
-    assert [holds(night, "x", now=at(clock)) for clock in ("22:00", "23:59", "00:00", "05:59")] == [True] * 4
-    assert [holds(night, "x", now=at(clock)) for clock in ("06:00", "12:00", "21:59")] == [False] * 3
+    assert [matches(night, "x", now=at(clock)) for clock in ("22:00", "23:59", "00:00", "05:59")] == [True] * 4
+    assert [matches(night, "x", now=at(clock)) for clock in ("06:00", "12:00", "21:59")] == [False] * 3
 
 
-def test_a_time_without_quotes_is_read_as_yaml_reads_it() -> None:
-    assert holds({"time_of_day_between": [22 * 60, "06:00"]}, "x", now=at("23:00"))
+def test_time_without_quotes_is_read_as_yaml_integer() -> None:
+    assert matches({"time_of_day_between": [22 * 60, "06:00"]}, "x", now=at("23:00"))
 
 
-def test_a_span_that_ends_when_it_begins_never_holds_and_is_worth_a_warning() -> None:
-    read = policy(rules=[rule({"time_of_day_between": ["09:00", "09:00"]})])
-    assert read.warnings == ("$.rules[0].when.time_of_day_between: begins when it ends, so it never holds",)
-    assert not holds({"time_of_day_between": ["09:00", "09:00"]}, "x", now=at("09:00"))
+def test_empty_time_span_never_matches_and_is_a_warning() -> None:
+    result = policy(rules=[rule({"time_of_day_between": ["09:00", "09:00"]})])
+    assert result.warnings == ("$.rules[0].when.time_of_day_between: begins when it ends, so it never holds",)
+    assert not matches({"time_of_day_between": ["09:00", "09:00"]}, "x", now=at("09:00"))
 
 
-def test_a_pattern_that_would_take_forever_elsewhere_takes_no_time() -> None:
-    assert not holds({"message_matches": "^(a+)+$"}, "a" * 50_000 + "b")
+def test_rule_pattern_is_matched_in_linear_time() -> None:
+    assert not matches({"message_matches": "^(a+)+$"}, "a" * 50_000 + "b")
 
 
-def test_a_pattern_is_searched_in_any_language() -> None:
-    assert holds({"message_matches": "ошиб..$"}, "это ошибка")
-    assert holds({"message_matches": "😀."}, "😀!")
+def test_rule_pattern_matches_any_language() -> None:
+    assert matches({"message_matches": "ошиб..$"}, "это ошибка")
+    assert matches({"message_matches": "😀."}, "😀!")
 
 
 # --- rules, defaults and workspaces ----------------------------------------------------------------------------------
 
 
-def test_the_first_rule_that_holds_wins() -> None:
+def test_first_matching_rule_wins() -> None:
     rules = [
         rule({"has_images": True}, "deep"),
         rule({"has_images": False}, "big"),
@@ -160,12 +160,12 @@ def test_the_first_rule_that_holds_wins() -> None:
     assert decide(turn("x"), policy(rules=rules), REGISTRY).chosen_model == "acme:big"
 
 
-def test_a_rule_without_a_name_is_called_by_its_place() -> None:
-    read = policy(rules=[rule({"has_images": True}, name="first"), rule({"has_images": False})])
-    assert [made.name for made in read.rules] == ["first", "rule_1"]
+def test_rule_without_a_name_is_named_by_its_index() -> None:
+    result = policy(rules=[rule({"has_images": True}, name="first"), rule({"has_images": False})])
+    assert [parsed.name for parsed in result.rules] == ["first", "rule_1"]
 
 
-def test_a_rule_that_is_rejected_falls_to_the_next_slot_and_not_to_the_next_rule() -> None:
+def test_rejected_rule_continues_with_the_next_slot_and_not_the_next_rule() -> None:
     rules = [rule({"has_images": False}, "gone"), rule({"has_images": False}, "deep")]
     decision = decide(turn("x"), policy(rules=rules, global_default="quick"), REGISTRY)
     assert (decision.chosen_model, decision.chain[2].verdict) == ("bolt:quick", "rejected")
@@ -188,19 +188,19 @@ SHOP = {
 }
 
 
-def test_rules_of_a_workspace_are_asked_before_the_others() -> None:
-    read = policy(SHOP)
+def test_rules_of_a_workspace_precede_global_rules() -> None:
+    shop_policy = policy(SHOP)
     inside = turn("the shop", workspace_path="/home/ada/shop")
-    assert decide(inside, read, REGISTRY).chosen_model == "bolt:quick"
-    assert decide(turn("x", workspace_path="/home/ada/shop"), read, REGISTRY).chosen_model == "bolt:deep"
-    assert decide(turn("the shop"), read, REGISTRY).chosen_model == "bolt:deep"
+    assert decide(inside, shop_policy, REGISTRY).chosen_model == "bolt:quick"
+    assert decide(turn("x", workspace_path="/home/ada/shop"), shop_policy, REGISTRY).chosen_model == "bolt:deep"
+    assert decide(turn("the shop"), shop_policy, REGISTRY).chosen_model == "bolt:deep"
 
 
-def test_a_workspace_s_default_pattern_and_tiers_stand_in_place_of_the_others() -> None:
-    here = policy(SHOP).for_workspace("/home/ada/shop")
-    assert (here.workspace_default, here.global_default) == ("acme:text", "acme:big")
-    assert here.pattern == PatternSettings(cost_weight=0.5)
-    assert set(here.tiers.values()) == {"acme:text"}
+def test_default_pattern_and_tiers_of_a_workspace_replace_global_ones() -> None:
+    in_shop = policy(SHOP).for_workspace("/home/ada/shop")
+    assert (in_shop.workspace_default, in_shop.global_default) == ("acme:text", "acme:big")
+    assert in_shop.pattern == PatternSettings(cost_weight=0.5)
+    assert set(in_shop.tiers.values()) == {"acme:text"}
     bare = policy(SHOP).for_workspace("/bare")
     assert bare.workspace_default is None
     assert bare.pattern == PatternSettings(min_sample_size=9)
@@ -208,7 +208,7 @@ def test_a_workspace_s_default_pattern_and_tiers_stand_in_place_of_the_others() 
 
 
 @pytest.mark.parametrize(
-    ("path", "is_meant"),
+    ("path", "is_match"),
     [
         ("/home/ada/shop", True),
         ("/home/ada/shop/", True),
@@ -218,32 +218,32 @@ def test_a_workspace_s_default_pattern_and_tiers_stand_in_place_of_the_others() 
         ("", False),
     ],
 )
-def test_a_workspace_is_meant_by_its_exact_path(path: str, is_meant: bool) -> None:
-    assert (policy(SHOP).for_workspace(path).workspace_default is not None) is is_meant
+def test_workspace_is_matched_by_its_exact_path(path: str, is_match: bool) -> None:
+    assert (policy(SHOP).for_workspace(path).workspace_default is not None) is is_match
 
 
-def test_a_default_from_elsewhere_holds_only_where_the_policy_has_none() -> None:
+def test_external_default_applies_only_without_a_default_in_the_policy() -> None:
     assert Policy().with_default("acme:big").global_default == "acme:big"
     assert policy(global_default="quick").with_default("acme:big").global_default == "bolt:quick"
 
 
-def test_an_alias_from_elsewhere_is_a_default_as_well() -> None:
+def test_external_default_may_be_an_alias() -> None:
     assert decide(turn("x"), Policy().with_default("big"), REGISTRY).chosen_model == "acme:big"
 
 
-def test_what_a_pattern_needs_has_defaults() -> None:
+def test_pattern_settings_have_defaults() -> None:
     assert policy().pattern == PatternSettings(cost_weight=0.05, min_confidence=0.05, min_sample_size=5)
 
 
-def test_a_model_that_cannot_be_called_or_is_not_listed_is_worth_a_warning() -> None:
-    read = policy(global_default="gone", rules=[rule({"has_images": True}, "acme:unlisted")])
-    assert read.warnings == (
+def test_model_without_a_key_or_row_is_a_warning() -> None:
+    result = policy(global_default="gone", rules=[rule({"has_images": True}, "acme:unlisted")])
+    assert result.warnings == (
         "$.global_default: ghost:gone cannot be called here: ghost has no key",
         "$.rules[0].use: acme:unlisted is not in the catalog; the defaults of its provider apply",
     )
 
 
-# --- what is wrong ---------------------------------------------------------------------------------------------------
+# --- errors ----------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -289,14 +289,14 @@ def test_a_model_that_cannot_be_called_or_is_not_listed_is_worth_a_warning() -> 
         ({"workspaces": []}, "$.workspaces: a mapping is expected"),
     ],
 )
-def test_what_is_wrong_is_told_with_its_place(changes: dict[Any, Any], problem: str) -> None:
-    (told,) = problems_of({"schema_version": 1, **changes})
-    assert told.startswith(problem)
+def test_error_is_reported_with_its_location(changes: dict[Any, Any], problem: str) -> None:
+    (reported,) = read_problems({"schema_version": 1, **changes})
+    assert reported.startswith(problem)
 
 
 @pytest.mark.parametrize("document", [None, [], "x", 3])
-def test_a_policy_is_a_mapping(document: Any) -> None:
-    assert problems_of(document) == ("$: a mapping is expected",)
+def test_policy_must_be_a_mapping(document: Any) -> None:
+    assert read_problems(document) == ("$: a mapping is expected",)
 
 
 @pytest.mark.parametrize(
@@ -340,12 +340,12 @@ def test_a_policy_is_a_mapping(document: Any) -> None:
         ("weather_is", "fine"),
     ],
 )
-def test_a_predicate_of_the_wrong_kind_is_an_error_at_its_place(key: str, value: Any) -> None:
-    (told,) = problems_of({"schema_version": 1, "rules": [rule({key: value})]})
-    assert told.startswith(f"$.rules[0].when.{key}")
+def test_invalid_predicate_is_an_error_at_its_location(key: str, value: Any) -> None:
+    (reported,) = read_problems({"schema_version": 1, "rules": [rule({key: value})]})
+    assert reported.startswith(f"$.rules[0].when.{key}")
 
 
-def test_all_errors_are_told_at_once_and_nothing_of_the_file_is_taken() -> None:
+def test_all_errors_are_collected_and_the_policy_is_rejected() -> None:
     document = {
         "global_default": "nobody",
         "rules": [
@@ -355,8 +355,8 @@ def test_all_errors_are_told_at_once_and_nothing_of_the_file_is_taken() -> None:
             rule({"has_images": False}, name="c"),
         ],
     }
-    told = problems_of(document)
-    assert [problem.partition(": ")[0] for problem in told] == [
+    reported = read_problems(document)
+    assert [problem.partition(": ")[0] for problem in reported] == [
         "$.schema_version",
         "$.global_default",
         "$.rules[0].use",
@@ -365,39 +365,40 @@ def test_all_errors_are_told_at_once_and_nothing_of_the_file_is_taken() -> None:
         "$.rules[1].when.any_of[1].x",
         "$.rules[3].name",
     ]
-    assert told[-1] == "$.rules[3].name: 'c' is the name of $.rules[2]"
+    assert reported[-1] == "$.rules[3].name: 'c' is the name of $.rules[2]"
 
 
-def test_one_name_may_stand_in_two_scopes() -> None:
+def test_one_rule_name_may_be_used_in_two_scopes() -> None:
     same = [rule({"has_images": True}, name="pictures")]
     assert policy(rules=same, workspaces={"/a": {"rules": same}}).for_workspace("/a").rules[0].name == "pictures"
 
 
-def test_a_document_that_contains_itself_ends() -> None:
+def test_recursive_document_terminates() -> None:
     loop: dict[str, Any] = {}
     loop["not"] = loop
-    assert problems_of({"schema_version": 1, "rules": [rule(loop)]})[0].endswith("nested deeper than 20 levels")
+    assert read_problems({"schema_version": 1, "rules": [rule(loop)]})[0].endswith("nested deeper than 20 levels")
     wide: dict[str, Any] = {}
     wide["any_of"] = [wide] * 50
     assert any(
-        "more than 1000 predicates" in told for told in problems_of({"schema_version": 1, "rules": [rule(wide)]})
+        "more than 1000 predicates" in problem
+        for problem in read_problems({"schema_version": 1, "rules": [rule(wide)]})
     )
 
 
 @given(st.recursive(plain, lambda inner: st.dictionaries(st.sampled_from([*PREDICATES, "rules", "when"]), inner)))
-def test_whatever_stands_in_a_file_is_a_policy_or_a_list_of_problems(document: Any) -> None:
-    for tried in (
+def test_any_document_is_a_policy_or_a_list_of_problems(document: Any) -> None:
+    for candidate in (
         document,
         {"schema_version": 1, "rules": [rule(document)]},
         {"schema_version": 1, "workspaces": document},
     ):
-        read = None
+        result = None
         with contextlib.suppress(PolicyError):
-            read = read_policy(tried, REGISTRY)
-        if read is not None:
-            assert decide(turn("hello"), read, REGISTRY).chain
+            result = read_policy(candidate, REGISTRY)
+        if result is not None:
+            assert decide(turn("hello"), result, REGISTRY).chain
 
 
-def test_models_are_looked_up_in_the_registry_that_is_given() -> None:
+def test_models_are_resolved_in_the_given_registry() -> None:
     registry = Registry(CATALOG, ["bolt"], aliases={"work": "quick"})
     assert read_policy({"schema_version": 1, "global_default": "work"}, registry).global_default == "bolt:quick"

@@ -1,4 +1,4 @@
-"""Tests of tools may be coroutines: each runs in a loop of its own."""
+"""Async tests run in their own event loop."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from dragoman.tools import Workspace
 
 @pytest.fixture(autouse=True)
 def runner() -> Iterator[asyncio.Runner]:
-    """The loop in which a test runs."""
-    with asyncio.Runner() as made:
-        yield made
+    """The event loop of a test."""
+    with asyncio.Runner() as active:
+        yield active
 
 
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
-    """A folder for a workspace, with a neighbour that is none of its business."""
+    """A folder for a workspace, beside a folder outside of it."""
     (tmp_path / "outside").mkdir()
     (tmp_path / "outside" / "secret.txt").write_text("secret")
-    made = tmp_path / "workspace"
-    made.mkdir()
-    return made
+    folder = tmp_path / "workspace"
+    folder.mkdir()
+    return folder
 
 
 @pytest.fixture
@@ -40,7 +40,7 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
     """Run a test that is a coroutine."""
     if not inspect.iscoroutinefunction(pyfuncitem.obj):
         return None
-    given: dict[str, Any] = {name: pyfuncitem.funcargs[name] for name in pyfuncitem._fixtureinfo.argnames}
+    arguments: dict[str, Any] = {name: pyfuncitem.funcargs[name] for name in pyfuncitem._fixtureinfo.argnames}
     loop: Any = pyfuncitem.funcargs["runner"]
-    loop.run(pyfuncitem.obj(**given))
+    loop.run(pyfuncitem.obj(**arguments))
     return True

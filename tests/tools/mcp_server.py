@@ -1,6 +1,6 @@
 """An MCP server for the tests, made with the official SDK: ``python -m tests.tools.mcp_server stdio`` or ``http PORT``.
 
-Over HTTP it prints its address when it listens, and if the variable ``WORD`` is set it wants that as a bearer token.
+Over HTTP it prints its address when it listens. If the variable ``WORD`` is set, it requires it as a bearer token.
 """
 
 from __future__ import annotations
@@ -15,32 +15,36 @@ from typing import Any
 from mcp import types
 from mcp.server import Server
 
-SOUND = base64.b64encode(b"RIFF....WAVE").decode()
+AUDIO = base64.b64encode(b"RIFF....WAVE").decode()
 NULLABLE = {"anyOf": [{"type": "string"}, {"type": "null"}], "default": None}
 
-DOUBLED = {f"d{at}": {"allOf": [{"$ref": f"#/$defs/d{at + 1}"}] * 2} for at in range(18)}
-BOMB = {"type": "object", "properties": {"x": {"$ref": "#/$defs/d0"}}, "$defs": {**DOUBLED, "d18": {"type": "string"}}}
+NESTED_DEFINITIONS = {f"d{at}": {"allOf": [{"$ref": f"#/$defs/d{at + 1}"}] * 2} for at in range(18)}
+BOMB = {
+    "type": "object",
+    "properties": {"x": {"$ref": "#/$defs/d0"}},
+    "$defs": {**NESTED_DEFINITIONS, "d18": {"type": "string"}},
+}
 
 
-def described(name: str, schema: dict[str, Any] | None = None, **more: Any) -> types.Tool:
+def define_tool(name: str, schema: dict[str, Any] | None = None, **more: Any) -> types.Tool:
     return types.Tool(name=name, description=f"The tool {name}.", input_schema=schema or {"type": "object"}, **more)
 
 
 PAGES = [
     [
-        described("echo", {"type": "object", "properties": {"text": {"type": "string"}, "to": NULLABLE}, "required": ["text"]}),
-        described("everyKindOfContent"),
-        described("structured", annotations=types.ToolAnnotations(read_only_hint=True)),
-        described("fail"),
-        described("refuse"),
-        described("wait"),
-        described("die"),
-        described("environment"),
-        described("pid", annotations=types.ToolAnnotations(read_only_hint=True)),
-        described("x" * 100),
-        described("die-once"),
+        define_tool("echo", {"type": "object", "properties": {"text": {"type": "string"}, "to": NULLABLE}, "required": ["text"]}),
+        define_tool("everyKindOfContent"),
+        define_tool("structured", annotations=types.ToolAnnotations(read_only_hint=True)),
+        define_tool("fail"),
+        define_tool("refuse"),
+        define_tool("wait"),
+        define_tool("die"),
+        define_tool("environment"),
+        define_tool("pid", annotations=types.ToolAnnotations(read_only_hint=True)),
+        define_tool("x" * 100),
+        define_tool("die-once"),
     ],
-    [described("every_kind_of_content"), described("bomb", BOMB), described("Second-Page.tool")],
+    [define_tool("every_kind_of_content"), define_tool("bomb", BOMB), define_tool("Second-Page.tool")],
 ]  # fmt: skip
 
 
@@ -51,10 +55,10 @@ async def list_tools(_: Any, params: types.PaginatedRequestParams | None) -> typ
 
 
 async def call_tool(_: Any, params: types.CallToolRequestParams) -> types.CallToolResult:
-    given = params.arguments or {}
+    arguments = params.arguments or {}
     match params.name:
         case "echo":
-            return text(given["text"])
+            return text(arguments["text"])
         case "everyKindOfContent":
             return types.CallToolResult(content=every_kind())
         case "structured":
@@ -67,25 +71,25 @@ async def call_tool(_: Any, params: types.CallToolRequestParams) -> types.CallTo
             await asyncio.sleep(600)
         case "die":
             os._exit(7)
-        case "die-once" if not os.path.exists(given["path"]):
-            open(given["path"], "w").close()
+        case "die-once" if not os.path.exists(arguments["path"]):
+            open(arguments["path"], "w").close()
             os._exit(7)
         case "environment":
-            return text(os.environ.get(given["variable"], ""))
+            return text(os.environ.get(arguments["variable"], ""))
         case "pid":
             return text(str(os.getpid()))
     return text("done")
 
 
-def text(words: str) -> types.CallToolResult:
-    return types.CallToolResult(content=[types.TextContent(text=words)])
+def text(value: str) -> types.CallToolResult:
+    return types.CallToolResult(content=[types.TextContent(text=value)])
 
 
 def every_kind() -> list[Any]:
     return [
         types.TextContent(text="words"),
         types.ImageContent(data="aGk=", mime_type="image/png"),
-        types.AudioContent(data=SOUND, mime_type="audio/wav"),
+        types.AudioContent(data=AUDIO, mime_type="audio/wav"),
         types.ResourceLink(name="notes", uri="file:///notes.txt", description="Some notes."),
         types.EmbeddedResource(resource=types.TextResourceContents(uri="file:///a.txt", text="embedded")),
         types.EmbeddedResource(
@@ -105,8 +109,8 @@ async def serve_pipes() -> None:
         await SERVER.run(read, write, SERVER.create_initialization_options())
 
 
-def with_word(app: Any, word: str | None) -> Any:
-    async def guarded(scope: Any, receive: Any, send: Any) -> None:
+def require_word(app: Any, word: str | None) -> Any:
+    async def check_word(scope: Any, receive: Any, send: Any) -> None:
         headers = dict(scope.get("headers", []))
         if scope["type"] == "http" and word and headers.get(b"authorization") != f"Bearer {word}".encode():
             await send({"type": "http.response.start", "status": 401, "headers": []})
@@ -114,18 +118,18 @@ def with_word(app: Any, word: str | None) -> Any:
         else:
             await app(scope, receive, send)
 
-    return guarded
+    return check_word
 
 
 async def serve_http(port: int) -> None:
     import uvicorn
 
-    listening = socket.create_server(("127.0.0.1", port))
-    sys.stdout.write(f"http://127.0.0.1:{listening.getsockname()[1]}/mcp\n")
+    listener = socket.create_server(("127.0.0.1", port))
+    sys.stdout.write(f"http://127.0.0.1:{listener.getsockname()[1]}/mcp\n")
     sys.stdout.flush()
-    app = with_word(SERVER.streamable_http_app(), os.environ.get("WORD"))
+    app = require_word(SERVER.streamable_http_app(), os.environ.get("WORD"))
     config = uvicorn.Config(app, log_level="error", lifespan="on")
-    await uvicorn.Server(config).serve(sockets=[listening])
+    await uvicorn.Server(config).serve(sockets=[listener])
 
 
 if __name__ == "__main__":

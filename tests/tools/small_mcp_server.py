@@ -20,20 +20,20 @@ TOOLS = [
 ]
 
 
-def call(name: str, given: dict[str, Any]) -> str | None:
+def call(name: str, arguments: dict[str, Any]) -> str | None:
     """Return the text of a result; none if there is no result."""
     match name:
         case "echo":
-            return str(given["text"])
+            return str(arguments["text"])
         case "wait":
             return None
         case "die":
             os._exit(7)
-        case "die-once" if not os.path.exists(given["path"]):
-            open(given["path"], "w").close()
+        case "die-once" if not os.path.exists(arguments["path"]):
+            open(arguments["path"], "w").close()
             os._exit(7)
         case "environment":
-            return os.environ.get(given["variable"], "")
+            return os.environ.get(arguments["variable"], "")
         case "pid":
             return str(os.getpid())
     return "done"
@@ -43,15 +43,15 @@ def answer(method: str, params: dict[str, Any]) -> dict[str, Any] | None:
     """Return the fields of a response; none if there is no response."""
     match method:
         case "initialize":
-            about = {"name": "small", "version": "1"}
+            server_info = {"name": "small", "version": "1"}
             version = params["protocolVersion"]
-            return {"result": {"protocolVersion": version, "capabilities": {"tools": {}}, "serverInfo": about}}
+            return {"result": {"protocolVersion": version, "capabilities": {"tools": {}}, "serverInfo": server_info}}
         case "tools/list":
             return {"result": {"tools": TOOLS}}
         case "tools/call":
             text = call(params["name"], params.get("arguments") or {})
             return None if text is None else {"result": {"content": [{"type": "text", "text": text}]}}
-    return {"error": {"code": -32601, "message": f"there is no {method}"}}
+    return {"error": {"code": -32601, "message": f"unknown method {method}"}}
 
 
 def main() -> None:

@@ -1,4 +1,4 @@
-"""The tools for files: what they give, what they leave out, and that a write is whole."""
+"""Tests of the file tools: results, ignored files, and atomic writes."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ PIXEL = base64.b64decode(
 )
 
 
-def test_nothing_is_built_in_unless_it_is_asked_for_by_name() -> None:
+def test_builtin_tools_are_selected_by_name() -> None:
     assert [tool.name for tool in builtin_tools(["read_file"])] == ["read_file"]
     assert builtin_tools([]) == ()
     with pytest.raises(UnknownToolError, match="Use one of: list_files"):
@@ -29,10 +29,10 @@ def test_nothing_is_built_in_unless_it_is_asked_for_by_name() -> None:
     assert len(ToolRegistry(builtin_tools(BUILTIN))) == 6
 
 
-# --- reading ---------------------------------------------------------------------------------------------------------
+# --- read ------------------------------------------------------------------------------------------------------------
 
 
-async def test_a_file_is_read_whole_or_from_a_line_on(root: Path, workspace: Workspace) -> None:
+async def test_file_is_read_whole_or_from_a_line(root: Path, workspace: Workspace) -> None:
     (root / "a.txt").write_text("".join(f"line {number}\n" for number in range(1, 11)))
     assert text_of(await result_of(read_file, workspace, path="a.txt")).splitlines()[9] == "line 10"
     part = await result_of(read_file, workspace, path="a.txt", first_line=4, lines=2)
@@ -42,20 +42,20 @@ async def test_a_file_is_read_whole_or_from_a_line_on(root: Path, workspace: Wor
     assert "10 lines" in text_of(beyond)
 
 
-async def test_a_long_file_is_cut_at_a_line_and_says_so(root: Path, workspace: Workspace) -> None:
+async def test_long_file_is_truncated_at_a_line_with_a_note(root: Path, workspace: Workspace) -> None:
     (root / "a.txt").write_text("x" * 999 + "\n" + ("y" * 999 + "\n") * 400)
     text = text_of(await result_of(read_file, workspace, path="a.txt"))
     assert len(text) < 101_000
     assert text.endswith("[lines 1 to 100 of 401]")
 
 
-async def test_an_empty_file_is_an_empty_text(root: Path, workspace: Workspace) -> None:
+async def test_empty_file_is_an_empty_text(root: Path, workspace: Workspace) -> None:
     (root / "empty").touch()
     result = await result_of(read_file, workspace, path="empty")
     assert (text_of(result), result.is_error) == ("", False)
 
 
-async def test_a_picture_is_a_picture_and_other_bytes_are_refused(root: Path, workspace: Workspace) -> None:
+async def test_image_is_an_image_block_and_other_bytes_are_rejected(root: Path, workspace: Workspace) -> None:
     (root / "pixel").write_bytes(PIXEL)
     (root / "bytes").write_bytes(b"\x00\x01\x02")
     (root / "latin").write_bytes("é".encode("latin-1"))
@@ -66,14 +66,14 @@ async def test_a_picture_is_a_picture_and_other_bytes_are_refused(root: Path, wo
         assert "is not a text" in text_of(await result_of(read_file, workspace, path=name))
 
 
-async def test_what_is_no_file_is_not_read_and_nobody_waits_for_it(root: Path, workspace: Workspace) -> None:
+async def test_pipe_folder_or_missing_file_is_rejected_without_blocking(root: Path, workspace: Workspace) -> None:
     os.mkfifo(root / "pipe")
     assert text_of(await result_of(read_file, workspace, path="pipe")) == "'pipe' is not a file"
     assert text_of(await result_of(read_file, workspace, path=".")) == "'.': Is a directory"
     assert text_of(await result_of(read_file, workspace, path="missing")) == "'missing' does not exist"
 
 
-# --- listing and searching -------------------------------------------------------------------------------------------
+# --- list and search -------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -90,7 +90,7 @@ def tree(root: Path) -> Path:
     return root
 
 
-async def test_a_listing_is_sorted_and_follows_gitignore(tree: Path, workspace: Workspace) -> None:
+async def test_listing_is_sorted_and_follows_gitignore(tree: Path, workspace: Workspace) -> None:
     assert text_of(await result_of(list_files, workspace)).splitlines() == [
         ".gitignore",
         "data.bin",
@@ -107,12 +107,12 @@ async def test_a_listing_is_sorted_and_follows_gitignore(tree: Path, workspace: 
     assert text_of(await result_of(list_files, workspace, glob="*.rs")) == "[nothing]"
 
 
-async def test_a_folder_below_is_under_the_gitignore_above(tree: Path, workspace: Workspace) -> None:
+async def test_gitignore_applies_to_folders_below(tree: Path, workspace: Workspace) -> None:
     (tree / "src" / "y.log").write_text("needle")
     assert "y.log" not in text_of(await result_of(list_files, workspace, path="src"))
 
 
-async def test_a_long_listing_is_cut_and_says_so(root: Path, workspace: Workspace) -> None:
+async def test_long_listing_is_truncated_with_a_note(root: Path, workspace: Workspace) -> None:
     for number in range(1_005):
         (root / f"{number:04}").touch()
     lines = text_of(await result_of(list_files, workspace)).splitlines()
@@ -120,9 +120,9 @@ async def test_a_long_listing_is_cut_and_says_so(root: Path, workspace: Workspac
     assert "only the first 1000" in lines[-1]
 
 
-async def test_a_search_gives_places_and_lines(tree: Path, workspace: Workspace) -> None:
-    found = text_of(await result_of(search_files, workspace, pattern="n[e]+dle", ignore_case=True)).splitlines()
-    assert found == [
+async def test_search_returns_locations_and_lines(tree: Path, workspace: Workspace) -> None:
+    matches = text_of(await result_of(search_files, workspace, pattern="n[e]+dle", ignore_case=True)).splitlines()
+    assert matches == [
         "keep.log:2: the Needle in keep.log",
         "src/a.py:2: the Needle in src/a.py",
         "src/only_here:2: the Needle in src/only_here",
@@ -133,27 +133,27 @@ async def test_a_search_gives_places_and_lines(tree: Path, workspace: Workspace)
     )
 
 
-async def test_a_search_with_many_matches_is_cut_and_says_so(root: Path, workspace: Workspace) -> None:
+async def test_search_with_many_matches_is_truncated_with_a_note(root: Path, workspace: Workspace) -> None:
     (root / "a").write_text("x\n" * 1_000)
     lines = text_of(await result_of(search_files, workspace, pattern="x")).splitlines()
     assert len(lines) == 201
     assert "only the first 200" in lines[-1]
 
 
-async def test_a_pattern_that_would_take_for_ever_elsewhere_takes_no_time(root: Path, workspace: Workspace) -> None:
+async def test_search_pattern_is_matched_in_linear_time(root: Path, workspace: Workspace) -> None:
     (root / "a").write_text("a" * 50_000)
     assert text_of(await result_of(search_files, workspace, pattern="(a+)+$b")) == "[nothing]"
 
 
 @pytest.mark.parametrize("pattern", ["(?=x)", "(", "\\1"])
-async def test_a_pattern_that_cannot_be_used_says_why(workspace: Workspace, pattern: str) -> None:
+async def test_unsupported_pattern_is_rejected_with_a_reason(workspace: Workspace, pattern: str) -> None:
     result = await result_of(search_files, workspace, pattern=pattern)
     assert result.is_error
     assert "is not a supported regular expression: " in text_of(result)
 
 
 @pytest.mark.parametrize(
-    ("patterns", "path", "is_folder", "left_out"),
+    ("patterns", "path", "is_folder", "is_ignored"),
     [
         ("*.o", "a/b.o", False, True),
         ("*.o", "a/b.oo", False, False),
@@ -181,23 +181,23 @@ async def test_a_pattern_that_cannot_be_used_says_why(workspace: Workspace, patt
         ("nothing", ".git", True, True),
     ],
 )
-def test_gitignore_is_understood_as_people_write_it(patterns: str, path: str, is_folder: bool, left_out: bool) -> None:
-    assert GitIgnore().extend("", patterns).is_ignored(path, is_folder=is_folder) is left_out
+def test_gitignore_patterns_are_supported(patterns: str, path: str, is_folder: bool, is_ignored: bool) -> None:
+    assert GitIgnore().extend("", patterns).is_ignored(path, is_folder=is_folder) is is_ignored
 
 
-def test_a_glob_fits_a_whole_path() -> None:
+def test_glob_matches_a_whole_path() -> None:
     assert compile_glob("*.py").search("a/b.py")
     assert not compile_glob("*.py").search("a/b.pyc")
     assert not compile_glob("src/*.py").search("lib/src/b.py")
     assert compile_glob("src/**/*.py").search("src/a/b/c.py")
 
 
-# --- writing ---------------------------------------------------------------------------------------------------------
+# --- write -----------------------------------------------------------------------------------------------------------
 
 
-async def test_a_file_is_created_with_its_folders_and_then_changed(root: Path, workspace: Workspace) -> None:
-    made = await result_of(write_file, workspace, path="new/deep/a.txt", content="one\ntwo\nthree\n")
-    assert text_of(made) == "Wrote new/deep/a.txt: 3 lines."
+async def test_file_is_created_with_its_folders_and_then_changed(root: Path, workspace: Workspace) -> None:
+    created = await result_of(write_file, workspace, path="new/deep/a.txt", content="one\ntwo\nthree\n")
+    assert text_of(created) == "Wrote new/deep/a.txt: 3 lines."
     changed = await result_of(write_file, workspace, path="new/deep/a.txt", content="one\n2\nthree\nfour\n")
     assert text_of(changed) == "Changed new/deep/a.txt: 2 lines added, 1 removed.\n-two\n+2\n+four"
     assert (root / "new/deep/a.txt").read_text() == "one\n2\nthree\nfour\n"
@@ -205,7 +205,7 @@ async def test_a_file_is_created_with_its_folders_and_then_changed(root: Path, w
     assert text_of(same) == "new/deep/a.txt is unchanged."
 
 
-async def test_a_great_change_is_told_in_few_words(root: Path, workspace: Workspace) -> None:
+async def test_large_change_is_summarized(root: Path, workspace: Workspace) -> None:
     (root / "a").write_text("".join(f"{number}\n" for number in range(5_000)))
     changed = await result_of(
         write_file, workspace, path="a", content="".join(f"x{number}\n" for number in range(9_000))
@@ -213,7 +213,7 @@ async def test_a_great_change_is_told_in_few_words(root: Path, workspace: Worksp
     assert text_of(changed) == "Changed a: 5000 lines became 9000 lines, from line 1."
 
 
-async def test_a_file_keeps_its_mode_and_nothing_stays_beside_it(root: Path, workspace: Workspace) -> None:
+async def test_write_preserves_the_mode_and_leaves_no_temporary_file(root: Path, workspace: Workspace) -> None:
     (root / "run.sh").write_text("old")
     (root / "run.sh").chmod(0o750)
     await result_of(write_file, workspace, path="run.sh", content="new")
@@ -221,7 +221,7 @@ async def test_a_file_keeps_its_mode_and_nothing_stays_beside_it(root: Path, wor
     assert os.listdir(root) == ["run.sh"]
 
 
-async def test_a_link_inside_stays_a_link(root: Path, workspace: Workspace) -> None:
+async def test_link_inside_the_workspace_stays_a_link(root: Path, workspace: Workspace) -> None:
     (root / "real").write_text("old")
     (root / "link").symlink_to("real")
     await result_of(write_file, workspace, path="link", content="new")
@@ -229,22 +229,22 @@ async def test_a_link_inside_stays_a_link(root: Path, workspace: Workspace) -> N
     assert (root / "real").read_text() == "new"
 
 
-async def test_a_write_that_fails_leaves_the_old_file_whole(
+async def test_failed_write_leaves_the_old_file_unchanged(
     root: Path, workspace: Workspace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (root / "a").write_text("old")
 
-    def full(_: int) -> None:
+    def raise_disk_full(_: int) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(os, "fsync", full)
+    monkeypatch.setattr(os, "fsync", raise_disk_full)
     result = await result_of(write_file, workspace, path="a", content="new")
     assert text_of(result) == "'a': No space left on device"
     assert (root / "a").read_text() == "old"
     assert os.listdir(root) == ["a"]
 
 
-async def test_a_folder_is_not_written_over(root: Path, workspace: Workspace) -> None:
+async def test_folder_is_not_overwritten(root: Path, workspace: Workspace) -> None:
     (root / "folder").mkdir()
     for path in ("folder", "."):
         result = await result_of(write_file, workspace, path=path, content="x")

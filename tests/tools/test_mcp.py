@@ -1,4 +1,4 @@
-"""MCP servers as sources of tools: real servers, over pipes and over HTTP, ours and published ones."""
+"""Tests of MCP servers as sources of tools: own and published servers, over pipes and HTTP."""
 
 from __future__ import annotations
 
@@ -36,18 +36,18 @@ from tests.tools.tool_fixtures import EventLog, make_call, make_session, text_of
 PROGRAM = (sys.executable, "-m", "tests.tools.mcp_server")
 
 
-def over_pipes(name: str = "probe", **options: Any) -> McpServer:
+def make_pipe_server(name: str = "probe", **options: Any) -> McpServer:
     return McpServer(name=name, command=PROGRAM[0], args=(*PROGRAM[1:], "stdio"), cwd=str(ROOT), **options)
 
 
-def small(name: str = "probe", **options: Any) -> McpServer:
-    """A server that starts at once, for tests of its process."""
+def make_small_server(name: str = "probe", **options: Any) -> McpServer:
+    """Return a server that starts immediately, for tests of its process."""
     program = Path(__file__).with_name("small_mcp_server.py")
     return McpServer(name=name, command=sys.executable, args=("-S", str(program)), **options)
 
 
-class Web:
-    """The server over HTTP, in a process of its own, that can be started again at the same address."""
+class HttpServer:
+    """The server over HTTP, in its own process, that can be restarted at the same address."""
 
     def __init__(self, **environment: str) -> None:
         self._environment = environment
@@ -55,9 +55,9 @@ class Web:
         self.url = ""
 
     def start(self) -> None:
-        found = re.search(r":(\d+)/", self.url)
+        match = re.search(r":(\d+)/", self.url)
         self._process = subprocess.Popen(
-            [*PROGRAM, "http", found[1] if found else "0"],
+            [*PROGRAM, "http", match[1] if match else "0"],
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
             text=True,
@@ -67,53 +67,53 @@ class Web:
         assert self._process.stdout is not None
         self.url = self._process.stdout.readline().strip()
 
-    def end(self) -> None:
+    def stop(self) -> None:
         assert self._process is not None
         with self._process as process:
             process.kill()
 
 
 @pytest.fixture
-def web() -> Iterator[Web]:
-    made = Web(WORD="sesame")
-    made.start()
-    yield made
-    made.end()
+def http_server() -> Iterator[HttpServer]:
+    running = HttpServer(WORD="sesame")
+    running.start()
+    yield running
+    running.stop()
 
 
 @pytest.fixture(scope="module")
-def shared_web() -> Iterator[Web]:
-    """One server for all tests that leave it running."""
-    made = Web(WORD="sesame")
-    made.start()
-    yield made
-    made.end()
+def shared_http_server() -> Iterator[HttpServer]:
+    """One server for all tests that do not stop it."""
+    running = HttpServer(WORD="sesame")
+    running.start()
+    yield running
+    running.stop()
 
 
 @pytest.fixture(params=["pipes", "http"])
 def server(request: pytest.FixtureRequest) -> McpServer:
     if request.param == "pipes":
-        return over_pipes()
-    web: Web = request.getfixturevalue("shared_web")
-    return McpServer(name="probe", url=web.url, headers={"Authorization": "Bearer sesame"})
+        return make_pipe_server()
+    http_server: HttpServer = request.getfixturevalue("shared_http_server")
+    return McpServer(name="probe", url=http_server.url, headers={"Authorization": "Bearer sesame"})
 
 
 @contextlib.asynccontextmanager
-async def using(*servers: McpServer) -> AsyncIterator[tuple[McpTools, ToolRegistry]]:
+async def open_tools(*servers: McpServer) -> AsyncIterator[tuple[McpTools, ToolRegistry]]:
     async with McpTools(servers) as tools:
         yield tools, ToolRegistry(tools.tools)
 
 
-async def call(registry: ToolRegistry, name: str, **given: Any) -> ToolResultBlock:
-    (result,) = await dispatch([make_call(name, **given)], registry, make_session())
+async def call(registry: ToolRegistry, name: str, **arguments: Any) -> ToolResultBlock:
+    (result,) = await dispatch([make_call(name, **arguments)], registry, make_session())
     return result
 
 
-# --- what is brought in ----------------------------------------------------------------------------------------------
+# --- registration ----------------------------------------------------------------------------------------------------
 
 
-async def test_the_tools_of_a_server_are_named_by_both_on_every_page_of_its_list(server: McpServer) -> None:
-    async with using(server) as (tools, registry):
+async def test_tool_names_contain_server_and_tool_on_every_page(server: McpServer) -> None:
+    async with open_tools(server) as (tools, registry):
         assert {"probe__echo", "probe__every_kind_of_content", "probe__second_page_tool"} <= {t.name for t in registry}
         assert all(len(tool.name) <= 64 for tool in registry)
         echo = registry["probe__echo"].definition
@@ -128,27 +128,27 @@ async def test_the_tools_of_a_server_are_named_by_both_on_every_page_of_its_list
         assert "more than 10000 values" in bomb.reasons[0]
 
 
-async def test_a_server_brings_in_a_limited_number_of_tools(
+async def test_number_of_tools_of_a_server_is_limited(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr("dragoman.tools.mcp._MAX_TOOLS", 2)
-    async with using(small()) as (_, registry):
+    async with open_tools(make_small_server()) as (_, registry):
         assert len(registry) == 2
     assert "more than 2 tools" in caplog.text
 
 
-async def test_what_a_tool_can_do_is_what_we_say_and_not_what_it_says() -> None:
-    async with using(small()) as (_, registry):
+async def test_side_effects_are_configured_and_hints_need_trust() -> None:
+    async with open_tools(make_small_server()) as (_, registry):
         assert {tool.definition.side_effects for tool in registry} == {SideEffects.EXECUTE}
     options: dict[str, Any] = {"trust_hints": True, "tool_side_effects": {"echo": SideEffects.NONE}}
-    async with using(small(side_effects=SideEffects.WRITE, **options)) as (_, registry):
+    async with open_tools(make_small_server(side_effects=SideEffects.WRITE, **options)) as (_, registry):
         assert registry["probe__structured"].definition.side_effects is SideEffects.READ
         assert registry["probe__echo"].definition.side_effects is SideEffects.NONE
         assert registry["probe__fail"].definition.side_effects is SideEffects.WRITE
 
 
-async def test_only_the_tools_that_are_allowed_are_brought_in() -> None:
-    async with using(small(allowed=("echo", "pid"))) as (_, registry):
+async def test_only_allowed_tools_are_registered() -> None:
+    async with open_tools(make_small_server(allowed=("echo", "pid"))) as (_, registry):
         assert [tool.name for tool in registry] == ["probe__echo", "probe__pid"]
 
 
@@ -163,26 +163,26 @@ async def test_only_the_tools_that_are_allowed_are_brought_in() -> None:
         ("s", "日本", "s__n"),
     ],
 )
-def test_a_name_becomes_snake_case(server: str, tool: str, name: str) -> None:
+def test_tool_name_becomes_snake_case(server: str, tool: str, name: str) -> None:
     assert tool_name(server, tool) == name
 
 
-def test_two_long_names_stay_two() -> None:
-    one, other = tool_name("s", "x" * 200 + "a"), tool_name("s", "x" * 200 + "b")
-    assert one != other
-    assert len(one) == len(other) == 64
+def test_long_names_stay_distinct() -> None:
+    first, second = tool_name("s", "x" * 200 + "a"), tool_name("s", "x" * 200 + "b")
+    assert first != second
+    assert len(first) == len(second) == 64
 
 
 # --- calls -----------------------------------------------------------------------------------------------------------
 
 
-async def test_whatever_a_server_answers_arrives_as_blocks(server: McpServer) -> None:
-    sound = base64.b64encode(b"RIFF....WAVE").decode()
-    async with using(server) as (_, registry):
+async def test_every_content_type_becomes_a_block(server: McpServer) -> None:
+    audio = base64.b64encode(b"RIFF....WAVE").decode()
+    async with open_tools(server) as (_, registry):
         assert (await call(registry, "probe__every_kind_of_content")).content == (
             TextBlock("words"),
             ImageBlock(ImageSource("base64", "aGk="), "image/png"),
-            AudioBlock(ImageSource("base64", sound), "audio/wav"),
+            AudioBlock(ImageSource("base64", audio), "audio/wav"),
             TextBlock("[notes](file:///notes.txt): Some notes."),
             TextBlock("file:///a.txt\nembedded"),
             DocumentBlock(ImageSource("base64", "aGk="), "application/pdf", "file:///a.pdf"),
@@ -190,35 +190,35 @@ async def test_whatever_a_server_answers_arrives_as_blocks(server: McpServer) ->
         assert text_of(await call(registry, "probe__structured")) == '{"degrees":21}'
         failed = await call(registry, "probe__fail")
         assert (text_of(failed), failed.is_error) == ("it rains", True)
-        refused = await call(registry, "probe__refuse")
-        assert refused.is_error
-        assert text_of(refused).startswith("The MCP server rejected the call: ")
+        rejected = await call(registry, "probe__refuse")
+        assert rejected.is_error
+        assert text_of(rejected).startswith("The MCP server rejected the call: ")
 
 
-async def test_an_input_is_checked_before_the_server_sees_it(server: McpServer) -> None:
-    async with using(server) as (_, registry):
+async def test_input_is_validated_before_the_server_receives_it(server: McpServer) -> None:
+    async with open_tools(server) as (_, registry):
         assert "was not run" in text_of(await call(registry, "probe__echo", text=7))
         assert text_of(await call(registry, "probe__echo", text="ä", to=None)) == "ä"
 
 
-async def test_several_calls_run_at_once_over_one_connection(server: McpServer) -> None:
-    async with using(server) as (_, registry):
+async def test_calls_run_concurrently_over_one_connection(server: McpServer) -> None:
+    async with open_tools(server) as (_, registry):
         calls = [make_call("probe__echo", text=str(number)) for number in range(20)]
         results = await dispatch(calls, registry, make_session())
         assert [text_of(result) for result in results] == [str(number) for number in range(20)]
 
 
-async def test_a_call_that_takes_too_long_is_given_up_and_the_next_one_works() -> None:
-    async with using(small(timeout_s=3)) as (_, registry):
+async def test_slow_call_times_out_and_the_next_call_works() -> None:
+    async with open_tools(make_small_server(timeout_s=3)) as (_, registry):
         assert text_of(await call(registry, "probe__wait")) == "The tool 'probe__wait' took longer than 3 s"
         assert text_of(await call(registry, "probe__echo", text="still here")) == "still here"
 
 
-async def test_a_call_can_be_cancelled(server: McpServer) -> None:
-    async with using(server) as (_, registry):
+async def test_call_can_be_cancelled(server: McpServer) -> None:
+    async with open_tools(server) as (_, registry):
         stop, events = asyncio.Event(), EventLog()
-        waiting = dispatch([make_call("probe__wait")], registry, make_session(), stop=stop, events=events)
-        task = asyncio.create_task(waiting)
+        coroutine = dispatch([make_call("probe__wait")], registry, make_session(), stop=stop, events=events)
+        task = asyncio.create_task(coroutine)
         while "tool.called" not in events.types:
             await asyncio.sleep(0)
         stop.set()
@@ -227,31 +227,31 @@ async def test_a_call_can_be_cancelled(server: McpServer) -> None:
         assert text_of(await call(registry, "probe__echo", text="still here")) == "still here"
 
 
-async def test_a_server_sees_the_variables_that_it_is_given_and_no_other_secrets(
+async def test_server_receives_configured_variables_and_no_other_secrets(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("SOME_API_KEY", "sk-secret")
     monkeypatch.setenv("GIVEN", "word")
-    async with using(small(env={"TAKEN": "a ${GIVEN}"})) as (_, registry):
+    async with open_tools(make_small_server(env={"TAKEN": "a ${GIVEN}"})) as (_, registry):
         assert text_of(await call(registry, "probe__environment", variable="TAKEN")) == "a word"
         assert text_of(await call(registry, "probe__environment", variable="SOME_API_KEY")) == ""
 
 
-# --- what goes wrong -------------------------------------------------------------------------------------------------
+# --- failures --------------------------------------------------------------------------------------------------------
 
 
-async def test_a_server_that_cannot_be_reached_says_why_and_the_others_work(web: Web) -> None:
+async def test_unreachable_server_is_reported_and_others_work(http_server: HttpServer) -> None:
     servers = [
-        small("good", allowed=("echo",)),
+        make_small_server("good", allowed=("echo",)),
         McpServer(name="missing", command="no-such-program-here"),
         McpServer(name="ends", command="/bin/sh", args=("-c", "echo no config >&2; exit 3")),
         McpServer(name="mute", command="/bin/sleep", args=("600",), connect_timeout_s=0.5),
         McpServer(name="babbles", command="/bin/sh", args=("-c", "echo hello; cat > /dev/null"), connect_timeout_s=2),
-        McpServer(name="denied", url=web.url),
+        McpServer(name="denied", url=http_server.url),
         McpServer(name="closed", url="http://127.0.0.1:9/mcp"),
         McpServer(name="unset", command="x", env={"A": "${NO_SUCH_VARIABLE}"}),
     ]
-    async with using(*servers) as (tools, registry):
+    async with open_tools(*servers) as (tools, registry):
         assert [tool.name for tool in registry] == ["good__echo"]
         assert sorted(tools.failures) == ["babbles", "closed", "denied", "ends", "missing", "mute", "unset"]
         assert "No such file" in str(tools.failures["missing"])
@@ -261,8 +261,8 @@ async def test_a_server_that_cannot_be_reached_says_why_and_the_others_work(web:
         assert text_of(await call(registry, "good__echo", text="hi")) == "hi"
 
 
-async def test_a_server_that_dies_has_failed_that_call_and_is_started_again_for_the_next() -> None:
-    async with using(small()) as (_, registry):
+async def test_server_that_dies_fails_the_call_and_is_restarted_for_the_next() -> None:
+    async with open_tools(make_small_server()) as (_, registry):
         first = text_of(await call(registry, "probe__pid"))
         died = await call(registry, "probe__die")
         assert died.is_error
@@ -272,72 +272,72 @@ async def test_a_server_that_dies_has_failed_that_call_and_is_started_again_for_
         assert second != first
 
 
-async def test_a_call_that_changes_nothing_is_made_again_when_its_server_died(tmp_path: Path) -> None:
-    harmless = small(tool_side_effects={"die-once": SideEffects.READ})
-    async with using(harmless) as (_, registry):
+async def test_read_only_call_is_repeated_after_its_server_died(tmp_path: Path) -> None:
+    harmless = make_small_server(tool_side_effects={"die-once": SideEffects.READ})
+    async with open_tools(harmless) as (_, registry):
         result = await call(registry, "probe__die_once", path=str(tmp_path / "died"))
         assert (text_of(result), result.is_error) == ("done", False)
 
 
-async def test_a_server_that_dies_every_time_is_left_alone_for_a_while() -> None:
-    async with using(small()) as (_, registry):
+async def test_server_that_dies_repeatedly_is_not_restarted_for_a_while() -> None:
+    async with open_tools(make_small_server()) as (_, registry):
         for _ in range(2):
             assert "was lost" in text_of(await call(registry, "probe__die"))
         assert "2 times in a row; next attempt in" in text_of(await call(registry, "probe__pid"))
 
 
-async def test_a_web_server_that_is_started_again_is_asked_again(web: Web) -> None:
-    server = McpServer(name="probe", url=web.url, headers={"Authorization": "Bearer sesame"})
-    async with using(server) as (_, registry):
+async def test_restarted_http_server_is_used_again(http_server: HttpServer) -> None:
+    server = McpServer(name="probe", url=http_server.url, headers={"Authorization": "Bearer sesame"})
+    async with open_tools(server) as (_, registry):
         assert text_of(await call(registry, "probe__echo", text="a")) == "a"
-        web.end()
+        http_server.stop()
         assert (await call(registry, "probe__echo", text="b")).is_error
-        web.start()
+        http_server.start()
         assert text_of(await call(registry, "probe__echo", text="c")) == "c"
 
 
-async def test_closing_ends_the_servers_and_calls_fail_after_it() -> None:
-    async with using(small()) as (_, registry):
+async def test_close_stops_the_servers_and_later_calls_fail() -> None:
+    async with open_tools(make_small_server()) as (_, registry):
         pid = int(text_of(await call(registry, "probe__pid")))
     assert not Path(f"/proc/{pid}").exists()
     assert "the connection is closed" in text_of(await call(registry, "probe__echo", text="a"))
 
 
-async def test_being_cancelled_while_servers_start_leaves_none_behind(tmp_path: Path) -> None:
+async def test_cancellation_during_start_stops_every_server(tmp_path: Path) -> None:
     file = tmp_path / "pid"
     slow = McpServer(name="slow", command="/bin/sh", args=("-c", f"echo $$ > {file}; exec sleep 600"))
-    opening = asyncio.create_task(McpTools([slow]).__aenter__())
+    start = asyncio.create_task(McpTools([slow]).__aenter__())
     while not file.is_file() or not file.read_text().strip():
         await asyncio.sleep(0.01)
-    opening.cancel()
+    start.cancel()
     with pytest.raises(asyncio.CancelledError):
-        await opening
+        await start
     assert not Path(f"/proc/{file.read_text().strip()}").exists()
 
 
 # --- configuration ---------------------------------------------------------------------------------------------------
 
 
-def test_servers_are_read_from_the_table_that_most_programs_use() -> None:
-    one, other = servers_from(
+def test_servers_are_read_from_the_common_table_format() -> None:
+    first, second = servers_from(
         {
             "files": {"type": "stdio", "command": "npx", "args": ["-y", "files"], "env": {"A": "b"}},
             "web": {"url": "https://example.org/mcp", "headers": {"X": "y"}, "side_effects": "read", "allowed": ["a"]},
         }
     )
-    assert one == McpServer(name="files", command="npx", args=("-y", "files"), env={"A": "b"})
-    assert (other.url, other.side_effects, other.allowed) == ("https://example.org/mcp", SideEffects.READ, ("a",))
+    assert first == McpServer(name="files", command="npx", args=("-y", "files"), env={"A": "b"})
+    assert (second.url, second.side_effects, second.allowed) == ("https://example.org/mcp", SideEffects.READ, ("a",))
 
 
 @pytest.mark.parametrize(
     "entry", [{}, {"command": "a", "url": "b"}, {"command": 7}, {"command": "a", "autostart": True}], ids=str
 )
-def test_a_server_that_makes_no_sense_is_named(entry: dict[str, Any]) -> None:
+def test_invalid_server_entry_is_rejected_with_its_name(entry: dict[str, Any]) -> None:
     with pytest.raises(ToolSourceError, match="MCP server 'odd'"):
         servers_from({"odd": entry})
 
 
-def test_two_servers_of_one_name_are_refused_and_keys_are_not_shown() -> None:
+def test_duplicate_server_names_are_rejected_and_keys_are_hidden() -> None:
     server = McpServer(name="a", url="https://example.org", headers={"Authorization": "Bearer secret"})
     assert "secret" not in repr(server)
     with pytest.raises(ToolSourceError, match="the same name"):
@@ -347,34 +347,37 @@ def test_two_servers_of_one_name_are_refused_and_keys_are_not_shown() -> None:
 # --- published servers -----------------------------------------------------------------------------------------------
 
 PINS = Path(__file__).parent / "mcp_servers"
-INSTALLED = ROOT / ".cache" / "mcp-servers"
+PACKAGES = ROOT / ".cache" / "mcp-servers"
 
 
 @pytest.fixture(scope="session")
-def published() -> Path:
-    """The packages that are pinned, installed once, whoever comes first."""
-    INSTALLED.mkdir(parents=True, exist_ok=True)
+def published_servers() -> Path:
+    """The pinned packages, installed once per checkout."""
+    PACKAGES.mkdir(parents=True, exist_ok=True)
     pins = (PINS / "package-lock.json").read_bytes()
-    stamp = INSTALLED / "installed.json"
-    with (INSTALLED / "lock").open("w") as lock:
+    stamp = PACKAGES / "installed.json"
+    with (PACKAGES / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not stamp.is_file() or stamp.read_bytes() != pins:
             for name in ("package.json", "package-lock.json"):
-                shutil.copy(PINS / name, INSTALLED)
+                shutil.copy(PINS / name, PACKAGES)
             command = [*npm(), "ci", "--silent", "--no-audit", "--no-fund", "--ignore-scripts"]
             path = f"{Path(node()).parent}{os.pathsep}{os.environ.get('PATH', '')}"
             done = subprocess.run(
-                command, capture_output=True, text=True, check=False, cwd=INSTALLED, env={**os.environ, "PATH": path}
+                command, capture_output=True, text=True, check=False, cwd=PACKAGES, env={**os.environ, "PATH": path}
             )
             if done.returncode:
                 pytest.skip(f"the published servers cannot be installed: {done.stderr.strip()[-300:]}")
             stamp.write_bytes(pins)
-    return INSTALLED / "node_modules" / "@modelcontextprotocol"
+    return PACKAGES / "node_modules" / "@modelcontextprotocol"
 
 
-async def test_the_reference_server_works_over_pipes(published: Path) -> None:
-    program = published / "server-everything" / "dist" / "index.js"
-    async with using(McpServer(name="everything", command=node(), args=(str(program), "stdio"))) as (tools, registry):
+async def test_reference_server_works_over_pipes(published_servers: Path) -> None:
+    program = published_servers / "server-everything" / "dist" / "index.js"
+    async with open_tools(McpServer(name="everything", command=node(), args=(str(program), "stdio"))) as (
+        tools,
+        registry,
+    ):
         assert tools.rejected == ()
         assert len(registry) > 10
         assert text_of(await call(registry, "everything__echo", message="hi")) == "Echo: hi"
@@ -387,25 +390,25 @@ async def test_the_reference_server_works_over_pipes(published: Path) -> None:
         assert "was not run" in text_of(await call(registry, "everything__get_structured_content", location="Rome"))
 
 
-async def test_the_reference_server_works_over_http_and_after_it_was_started_again(published: Path) -> None:
-    program = published / "server-everything" / "dist" / "index.js"
+async def test_reference_server_works_over_http_and_after_a_restart(published_servers: Path) -> None:
+    program = published_servers / "server-everything" / "dist" / "index.js"
     port = free_port()
 
     def start() -> subprocess.Popen[str]:
-        made = subprocess.Popen(
+        process = subprocess.Popen(
             [node(), str(program), "streamableHttp"],
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
             text=True,
             env={**os.environ, "PORT": str(port)},
         )
-        assert made.stderr is not None
-        while "listening" not in made.stderr.readline():
-            assert made.poll() is None
-        return made
+        assert process.stderr is not None
+        while "listening" not in process.stderr.readline():
+            assert process.poll() is None
+        return process
 
     with start() as first:
-        async with using(McpServer(name="everything", url=f"http://127.0.0.1:{port}/mcp")) as (tools, registry):
+        async with open_tools(McpServer(name="everything", url=f"http://127.0.0.1:{port}/mcp")) as (tools, registry):
             assert tools.failures == {}
             assert text_of(await call(registry, "everything__echo", message="one")) == "Echo: one"
             first.kill()
@@ -418,18 +421,18 @@ async def test_the_reference_server_works_over_http_and_after_it_was_started_aga
 def free_port() -> int:
     import socket
 
-    with socket.create_server(("127.0.0.1", 0)) as found:
-        return int(found.getsockname()[1])
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        return int(listener.getsockname()[1])
 
 
-async def test_the_published_server_of_files_works(published: Path, tmp_path: Path) -> None:
+async def test_published_file_server_works(published_servers: Path, tmp_path: Path) -> None:
     (tmp_path / "note.txt").write_text("remember the milk")
-    program = published / "server-filesystem" / "dist" / "index.js"
+    program = published_servers / "server-filesystem" / "dist" / "index.js"
     server = McpServer(name="files", command=node(), args=(str(program), str(tmp_path)), trust_hints=True)
-    async with using(server) as (tools, registry):
+    async with open_tools(server) as (tools, registry):
         assert tools.rejected == ()
         assert registry["files__read_text_file"].definition.side_effects is SideEffects.READ
         assert registry["files__write_file"].definition.side_effects is SideEffects.EXECUTE
-        read = await call(registry, "files__read_text_file", path=str(tmp_path / "note.txt"))
-        assert text_of(read) == "remember the milk"
+        result = await call(registry, "files__read_text_file", path=str(tmp_path / "note.txt"))
+        assert text_of(result) == "remember the milk"
         assert (await call(registry, "files__read_text_file", path="/etc/passwd")).is_error

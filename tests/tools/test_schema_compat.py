@@ -1,4 +1,4 @@
-"""Foreign schemas eased into the subset: what becomes of them, and that nothing they accept is refused."""
+"""Tests of the conversion of foreign schemas into the subset: accepted values stay accepted."""
 
 from __future__ import annotations
 
@@ -14,50 +14,55 @@ from dragoman.tools.schema_compat import to_portable_schema
 from dragoman.toolschema import tool_problems
 
 
-def of_property(schema: Any, **root: Any) -> Any:
+def convert_property(schema: Any, **root: Any) -> Any:
     """Convert the schema of one property."""
     return to_portable_schema({"type": "object", "properties": {"x": schema}, **root}).schema["properties"]["x"]
 
 
-def test_a_schema_in_the_subset_stays_as_it_is() -> None:
+def test_schema_in_the_subset_is_unchanged() -> None:
     schema = {
         "type": "object",
         "properties": {"a": {"type": "string", "enum": ["x"]}, "b": {"type": "array", "items": {"type": "integer"}}},
         "required": ["a"],
         "additionalProperties": False,
     }
-    made = to_portable_schema(schema)
-    assert (made.schema, made.widenings) == (schema, ())
+    converted = to_portable_schema(schema)
+    assert (converted.schema, converted.widenings) == (schema, ())
 
 
-def test_a_reference_is_written_out() -> None:
+def test_reference_is_expanded() -> None:
     definitions = {
         "$defs": {"P": {"type": "object", "properties": {"n": {"$ref": "#/$defs/N"}}}, "N": {"type": "number"}}
     }
-    assert of_property({"$ref": "#/$defs/P", "description": "A place."}, **definitions) == {
+    assert convert_property({"$ref": "#/$defs/P", "description": "A place."}, **definitions) == {
         "type": "object",
         "description": "A place.",
         "properties": {"n": {"type": "number"}},
     }
 
 
-def test_a_reference_that_comes_back_to_itself_or_leads_nowhere_accepts_anything() -> None:
+def test_recursive_or_unresolvable_reference_accepts_anything() -> None:
     tree = {"type": "object", "properties": {"left": {"$ref": "#/$defs/T"}, "v": {"type": "integer"}}}
-    made = of_property({"$ref": "#/$defs/T"}, **{"$defs": {"T": tree}})
-    assert made["properties"] == {"left": {}, "v": {"type": "integer"}}
-    assert of_property({"$ref": "#/$defs/Missing"}) == {}
-    assert of_property({"$ref": "https://example.org/schema"}) == {}
+    converted = convert_property({"$ref": "#/$defs/T"}, **{"$defs": {"T": tree}})
+    assert converted["properties"] == {"left": {}, "v": {"type": "integer"}}
+    assert convert_property({"$ref": "#/$defs/Missing"}) == {}
+    assert convert_property({"$ref": "https://example.org/schema"}) == {}
 
 
-def test_what_may_be_null_is_a_type_that_may_be_null() -> None:
+def test_nullable_alternative_becomes_a_nullable_type() -> None:
     choice = {"anyOf": [{"type": "string", "minLength": 2}, {"type": "null"}], "default": None, "title": "X"}
-    made = to_portable_schema({"type": "object", "properties": {"x": choice}})
-    assert made.schema["properties"]["x"] == {"type": ["string", "null"], "minLength": 2, "default": None, "title": "X"}
-    assert made.widenings == ()
-    assert of_property({"type": "integer", "nullable": True}) == {"type": ["integer", "null"]}
+    converted = to_portable_schema({"type": "object", "properties": {"x": choice}})
+    assert converted.schema["properties"]["x"] == {
+        "type": ["string", "null"],
+        "minLength": 2,
+        "default": None,
+        "title": "X",
+    }
+    assert converted.widenings == ()
+    assert convert_property({"type": "integer", "nullable": True}) == {"type": ["integer", "null"]}
 
 
-def test_alternatives_are_joined_and_it_is_said_that_more_is_accepted() -> None:
+def test_alternatives_are_joined_with_a_widening() -> None:
     kinds = {
         "oneOf": [
             {
@@ -102,18 +107,18 @@ def test_alternatives_are_joined_and_it_is_said_that_more_is_accepted() -> None:
     ],
     ids=str,
 )  # fmt: skip
-def test_what_the_subset_cannot_say_is_left_off(schema: Any, expected: Any) -> None:
-    assert of_property(schema) == expected
+def test_unsupported_keywords_are_dropped(schema: Any, expected: Any) -> None:
+    assert convert_property(schema) == expected
 
 
-def test_the_input_of_a_tool_is_an_object_whatever_its_schema_says() -> None:
+def test_input_of_a_tool_is_always_an_object() -> None:
     assert to_portable_schema({}).schema == {"type": "object"}
     assert to_portable_schema({"$schema": "http://json-schema.org/draft-07/schema#", "type": "object"}).schema == {
         "type": "object"
     }
 
 
-# --- the law ---------------------------------------------------------------------------------------------------------
+# --- invariant -------------------------------------------------------------------------------------------------------
 
 names = st.sampled_from(["a", "b", "c"])
 scalars = st.sampled_from([None, True, False, 0, 1, 2, 3, 1.5, "", "a", "ab", "abc", "2026-05-08"])
@@ -168,15 +173,13 @@ roots = st.builds(
 
 
 @given(roots, st.dictionaries(names, values, max_size=3))
-def test_whatever_a_foreign_schema_accepts_its_eased_form_accepts_too(
-    root: dict[str, Any], value: dict[str, Any]
-) -> None:
-    made = to_portable_schema(root)
-    definition = ToolDefinition("probe", "", made.schema, SideEffects.NONE)
+def test_converted_schema_accepts_every_value_of_the_original(root: dict[str, Any], value: dict[str, Any]) -> None:
+    converted = to_portable_schema(root)
+    definition = ToolDefinition("probe", "", converted.schema, SideEffects.NONE)
     assert tool_problems(definition) == ()
     try:
         accepted = jsonschema_rs.Draft202012Validator(root, validate_formats=True).is_valid(value)
     except (ValueError, RecursionError):
         accepted = False
     assume(accepted)
-    assert jsonschema_rs.Draft7Validator(made.schema, validate_formats=True).is_valid(value), made
+    assert jsonschema_rs.Draft7Validator(converted.schema, validate_formats=True).is_valid(value), converted

@@ -1,4 +1,4 @@
-"""The tool that runs a command: what it gives, and that nothing of it stays behind."""
+"""Tests of the tool that runs a command: its result, and that no process remains."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def is_alive(pid: int) -> bool:
     return state != "Z"
 
 
-async def until_gone(pids: list[int]) -> bool:
+async def wait_for_exit(pids: list[int]) -> bool:
     for _ in range(500):
         if not any(is_alive(pid) for pid in pids):
             return True
@@ -29,14 +29,14 @@ async def until_gone(pids: list[int]) -> bool:
     return False
 
 
-async def pids_in(file: Path, count: int) -> list[int]:
-    """The numbers that processes wrote into a file, once there are so many."""
+async def read_pids(file: Path, count: int) -> list[int]:
+    """Return the process ids in a file as soon as it contains so many."""
     while not file.is_file() or len(file.read_text().split()) < count:
         await asyncio.sleep(0.01)
     return [int(word) for word in file.read_text().split()]
 
 
-async def test_a_command_gives_its_exit_code_and_what_it_printed(root: Path, workspace: Workspace) -> None:
+async def test_command_returns_exit_code_and_output(root: Path, workspace: Workspace) -> None:
     (root / "sub").mkdir()
     good = await result_of(run_command, workspace, command="pwd; echo oops >&2", path="sub")
     assert (text_of(good), good.is_error) == (f"[exit code 0]\n{root}/sub\noops\n", False)
@@ -44,17 +44,17 @@ async def test_a_command_gives_its_exit_code_and_what_it_printed(root: Path, wor
     assert (text_of(bad), bad.is_error) == ("[exit code 3]", True)
 
 
-async def test_a_program_is_run_without_a_shell(workspace: Workspace) -> None:
+async def test_program_runs_without_a_shell(workspace: Workspace) -> None:
     result = await result_of(run_command, workspace, argv=["printf", "%s|", "$HOME", "a b", ";"])
     assert text_of(result) == "[exit code 0]\n$HOME|a b|;|"
 
 
-@pytest.mark.parametrize("given", [{}, {"command": "a", "argv": ["b"]}, {"command": "a\0b"}])
-async def test_what_cannot_be_run_is_said(workspace: Workspace, given: dict[str, object]) -> None:
-    assert (await result_of(run_command, workspace, **given)).is_error
+@pytest.mark.parametrize("arguments", [{}, {"command": "a", "argv": ["b"]}, {"command": "a\0b"}])
+async def test_invalid_command_is_an_error(workspace: Workspace, arguments: dict[str, object]) -> None:
+    assert (await result_of(run_command, workspace, **arguments)).is_error
 
 
-async def test_a_program_or_a_folder_that_there_is_not_is_said(workspace: Workspace) -> None:
+async def test_missing_program_or_folder_is_an_error(workspace: Workspace) -> None:
     assert text_of(await result_of(run_command, workspace, argv=["no-such-program"])) == (
         "'no-such-program' does not exist"
     )
@@ -63,11 +63,11 @@ async def test_a_program_or_a_folder_that_there_is_not_is_said(workspace: Worksp
     )
 
 
-async def test_a_command_has_nothing_to_read(workspace: Workspace) -> None:
+async def test_command_has_empty_standard_input(workspace: Workspace) -> None:
     assert text_of(await result_of(run_command, workspace, command="cat; echo end")) == "[exit code 0]\nend\n"
 
 
-async def test_of_a_long_output_the_beginning_and_the_end_are_kept(workspace: Workspace) -> None:
+async def test_long_output_keeps_its_beginning_and_end(workspace: Workspace) -> None:
     text = text_of(await result_of(run_command, workspace, command="seq 1 200000"))
     assert text.startswith("[exit code 0]\n1\n2\n")
     assert text.endswith("199999\n200000\n")
@@ -75,7 +75,7 @@ async def test_of_a_long_output_the_beginning_and_the_end_are_kept(workspace: Wo
     assert len(text) < 33_000
 
 
-async def test_a_command_does_not_inherit_secrets_and_cannot_print_them(
+async def test_command_does_not_inherit_secrets_and_cannot_print_them(
     workspace: Workspace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SOME_API_KEY", "sk-very-secret")
@@ -90,12 +90,12 @@ async def test_a_command_does_not_inherit_secrets_and_cannot_print_them(
     assert text.endswith("[redacted]\n")
 
 
-def test_secrets_are_known_by_their_names_and_by_passwords_in_addresses() -> None:
+def test_secrets_are_recognized_by_name_and_by_passwords_in_urls() -> None:
     secret = ["OPENAI_API_KEY", "AWS_SECRET_ACCESS_KEY", "GITHUB_TOKEN", "DB_PASSWORD", "ANTHROPIC_AUTH_TOKEN"]
     secret += ["GOOGLE_APPLICATION_CREDENTIALS", "SSH_AUTH_SOCK", "NPM_TOKENS", "my_secret", "SENTRY_DSN"]
     plain = ["PATH", "HOME", "PWD", "OLDPWD", "KEYBOARD", "MONKEY", "TOKENIZERS_PARALLELISM", "AUTHOR", "LANG"]
-    kept, values = environment_without_secrets({**dict.fromkeys(secret, "12345678"), **dict.fromkeys(plain, "x")})
-    assert sorted(kept) == sorted(plain)
+    remaining, values = environment_without_secrets({**dict.fromkeys(secret, "12345678"), **dict.fromkeys(plain, "x")})
+    assert sorted(remaining) == sorted(plain)
     assert set(values) == {"12345678"}
     assert environment_without_secrets({"PROXY": "http://me:word@host", "PLAIN": "http://host:80"})[0] == {
         "PLAIN": "http://host:80"
@@ -116,8 +116,8 @@ SECRETS = {
     "PLAIN_5": "https://a-token@git.example.org/x.git",
     "PLAIN_6": "AccountName=x;AccountKey=abcdEFGH1234567890abcdEFGH1234567890==;",
     "PLAIN_7": "-----BEGIN RSA PRIVATE KEY-----\nMIIEpAIBAAKCAQEA\n-----END RSA PRIVATE KEY-----",
-    "MY_TOKEN": "words-of-mine",
-    "PLAIN_8": "X-Header: words-of-mine",
+    "MY_TOKEN": "text-of-mine",
+    "PLAIN_8": "X-Header: text-of-mine",
 }
 HARMLESS = {
     "PATH": "/usr/bin:/nix/store/3c8f1a9d0b7e6f5a4b3c2d1e0f9a8b7c-bash/bin",
@@ -134,68 +134,66 @@ def test_secrets_are_found_by_value_and_inside_other_values() -> None:
     assert environment_without_secrets({**SECRETS, **HARMLESS})[0] == HARMLESS
 
 
-async def test_what_runs_is_told_without_its_secrets(workspace: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_command_in_events_and_approval_has_no_secrets(
+    workspace: Workspace, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("SOME_TOKEN", "very-secret-token")
     events = EventLog()
     call = make_call("run_command", command="echo very-secret-token")
-    asked: list[str | None] = []
+    summaries: list[str | None] = []
 
     async def confirm(question: ConfirmationRequest) -> Confirmation:
-        asked.append(question.command_summary)
+        summaries.append(question.command_summary)
         return Confirmation(True)
 
     session = make_session(workspace, policy=None, confirm=confirm)
     await dispatch([call], ToolRegistry([run_command]), session, events=events)
-    assert asked == ["echo [redacted]"]
+    assert summaries == ["echo [redacted]"]
     assert events.payloads("tool.completed")[0]["command_executed"] == "echo [redacted]"
 
 
-STARTS_OTHERS = "echo $$ >> pids; (echo $BASHPID >/dev/null; sh -c 'echo $$ >> pids; exec sleep 600') & "
+STARTS_CHILDREN = "echo $$ >> pids; (echo $BASHPID >/dev/null; sh -c 'echo $$ >> pids; exec sleep 600') & "
 
 
-async def test_a_command_that_is_too_slow_ends_with_everything_that_it_started(
-    root: Path, workspace: Workspace
-) -> None:
-    command = f"{STARTS_OTHERS} echo begun; sleep 600"
+async def test_slow_command_ends_with_its_children(root: Path, workspace: Workspace) -> None:
+    command = f"{STARTS_CHILDREN} echo begun; sleep 600"
     result = await result_of(run_command, workspace, command=command, timeout_s=1)
     assert text_of(result) == "[stopped after 1 s]\nbegun\n"
     assert result.is_error
-    assert await until_gone(await pids_in(root / "pids", 2))
+    assert await wait_for_exit(await read_pids(root / "pids", 2))
 
 
-async def test_a_command_that_will_not_end_is_ended(root: Path, workspace: Workspace) -> None:
+async def test_command_that_ignores_sigterm_is_killed(root: Path, workspace: Workspace) -> None:
     command = "trap '' TERM; echo $$ >> pids; while :; do sleep 1; done"
     await result_of(run_command, workspace, command=command, timeout_s=1)
-    assert await until_gone(await pids_in(root / "pids", 1))
+    assert await wait_for_exit(await read_pids(root / "pids", 1))
 
 
-async def test_what_a_command_leaves_in_the_background_ends_with_it(root: Path, workspace: Workspace) -> None:
+async def test_background_processes_of_a_command_end_with_it(root: Path, workspace: Workspace) -> None:
     result = await result_of(
-        run_command, workspace, command=f"{STARTS_OTHERS} while [ $(wc -l < pids) -lt 2 ]; do :; done"
+        run_command, workspace, command=f"{STARTS_CHILDREN} while [ $(wc -l < pids) -lt 2 ]; do :; done"
     )
     assert not result.is_error
-    assert await until_gone(await pids_in(root / "pids", 2))
+    assert await wait_for_exit(await read_pids(root / "pids", 2))
 
 
-async def test_a_process_that_leaves_the_group_does_not_keep_us_waiting(root: Path, workspace: Workspace) -> None:
+async def test_process_outside_of_the_group_does_not_block_the_result(root: Path, workspace: Workspace) -> None:
     result = await result_of(
         run_command,
         workspace,
         command="setsid sh -c 'echo $$ > pids; exec sleep 600' & while [ ! -s pids ]; do :; done",
     )
-    (pid,) = await pids_in(root / "pids", 1)
-    os.kill(pid, 9)  # only such a process stays behind
+    (pid,) = await read_pids(root / "pids", 1)
+    os.kill(pid, 9)  # only such a process remains
     assert text_of(result) == "[exit code 0]"
 
 
-async def test_a_command_that_is_cancelled_ends_with_everything_that_it_started(
-    root: Path, workspace: Workspace
-) -> None:
+async def test_cancelled_command_ends_with_its_children(root: Path, workspace: Workspace) -> None:
     stop = asyncio.Event()
-    call = make_call("run_command", command=f"{STARTS_OTHERS} sleep 600")
+    call = make_call("run_command", command=f"{STARTS_CHILDREN} sleep 600")
     task = asyncio.create_task(dispatch([call], ToolRegistry([run_command]), make_session(workspace), stop=stop))
-    pids = await pids_in(root / "pids", 2)
+    pids = await read_pids(root / "pids", 2)
     stop.set()
     (result,) = await task
     assert result.is_error
-    assert await until_gone(pids)
+    assert await wait_for_exit(pids)

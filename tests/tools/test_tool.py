@@ -1,4 +1,4 @@
-"""A tool from a function: its schema, its description, and what becomes of what it returns."""
+"""Tests of tools from functions: schema, description, and conversion of return values."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ async def weather(
     return f"{place.city}, {days}, {unit.name}, {mode}, {len(names)}"
 
 
-def test_the_schema_comes_from_the_hints_and_the_description_from_the_docstring() -> None:
+def test_schema_is_from_hints_and_description_from_docstring() -> None:
     definition = weather.definition
     assert (definition.name, definition.side_effects, definition.requires_workspace) == (
         "weather",
@@ -66,12 +66,12 @@ def test_the_schema_comes_from_the_hints_and_the_description_from_the_docstring(
     ToolRegistry([weather])
 
 
-async def test_a_call_arrives_as_the_types_that_the_function_asked_for() -> None:
+async def test_arguments_are_converted_to_the_types_of_the_function() -> None:
     result = await result_of(weather, place={"city": "Rome"}, unit="kelvin", names=["a"])
     assert text_of(result) == "Rome, 1, KELVIN, short, 1"
 
 
-async def test_a_default_that_can_change_is_fresh_for_every_call() -> None:
+async def test_mutable_default_is_copied_for_every_call() -> None:
     @tool
     async def collect(items: list[str] = []) -> list[str]:  # noqa: B006
         items.append("x")
@@ -80,16 +80,16 @@ async def test_a_default_that_can_change_is_fresh_for_every_call() -> None:
     assert text_of(await result_of(collect)) == text_of(await result_of(collect)) == '["x"]'
 
 
-async def test_a_function_that_is_not_async_is_a_tool_too_and_knows_where_it_is_called() -> None:
+async def test_sync_function_is_a_tool_and_receives_the_context() -> None:
     @tool(name="who", description="Who.")
-    def ask(context: ToolContext) -> dict[str, Any]:
+    def describe_call(context: ToolContext) -> dict[str, Any]:
         return {"session": context.session_id, "call": bool(context.tool_use_id)}
 
-    assert ask.definition.input_schema["properties"] == {}
-    assert text_of(await result_of(ask)) == '{"session":"sess_1","call":true}'
+    assert describe_call.definition.input_schema["properties"] == {}
+    assert text_of(await result_of(describe_call)) == '{"session":"sess_1","call":true}'
 
 
-def test_a_plain_function_is_a_tool() -> None:
+def test_plain_function_is_a_tool() -> None:
     def add(a: int, b: int = 2) -> int:
         """Add two numbers.
 
@@ -112,13 +112,13 @@ def test_a_plain_function_is_a_tool() -> None:
     assert definition.input_schema["required"] == ["a"]
 
 
-def test_what_is_neither_a_tool_nor_a_function_is_an_error() -> None:
+def test_value_that_is_not_a_tool_or_function_is_rejected() -> None:
     with pytest.raises(InputError, match="neither a tool nor a function") as raised:
         ToolRegistry(["add"])  # type: ignore[list-item]
     assert raised.value.code == "not_a_tool"
 
 
-def test_a_tool_can_be_called_as_the_function_that_it_was() -> None:
+def test_tool_can_be_called_like_its_function() -> None:
     @tool
     def add(a: int, b: int = 2) -> int:
         return a + b
@@ -140,7 +140,7 @@ def test_parameters_are_described_by_the_docstring(text: str) -> None:
     assert (parsed.description, parsed.parameters) == ("Look.", {"city": "Its name.", "days": "How many days."})
 
 
-def test_a_docstring_without_sections_is_the_description() -> None:
+def test_docstring_without_sections_is_the_description() -> None:
     assert parse_docstring("Look: it rains.\n\nOr not.") == Docstring("Look: it rains.\n\nOr not.", {})
 
 
@@ -156,12 +156,12 @@ class _Route:
 
 
 async def test_parameters_may_be_dataclasses_and_pydantic_models() -> None:
-    seen: list[object] = []
+    arguments: list[object] = []
 
     @tool
     def drive(route: _Route, back: _Place | None = None) -> str:
         """Drive."""
-        seen.extend((route, back))
+        arguments.extend((route, back))
         return "done"
 
     route = drive.definition.input_schema["properties"]["route"]
@@ -169,12 +169,12 @@ async def test_parameters_may_be_dataclasses_and_pydantic_models() -> None:
     context = ToolContext(session_id="s")
     bern = {"name": "Bern"}
     assert await drive.run({"route": {"start": bern, "stops": [bern]}, "back": bern}, context) == "done"
-    assert seen == [_Route(_Place(name="Bern"), [_Place(name="Bern")]), _Place(name="Bern")]
+    assert arguments == [_Route(_Place(name="Bern"), [_Place(name="Bern")]), _Place(name="Bern")]
     with pytest.raises(ToolFailedError, match="name"):
         await drive.run({"route": {"start": {"name": "B"}, "stops": []}}, context)
 
 
-def test_a_function_that_a_model_cannot_call_by_name_is_refused() -> None:
+def test_function_with_positional_parameters_is_rejected() -> None:
     with pytest.raises(TypeError, match="by name"):
         tool(lambda *args: args)
 
@@ -196,16 +196,16 @@ def test_a_function_that_a_model_cannot_call_by_name_is_refused() -> None:
         ("half \ud83d of a pair", (TextBlock("half ? of a pair"),)),
     ],
 )
-def test_whatever_a_tool_returns_becomes_content(output: Any, content: tuple[Any, ...]) -> None:
+def test_every_return_value_becomes_content(output: Any, content: tuple[Any, ...]) -> None:
     assert content_from(output) == content
 
 
-def test_a_result_holds_no_call() -> None:
+def test_result_cannot_contain_a_call() -> None:
     with pytest.raises(TypeError, match="tool_use"):
         content_from(ToolUseBlock("tu_1", "x", {}))
 
 
-def test_a_text_that_is_far_too_long_loses_its_middle_and_says_so() -> None:
+def test_very_long_text_loses_its_middle_with_a_note() -> None:
     (block,) = content_from("a" * 300_000 + "b" * 300_000)
     assert isinstance(block, TextBlock)
     assert len(block.text) < 401_000
@@ -213,10 +213,10 @@ def test_a_text_that_is_far_too_long_loses_its_middle_and_says_so() -> None:
     assert (block.text[0], block.text[-1]) == ("a", "b")
 
 
-# --- the registry ----------------------------------------------------------------------------------------------------
+# --- registry --------------------------------------------------------------------------------------------------------
 
 
-def made(name: str, schema: dict[str, Any] | None = None) -> Tool:
+def make_tool(name: str, schema: dict[str, Any] | None = None) -> Tool:
     async def run(_input: dict[str, Any], _context: ToolContext) -> ToolOutput:
         return ToolOutput(content=name)
 
@@ -224,30 +224,30 @@ def made(name: str, schema: dict[str, Any] | None = None) -> Tool:
     return Tool(definition=definition, run=run)
 
 
-def test_definitions_stand_in_the_order_of_their_names_whoever_came_first() -> None:
-    one, other = ToolRegistry([made("b"), made("a")]), ToolRegistry([made("a"), made("b")])
-    assert one.definitions == other.definitions
-    assert [definition.name for definition in one.definitions] == ["a", "b"]
+def test_definitions_are_sorted_by_name() -> None:
+    first, second = ToolRegistry([make_tool("b"), make_tool("a")]), ToolRegistry([make_tool("a"), make_tool("b")])
+    assert first.definitions == second.definitions
+    assert [definition.name for definition in first.definitions] == ["a", "b"]
 
 
-def test_a_tool_outside_the_subset_or_of_a_taken_name_is_refused_with_everything_wrong() -> None:
-    registry = ToolRegistry([made("a")])
+def test_invalid_or_duplicate_tool_is_rejected_with_every_problem() -> None:
+    registry = ToolRegistry([make_tool("a")])
     with pytest.raises(ToolSchemaError, match="already registered"):
-        registry.register(made("a"))
-    with pytest.raises(ToolSchemaError) as refused:
-        registry.register(made("B", {"type": "object", "anyOf": [], "properties": {"x": {"$ref": "#"}}}))
-    assert len(refused.value.problems) == 3
-    assert [one.name for one in registry] == ["a"]
+        registry.register(make_tool("a"))
+    with pytest.raises(ToolSchemaError) as caught:
+        registry.register(make_tool("B", {"type": "object", "anyOf": [], "properties": {"x": {"$ref": "#"}}}))
+    assert len(caught.value.problems) == 3
+    assert [registered.name for registered in registry] == ["a"]
 
 
-def test_fewer_tools_can_be_allowed_and_one_that_there_is_not_is_an_error() -> None:
-    registry = ToolRegistry([made("a"), made("b"), made("c")])
-    assert [one.name for one in registry.subset(["c", "a", "c"])] == ["a", "c"]
+def test_subset_is_limited_and_an_unknown_tool_raises() -> None:
+    registry = ToolRegistry([make_tool("a"), make_tool("b"), make_tool("c")])
+    assert [allowed.name for allowed in registry.subset(["c", "a", "c"])] == ["a", "c"]
     assert len(registry) == 3
     assert "d" not in registry
     with pytest.raises(UnknownToolError, match="Use one of: a, b, c"):
         registry.subset(["d"])
 
 
-def test_a_tool_of_a_server_is_named_by_both() -> None:
-    assert ToolRegistry([made("files__read_file")])["files__read_file"].name == "files__read_file"
+def test_tool_of_a_server_has_the_name_of_both() -> None:
+    assert ToolRegistry([make_tool("files__read_file")])["files__read_file"].name == "files__read_file"

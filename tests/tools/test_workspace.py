@@ -1,4 +1,4 @@
-"""The workspace: no path leads out of it, however it is written and whoever changes the folder meanwhile."""
+"""Tests of the workspace: no path leads out of it, also during concurrent changes of the folder."""
 
 from __future__ import annotations
 
@@ -62,20 +62,20 @@ def traps(root: Path) -> Path:
 
 
 @pytest.mark.parametrize("path", HOSTILE)
-async def test_no_hostile_path_is_read_listed_searched_or_written(traps: Path, path: str) -> None:
+async def test_hostile_path_is_not_read_listed_searched_or_written(traps: Path, path: str) -> None:
     workspace = Workspace(traps)
     path = path.format(root=traps)
     outside = sorted(traps.parent.rglob("*"))
-    with pytest.raises(ToolFailedError) as refused:
+    with pytest.raises(ToolFailedError) as caught:
         workspace.check_path(path)
-    assert refused.value.error_class == "permission_denied"
-    for tool, given in (
+    assert caught.value.error_class == "permission_denied"
+    for tool, arguments in (
         (read_file, {"path": path}),
         (list_files, {"path": path}),
         (search_files, {"path": path, "pattern": "."}),
         (write_file, {"path": path, "content": "taken over"}),
     ):
-        result = await result_of(tool, workspace, **given)
+        result = await result_of(tool, workspace, **arguments)
         assert result.is_error
         assert "secret" not in text_of(result).replace(path, "").replace(repr(path), "")
     assert (traps.parent / "outside" / "secret.txt").read_text() == "secret"
@@ -93,11 +93,11 @@ async def test_no_hostile_path_is_read_listed_searched_or_written(traps: Path, p
         "deep/link_round/good.txt",
     ],
 )
-async def test_a_path_that_stays_inside_is_read_also_through_links(traps: Path, path: str) -> None:
+async def test_path_inside_is_read_also_through_links(traps: Path, path: str) -> None:
     assert text_of(await result_of(read_file, Workspace(traps), path=path.format(root=traps))) == "good"
 
 
-def test_a_root_that_is_a_link_is_itself(traps: Path, tmp_path: Path) -> None:
+def test_root_may_be_a_link(traps: Path, tmp_path: Path) -> None:
     other = tmp_path / "other"
     other.symlink_to(traps)
     workspace = Workspace(other)
@@ -106,7 +106,7 @@ def test_a_root_that_is_a_link_is_itself(traps: Path, tmp_path: Path) -> None:
     assert workspace.read(f"{traps}/inside/good.txt", 10) == (b"good", 4)
 
 
-def test_a_workspace_is_a_folder_that_exists(root: Path) -> None:
+def test_workspace_must_be_an_existing_folder(root: Path) -> None:
     (root / "file").touch()
     with pytest.raises(NotADirectoryError):
         Workspace(root / "file")
@@ -114,7 +114,7 @@ def test_a_workspace_is_a_folder_that_exists(root: Path) -> None:
         Workspace(root / "missing")
 
 
-def test_nothing_stays_open(traps: Path) -> None:
+def test_no_file_descriptor_stays_open(traps: Path) -> None:
     workspace = Workspace(traps)
     before = len(os.listdir("/proc/self/fd")) if Path("/proc/self/fd").is_dir() else None
     for path in (*HOSTILE, "inside/good.txt", "missing/x", "inside/good.txt/x", "x" * 300):
@@ -126,24 +126,24 @@ def test_nothing_stays_open(traps: Path) -> None:
     assert after == before
 
 
-def test_a_folder_that_becomes_a_link_between_two_looks_leads_nowhere(root: Path) -> None:
-    """A file is read inside the workspace or not at all while a folder is swapped for a link to the outside."""
+def test_folder_that_becomes_a_link_during_a_read_does_not_lead_outside(root: Path) -> None:
+    """A folder is swapped for a link to the outside: the file is read inside the workspace or not at all."""
     outside = root.parent / "outside"
     (root / "folder").mkdir()
     (root / "folder" / "secret.txt").write_text("harmless")
     (root / "other").symlink_to(outside)
     workspace = Workspace(root)
-    over = threading.Event()
+    is_over = threading.Event()
 
     def swap() -> None:
-        while not over.is_set():
+        while not is_over.is_set():
             os.rename(root / "folder", root / "aside")
             os.rename(root / "other", root / "folder")
             os.rename(root / "folder", root / "other")
             os.rename(root / "aside", root / "folder")
 
-    swapping = threading.Thread(target=swap)
-    swapping.start()
+    thread = threading.Thread(target=swap)
+    thread.start()
     seen = []
     try:
         for _ in range(3_000):
@@ -152,6 +152,6 @@ def test_a_folder_that_becomes_a_link_between_two_looks_leads_nowhere(root: Path
             except (ToolFailedError, OSError):
                 continue
     finally:
-        over.set()
-        swapping.join()
+        is_over.set()
+        thread.join()
     assert set(seen) == {b"harmless"}

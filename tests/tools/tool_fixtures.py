@@ -22,7 +22,7 @@ def make_session(workspace: Workspace | None = None, **options: Any) -> ToolSess
 
 
 async def result_of(tool: Tool, workspace: Workspace | None = None, **input: Any) -> ToolResultBlock:  # noqa: A002
-    """The result of one call, without approval."""
+    """Return the result of one call, without approval."""
     (result,) = await dispatch([make_call(tool.name, **input)], ToolRegistry([tool]), make_session(workspace))
     return result
 
