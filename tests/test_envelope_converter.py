@@ -191,7 +191,7 @@ def read(*envelopes_in: dict[str, Any]) -> list[Message]:
     return messages_from_envelopes(envelopes_in)
 
 
-def broken_rules(messages: list[Message]) -> list[str]:
+def find_broken_rules(messages: list[Message]) -> list[str]:
     """Return the broken rules, except those about models and costs, which hosts do not record."""
     return [violation.rule for violation in check(messages) if not violation.rule.startswith("assistant-")]
 
@@ -220,13 +220,13 @@ def test_result_is_linked_to_its_call_by_id() -> None:
         tool_result("second", "look", {"success": True}, {"tool_call_id": "call_2"}),
     )
     assert messages[2].content[0].tool_use_id == messages[1].content[0].id  # type: ignore[union-attr]
-    assert broken_rules(messages[:1]) == []
+    assert find_broken_rules(messages[:1]) == []
 
 
 def test_orphan_result_is_reported_by_check_and_set_aside_by_repair() -> None:
     messages = read(text("user", "x"), tool_result("seen", "look", {"success": True}))
-    assert broken_rules(messages) == ["result-has-call"]
-    assert broken_rules(list(repair(messages).messages)) == []
+    assert find_broken_rules(messages) == ["result-has-call"]
+    assert find_broken_rules(list(repair(messages).messages)) == []
 
 
 def test_text_of_a_call_becomes_a_block_and_its_caption_does_not() -> None:
@@ -413,7 +413,7 @@ def test_conversation_of_envelopes_is_sent_in_every_dialect(name: str) -> None:
         final_result("Written.", {"url": "u"}),
         text("user", "Thanks."),
     )
-    assert broken_rules(messages) == []
+    assert find_broken_rules(messages) == []
     written = dialect.write_request(Request(model="m", messages=tuple(messages)))
     assert written.losses == ()
     back = dialect.read_request(written.wire).messages

@@ -82,7 +82,7 @@ def http_server() -> Iterator[HttpServer]:
 
 
 @pytest.fixture(scope="module")
-def shared_http_server() -> Iterator[HttpServer]:
+def module_http_server() -> Iterator[HttpServer]:
     """One server for all tests that do not stop it."""
     running = HttpServer(WORD="sesame")
     running.start()
@@ -94,7 +94,7 @@ def shared_http_server() -> Iterator[HttpServer]:
 def server(request: pytest.FixtureRequest) -> McpServer:
     if request.param == "pipes":
         return make_pipe_server()
-    http_server: HttpServer = request.getfixturevalue("shared_http_server")
+    http_server: HttpServer = request.getfixturevalue("module_http_server")
     return McpServer(name="probe", url=http_server.url, headers={"Authorization": "Bearer sesame"})
 
 

@@ -1,1 +1,1 @@
-"""Transcripts that are damaged on purpose, and their repair."""
+"""Tests of damaged transcripts and their repair."""

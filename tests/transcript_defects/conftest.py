@@ -1,4 +1,4 @@
-"""Tests may be coroutines, each in its own event loop; losses are not logged."""
+"""Async tests run in their own event loop; losses are not logged."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 
 @pytest.fixture(autouse=True)
 def quiet() -> Iterator[None]:
-    """Every loss is logged, and these tests have tens of thousands of them."""
+    """Disable the log of losses: these tests have tens of thousands of them."""
     logger = logging.getLogger("dragoman.adapter")
     logger.disabled = True
     yield
@@ -25,6 +25,6 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
     """Run a test that is a coroutine."""
     if not inspect.iscoroutinefunction(pyfuncitem.obj):
         return None
-    given: dict[str, Any] = {name: pyfuncitem.funcargs[name] for name in pyfuncitem._fixtureinfo.argnames}
-    asyncio.run(pyfuncitem.obj(**given))
+    arguments: dict[str, Any] = {name: pyfuncitem.funcargs[name] for name in pyfuncitem._fixtureinfo.argnames}
+    asyncio.run(pyfuncitem.obj(**arguments))
     return True

@@ -1,4 +1,4 @@
-"""``check`` reports damaged transcripts, ``repair`` corrects them, and every strict provider then accepts them."""
+"""Tests of damaged transcripts: ``check`` reports them, ``repair`` corrects them, and every strict provider accepts the result."""
 
 from __future__ import annotations
 
@@ -21,58 +21,58 @@ from tests.fake_providers import fakes
 from tests.transcript_defects import defects
 from tests.transcript_defects.defects import DEFECTS, NAMES, Found
 from tests.transcript_defects.valid_transcripts import (
+    DIALECTS,
     ISSUED,
     PROBLEMS,
-    SPEAKERS,
     TOOLS,
     Numbers,
     adapter,
-    said,
+    make_message,
     scene,
     system,
 )
 
-# Rules that no transcript can break: promises of this package, and a rule about tools.
+# Rules that no transcript can break: invariants of this package, and a rule about tools.
 PROMISES = {"system-may-be-empty", "order-is-kept", "partial-is-exempt", "provider-raw-is-opaque", "tool-schema-subset"}
-# A repair may mend two breaches in one go; then it names one of them.
-TOGETHER = {
+# A repair may correct two violations at once; then it names one of them.
+JOINT_REPAIRS = {
     "result-has-call": {"call-is-answered"},  # the result is moved behind its call
-    "call-is-answered": {"tool-content", "user-content"},  # the result was there, and becomes one
-    "one-result-per-call": {"call-id-once"},  # each call gets an id and a result of its own
-    "tool-names-parent": {"tool-content"},  # each result gets a message of its own
+    "call-is-answered": {"tool-content", "user-content"},  # the result existed in another form
+    "one-result-per-call": {"call-id-once"},  # each call gets its own id and result
+    "tool-names-parent": {"tool-content"},  # each result gets its own message
 }
 
 
 class Transcript(msgspec.Struct, frozen=True):
-    """A transcript that was broken in these ways, and what must be found."""
+    """A transcript with these defects, and its violations."""
 
-    ways: tuple[str, ...]
+    names: tuple[str, ...]
     messages: tuple[Message, ...]
     found: tuple[Found, ...]
     lost: frozenset[str]
 
 
-def transcript(ways: tuple[str, ...], seed: int) -> Transcript:
-    """A session with one scene for each way in which it is broken, and a good one; at its end somebody asks on."""
-    chance = random.Random(f"{ways}{seed}")
+def transcript(names: tuple[str, ...], seed: int) -> Transcript:
+    """Return a session with one scene per defect and one valid scene, which ends with a question."""
+    chance = random.Random(f"{names}{seed}")
     numbers = Numbers()
     messages, found, lost = [system(numbers)], [], frozenset[str]()
-    speakers = chance.sample(SPEAKERS, k=min(len(ways) + 1, len(SPEAKERS)))
-    good = chance.randrange(len(ways) + 1)
-    for place, speaker in enumerate(speakers):
-        if place == good:
-            messages.extend(scene(numbers, speaker))
-        if place < len(ways):
-            broken = DEFECTS[ways[place]](scene(numbers, speaker), numbers)
-            messages.extend(broken.scene)
-            found.extend(broken.found)
-            lost |= broken.lost
-    messages.append(said(numbers, Role.USER, TextBlock("And now?")))
-    return Transcript(ways, tuple(messages), tuple(found), lost)
+    selected = chance.sample(DIALECTS, k=min(len(names) + 1, len(DIALECTS)))
+    valid_index = chance.randrange(len(names) + 1)
+    for index, dialect in enumerate(selected):
+        if index == valid_index:
+            messages.extend(scene(numbers, dialect))
+        if index < len(names):
+            damaged = DEFECTS[names[index]](scene(numbers, dialect), numbers)
+            messages.extend(damaged.scene)
+            found.extend(damaged.found)
+            lost |= damaged.lost
+    messages.append(make_message(numbers, Role.USER, TextBlock("And now?")))
+    return Transcript(names, tuple(messages), tuple(found), lost)
 
 
-def ways_to_break() -> list[tuple[tuple[str, ...], int]]:
-    """Each way alone, with two speakers; two together, each with many others; and some of three and more."""
+def make_cases() -> list[tuple[tuple[str, ...], int]]:
+    """Return each defect alone, with two dialects; two together, each with many others; and some of three and more."""
     chance = random.Random("ways")
     alone = [((name,), seed) for name in NAMES for seed in range(2)]
     pairs = [(pair, 0) for pair in chance.sample(list(itertools.combinations(NAMES, 2)), k=400)]
@@ -80,27 +80,30 @@ def ways_to_break() -> list[tuple[tuple[str, ...], int]]:
     return [*alone, *pairs, *more]
 
 
-def sample_marks(ways: tuple[str, ...], seed: int) -> list[pytest.MarkDecorator]:
-    """The default run has each way alone, and a sample of further speakers and of several ways together."""
-    if len(ways) == 1:
+def sample_marks(names: tuple[str, ...], seed: int) -> list[pytest.MarkDecorator]:
+    """Sample the cases of the default run: each defect alone, and a sample of further dialects and combinations."""
+    if len(names) == 1:
         return [pytest.mark.sampled(8)] if seed else []
     return [pytest.mark.sampled(20)]
 
 
-CASES = ways_to_break()
+CASES = make_cases()
 CASE = pytest.mark.parametrize(
-    ("ways", "seed"),
-    [pytest.param(ways, seed, id=f"{'+'.join(ways)}-{seed}", marks=sample_marks(ways, seed)) for ways, seed in CASES],
+    ("names", "seed"),
+    [
+        pytest.param(names, seed, id=f"{'+'.join(names)}-{seed}", marks=sample_marks(names, seed))
+        for names, seed in CASES
+    ],
 )
 
 
-def places(messages: tuple[Message, ...]) -> Counter[Found]:
+def find_violations(messages: tuple[Message, ...]) -> Counter[Found]:
     """Return the problems that a check finds: the rule, the message and the path in it."""
     found = check(messages, PROBLEMS)
-    return Counter((breach.rule, breach.message_id, breach.where.partition("]")[2]) for breach in found)
+    return Counter((violation.rule, violation.message_id, violation.where.partition("]")[2]) for violation in found)
 
 
-def kept(messages: tuple[Message, ...]) -> dict[str, set[Any]]:
+def read_content(messages: tuple[Message, ...]) -> dict[str, set[Any]]:
     """Return the content of a transcript: texts, calls and images."""
     blocks = [block for message in messages for block in message.content]
     blocks += [inner for block in blocks if isinstance(block, ToolResultBlock) for inner in block.content]
@@ -113,94 +116,94 @@ def kept(messages: tuple[Message, ...]) -> dict[str, set[Any]]:
     }
 
 
-def test_there_are_enough_of_them_and_every_rule_is_broken() -> None:
+def test_cases_cover_every_rule() -> None:
     assert len(CASES) >= 500
-    assert len({ways for ways, _ in CASES}) >= 500
-    broken = {rule for name in NAMES for rule, _, _ in transcript((name,), 0).found}
-    assert broken == set(RULES) - PROMISES
+    assert len({names for names, _ in CASES}) >= 500
+    broken_rules = {rule for name in NAMES for rule, _, _ in transcript((name,), 0).found}
+    assert broken_rules == set(RULES) - PROMISES
     assert transcript(NAMES[:2], 0) == transcript(NAMES[:2], 0)
 
 
 @CASE
-def test_check_names_exactly_what_was_broken(ways: tuple[str, ...], seed: int) -> None:
-    broken = transcript(ways, seed)
-    assert places(broken.messages) == Counter(broken.found)
+def test_check_reports_exactly_the_defects(names: tuple[str, ...], seed: int) -> None:
+    damaged = transcript(names, seed)
+    assert find_violations(damaged.messages) == Counter(damaged.found)
 
 
 @CASE
-def test_repair_mends_it_and_loses_nothing_that_could_be_kept(ways: tuple[str, ...], seed: int) -> None:
-    broken = transcript(ways, seed)
-    repaired = repair(broken.messages, PROBLEMS)
+def test_repair_corrects_every_defect_and_loses_only_expected_texts(names: tuple[str, ...], seed: int) -> None:
+    damaged = transcript(names, seed)
+    repaired = repair(damaged.messages, PROBLEMS)
     assert check(repaired.messages, PROBLEMS) == ()
     assert repair(repaired.messages, PROBLEMS) == RepairResult(repaired.messages, ())
-    rules, named = {rule for rule, _, _ in broken.found}, {action.rule for action in repaired.actions}
-    assert {rule for rule in rules if not named & {rule, *TOGETHER.get(rule, ())}} == set()
-    before, after = kept(broken.messages), kept(repaired.messages)
-    assert before["words"] - after["words"] <= broken.lost
-    if not broken.found:
-        assert repaired.messages == broken.messages
+    rules, repaired_rules = {rule for rule, _, _ in damaged.found}, {action.rule for action in repaired.actions}
+    assert {rule for rule in rules if not repaired_rules & {rule, *JOINT_REPAIRS.get(rule, ())}} == set()
+    before, after = read_content(damaged.messages), read_content(repaired.messages)
+    assert before["words"] - after["words"] <= damaged.lost
+    if not damaged.found:
+        assert repaired.messages == damaged.messages
 
 
 @CASE
-def test_every_strict_provider_takes_the_repaired_one(ways: tuple[str, ...], seed: int) -> None:
-    repaired = repair(transcript(ways, seed).messages, PROBLEMS).messages
-    refused = {name: found for name in dialects.callable_names() if (found := refusals_of(name, repaired))}
-    assert refused == {}
+def test_strict_providers_accept_repaired_transcripts(names: tuple[str, ...], seed: int) -> None:
+    repaired = repair(transcript(names, seed).messages, PROBLEMS).messages
+    rejected = {name: found for name in dialects.callable_names() if (found := find_errors(name, repaired))}
+    assert rejected == {}
 
 
-# Ways in which a transcript is broken so that nobody at all takes it.
-NOBODY_TAKES = (
-    "orphaned_call",
-    "unanswered_parallel_calls",
-    "orphaned_result",
-    "duplicate_answer",
-    "result_before_its_call",
-    "input_cut_off_and_never_answered",
-    "left_streaming_by_a_crash",
-    "failed_with_open_calls",
+# Defects that make every provider reject a transcript.
+REJECTED_DEFECTS = (
+    "call_without_result",
+    "parallel_calls_without_results",
+    "result_without_call",
+    "duplicate_result",
+    "result_before_call",
+    "invalid_input_without_result",
+    "partial_answer_after_crash",
+    "error_with_open_calls",
 )
 
 
-@pytest.mark.parametrize("way", NOBODY_TAKES)
-def test_without_the_repair_and_the_limits_every_strict_provider_refuses_it(way: str) -> None:
-    broken = transcript((way,), 0).messages
-    assert [name for name in dialects.callable_names() if not refusals_of(name, broken, fit=False)] == []
+@pytest.mark.parametrize("defect", REJECTED_DEFECTS)
+def test_strict_providers_reject_unrepaired_transcripts(defect: str) -> None:
+    damaged = transcript((defect,), 0).messages
+    assert [name for name in dialects.callable_names() if not find_errors(name, damaged, fit=False)] == []
 
 
-@pytest.mark.parametrize("way", NAMES)
-def test_pictures_are_sent_readable_also_where_no_model_is_known_to_look_at_them(way: str) -> None:
-    repaired = repair(transcript((way,), 0).messages, PROBLEMS).messages
+@pytest.mark.parametrize("defect", NAMES)
+def test_images_are_valid_for_models_without_known_vision(defect: str) -> None:
+    repaired = repair(transcript((defect,), 0).messages, PROBLEMS).messages
     for name in dialects.callable_names():
-        speaking = adapter(name, ToolIds())
-        wire = speaking.to_wire(repaired, TOOLS).wire
-        assert fakes()[name].refusals(wire, ISSUED[name], speaking.model.name) == [], name
+        source = adapter(name, ToolIds())
+        wire = source.to_wire(repaired, TOOLS).wire
+        assert fakes()[name].refusals(wire, ISSUED[name], source.model.name) == [], name
 
 
-@pytest.mark.parametrize("began", SPEAKERS)
-@pytest.mark.parametrize("continues", SPEAKERS)
-def test_calls_of_one_provider_can_be_answered_to_any_other(began: str, continues: str) -> None:
-    """Swapped in the middle of a turn: the calls are of one model, and their results go to another."""
-    messages = tuple(scene(Numbers(), began)[:4])
-    assert refusals_of(continues, messages) == []
+@pytest.mark.parametrize("first", DIALECTS)
+@pytest.mark.parametrize("second", DIALECTS)
+def test_results_of_calls_can_be_sent_to_any_other_provider(first: str, second: str) -> None:
+    """A swap within a turn: the calls are of one model, and their results are sent to another."""
+    messages = tuple(scene(Numbers(), first)[:4])
+    assert find_errors(second, messages) == []
 
 
-@pytest.mark.parametrize("began", SPEAKERS)
-def test_reasoning_is_not_asked_for_where_it_would_be_refused(began: str) -> None:
-    speaking = adapter("anthropic", ToolIds())
+@pytest.mark.parametrize("first", DIALECTS)
+def test_reasoning_is_requested_only_where_it_is_accepted(first: str) -> None:
+    source = adapter("anthropic", ToolIds())
     options = Options(max_output_tokens=4096, reasoning=Reasoning(budget_tokens=1024))
-    written = speaking.to_wire(scene(Numbers(), began)[:4], TOOLS, options)
+    written = source.to_wire(scene(Numbers(), first)[:4], TOOLS, options)
     assert fakes()["anthropic"].refusals(written.wire, ISSUED["anthropic"]) == []
-    assert ("thinking" in written.wire) == (began == "anthropic")
-    assert ("reasoning" in {loss.block_type for loss in written.losses}) == (began != "anthropic")
+    assert ("thinking" in written.wire) == (first == "anthropic")
+    assert ("reasoning" in {loss.block_type for loss in written.losses}) == (first != "anthropic")
 
 
-def refusals_of(dialect: str, messages: tuple[Message, ...], *, fit: bool = True) -> list[str]:
+def find_errors(dialect: str, messages: tuple[Message, ...], *, fit: bool = True) -> list[str]:
     """Send a transcript as a turn would, and return the errors of the dialect's fake."""
-    speaking = adapter(dialect, ToolIds())
-    shown = plan_swap(messages, speaking, policy="placeholder", tools=TOOLS).messages
-    found: list[str] = []
+    source = adapter(dialect, ToolIds())
+    planned = plan_swap(messages, source, policy="placeholder", tools=TOOLS).messages
+    errors: list[str] = []
     for tools in (TOOLS, ()):
-        request = speaking.make_request(shown, tools)
-        wire = speaking.dialect.write_request(request, speaking.provider.quirks, speaking.model, fit=fit).wire
-        found.extend(fakes()[dialect].refusals(wire, ISSUED[dialect], speaking.model.name))
-    return found
+        request = source.make_request(planned, tools)
+        wire = source.dialect.write_request(request, source.provider.quirks, source.model, fit=fit).wire
+        errors.extend(fakes()[dialect].refusals(wire, ISSUED[dialect], source.model.name))
+    return errors

@@ -37,7 +37,7 @@ from tests.fake_providers import IssuedSignatures, Part, call_part, fakes, text_
 
 SESSION: Final = "sess_01KE0000000000000000000000"
 NOON: Final = datetime(2026, 1, 1, 12, tzinfo=UTC)
-SPEAKERS: Final = dialects.callable_names()
+DIALECTS: Final = dialects.callable_names()
 TOOLS: Final = (
     ToolDefinition(
         "read_file",
@@ -57,8 +57,10 @@ TOOLS: Final = (
 )
 PROBLEMS: Final = ToolSchemas(TOOLS).problems
 PNG: Final = base64.b64encode(b"\x89PNG\r\n\x1a\n" + bytes(range(32))).decode()
-PICTURE: Final = ImageBlock(ImageSource("base64", PNG), "image/png")
-ISSUED: Final = {name: IssuedSignatures(name) for name in SPEAKERS}  # what each fake gave away while these were made
+IMAGE: Final = ImageBlock(ImageSource("base64", PNG), "image/png")
+ISSUED: Final = {
+    name: IssuedSignatures(name) for name in DIALECTS
+}  # the ids and signatures that each fake issued for these transcripts
 
 
 def adapter(dialect: str, ids: ToolIds | None = None) -> Adapter:
@@ -69,7 +71,7 @@ def adapter(dialect: str, ids: ToolIds | None = None) -> Adapter:
 
 
 class Numbers:
-    """Ids and times of one session, growing."""
+    """Increasing ids and times of one session."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -79,55 +81,55 @@ class Numbers:
         return f"01KE{self.count:022d}", NOON + timedelta(seconds=self.count)
 
 
-def said(numbers: Numbers, role: Role, *blocks: ContentBlock, **metadata: object) -> Message:
-    """One more message."""
+def make_message(numbers: Numbers, role: Role, *blocks: ContentBlock, **metadata: object) -> Message:
+    """Return the next message."""
     name, when = numbers.next()
     return Message(name, SESSION, role, blocks, MessageMetadata(**metadata), when)  # type: ignore[arg-type]
 
 
-def answered(numbers: Numbers, block: ToolUseBlock, text: str, *more: ContentBlock) -> Message:
-    """A tool's answer."""
+def make_result(numbers: Numbers, block: ToolUseBlock, text: str, *more: ContentBlock) -> Message:
+    """Return the result of a call."""
     result = ToolResultBlock(block.id, (TextBlock(text), *more))
-    return said(numbers, Role.TOOL, result, parent_tool_use_id=block.id)
+    return make_message(numbers, Role.TOOL, result, parent_tool_use_id=block.id)
 
 
-def spoken(numbers: Numbers, speaker: str, *parts: Part) -> Message:
-    """An answer of the speaker's fake, as the adapter reads it."""
-    speaking = adapter(speaker)
+def make_answer(numbers: Numbers, dialect: str, *parts: Part) -> Message:
+    """Return an answer of the fake of a dialect, as the adapter reads it."""
+    source = adapter(dialect)
     name, when = numbers.next()
     context = RequestContext(
         session_id=SESSION,
         message_id=name,
         created_at=when,
-        routing=RoutingDecisionRecord(RoutingMode.MANUAL, speaking.model.id, "it was asked for"),
+        routing=RoutingDecisionRecord(RoutingMode.MANUAL, source.model.id, "it was asked for"),
         usage=Usage(input_tokens=11, output_tokens=7, cost_usd=Decimal(0), pricing_version="v", latency_ms=1),
     )
     ISSUED[
-        speaker
+        dialect
     ].reply_count = numbers.count  # its ids depend on the place in the session, not on what was made before
-    answer = fakes()[speaker].write_reply(list(parts), speaking.model.name, ISSUED[speaker])
-    return speaking.from_wire_response(answer, context)
+    answer = fakes()[dialect].write_reply(list(parts), source.model.name, ISSUED[dialect])
+    return source.from_wire_response(answer, context)
 
 
-def scene(numbers: Numbers, speaker: str) -> list[Message]:
-    """A question with a picture, reasoning, words and two calls, their results, and a summary."""
-    about = f"{speaker} {numbers.count}"
-    question = said(numbers, Role.USER, TextBlock(f"What is {about}?"), PICTURE)
-    calling = spoken(
+def scene(numbers: Numbers, dialect: str) -> list[Message]:
+    """Return a question with an image, reasoning, text and two calls, their results, and a summary."""
+    subject = f"{dialect} {numbers.count}"
+    question = make_message(numbers, Role.USER, TextBlock(f"What is {subject}?"), IMAGE)
+    call_message = make_answer(
         numbers,
-        speaker,
-        thinking_part(f"I have to look for {about}."),
-        text_part(f"I look for {about}."),
-        call_part("read_file", {"path": about}),
+        dialect,
+        thinking_part(f"I have to look for {subject}."),
+        text_part(f"I look for {subject}."),
+        call_part("read_file", {"path": subject}),
         call_part("list_files", {"deep": True}),
     )
-    first, second = calls_in(calling)
+    first, second = calls_in(call_message)
     return [
         question,
-        calling,
-        answered(numbers, first, f"text of {about}"),
-        answered(numbers, second, f"files of {about}", PICTURE),
-        spoken(numbers, speaker, text_part(f"It is {about}.")),
+        call_message,
+        make_result(numbers, first, f"text of {subject}"),
+        make_result(numbers, second, f"files of {subject}", IMAGE),
+        make_answer(numbers, dialect, text_part(f"It is {subject}.")),
     ]
 
 
@@ -136,4 +138,4 @@ def calls_in(message: Message) -> list[ToolUseBlock]:
 
 
 def system(numbers: Numbers) -> Message:
-    return said(numbers, Role.SYSTEM, TextBlock("Be brief."))
+    return make_message(numbers, Role.SYSTEM, TextBlock("Be brief."))

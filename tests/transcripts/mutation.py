@@ -1,4 +1,4 @@
-"""Wires with something wrong somewhere: a key left out, another value, keys in another order, an item too many."""
+"""Invalid variants of wires: a missing key, another value, keys in another order, an additional item."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ _VALUES: tuple[Any, ...] = (
 _Path = tuple[Any, ...]
 
 
-def mutations(wire: Any, count: int) -> Iterator[Any]:
-    """So many of them, always the same."""
+def mutate_many(wire: Any, count: int) -> Iterator[Any]:
+    """Yield ``count`` mutations, always the same."""
     for seed in range(count):
-        yield _mutated(copy.deepcopy(wire), random.Random(seed))
+        yield _mutate(copy.deepcopy(wire), random.Random(seed))
 
 
-def _mutated(wire: Any, chance: random.Random) -> Any:
+def _mutate(wire: Any, chance: random.Random) -> Any:
     for _ in range(chance.randint(1, 3)):
         *steps, last = chance.choice([path for path in _paths(wire) if path])
         holder = wire

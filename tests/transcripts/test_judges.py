@@ -1,4 +1,4 @@
-"""Compare with the original packages: their output round-trips, and they accept ours."""
+"""Tests against the original packages: their output round-trips, and they accept the output of Dragoman."""
 
 from __future__ import annotations
 
@@ -29,9 +29,11 @@ from tests.transcripts.conftest import Judge
 from tests.transcripts.test_laws import FEWER, histories
 
 NOON = datetime(2026, 5, 8, 12, tzinfo=UTC)
-ASKED = settings(FEWER, suppress_health_check=[*settings().suppress_health_check, HealthCheck.function_scoped_fixture])
+WITH_JUDGE = settings(
+    FEWER, suppress_health_check=[*settings().suppress_health_check, HealthCheck.function_scoped_fixture]
+)
 
-# Environments and scripts, by the format that they judge.
+# Environments and scripts by format.
 JUDGES = {
     "ag_ui": ("ag-ui", "ag_ui"),
     "ag_ui before 1.0": ("ag-ui-before-1", "ag_ui"),
@@ -47,22 +49,22 @@ def read(name: str, wire: Any) -> tuple[Message, ...]:
 
 
 @pytest.fixture(params=JUDGES)
-def whose(request: pytest.FixtureRequest) -> str:
+def judge_name(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
 @pytest.fixture
-def name(whose: str) -> str:
-    return whose.partition(" ")[0]
+def name(judge_name: str) -> str:
+    return judge_name.partition(" ")[0]
 
 
 @pytest.fixture
-def asked(judge: Judges, whose: str) -> Judge:
-    return judge(*JUDGES[whose])
+def package(judge: Judges, judge_name: str) -> Judge:
+    return judge(*JUDGES[judge_name])
 
 
-def test_output_of_the_package_round_trips(asked: Judge, name: str) -> None:
-    conversations = asked.ask("generate")
+def test_output_of_the_package_round_trips(package: Judge, name: str) -> None:
+    conversations = package.ask("generate")
     assert conversations
     for title, wire in conversations.items():
         messages = read(name, wire)
@@ -72,30 +74,33 @@ def test_output_of_the_package_round_trips(asked: Judge, name: str) -> None:
         assert detect(wire) == name, title
 
 
-def test_output_of_the_package_can_be_written_in_every_dialect(asked: Judge, name: str) -> None:
-    for title, wire in asked.ask("generate").items():
+def test_output_of_the_package_can_be_written_in_every_dialect(package: Judge, name: str) -> None:
+    for title, wire in package.ask("generate").items():
         messages = read(name, wire)
         for dialect in dialects.callable_names():
-            spoken = dialects.load(dialect)
-            written = spoken.write_request(Request(model="m", messages=messages))
-            spoken.read_request(written.wire)
-            words = [
+            module = dialects.load(dialect)
+            written = module.write_request(Request(model="m", messages=messages))
+            module.read_request(written.wire)
+            texts = [
                 block.text
                 for message in messages
                 if message.role in (Role.USER, Role.ASSISTANT)
                 for block in message.content
                 if isinstance(block, TextBlock) and block.text.strip()
             ]
-            text = json.dumps(written.wire)
-            assert [word for word in words if json.dumps(word)[1:-1] not in text] == [], (title, dialect)
+            encoded = json.dumps(written.wire)
+            assert [text_of_block for text_of_block in texts if json.dumps(text_of_block)[1:-1] not in encoded] == [], (
+                title,
+                dialect,
+            )
 
 
-def with_doubles(value: Any) -> Any:
+def to_doubles(value: Any) -> Any:
     """Return the value with its numbers as in JavaScript."""
     if isinstance(value, dict):
-        return {key: with_doubles(item) for key, item in value.items()}
+        return {key: to_doubles(item) for key, item in value.items()}
     if isinstance(value, list):
-        return [with_doubles(item) for item in value]
+        return [to_doubles(item) for item in value]
     return float(value) if type(value) is int else value
 
 
@@ -154,23 +159,23 @@ SESSION = [
 ]
 
 
-def test_the_ai_sdk_converts_our_session_to_model_messages(judge: Judges) -> None:
+def test_ai_sdk_converts_a_written_session_to_model_messages(judge: Judges) -> None:
     wire = get_format("vercel").write_messages(SESSION).wire
-    asked = judge("vercel").ask("converted", wire)
-    assert [message["role"] for message in asked] == ["system", "user", "assistant", "tool", "assistant"]
-    assert [part["type"] for part in asked[1]["content"]] == ["text", "file", "file"]
-    assert [part["type"] for part in asked[2]["content"]] == ["reasoning", "text", "tool-call", "tool-call"]
-    results = {part["toolCallId"]: part["output"] for part in asked[3]["content"]}
+    converted = judge("vercel").ask("convert", wire)
+    assert [message["role"] for message in converted] == ["system", "user", "assistant", "tool", "assistant"]
+    assert [part["type"] for part in converted[1]["content"]] == ["text", "file", "file"]
+    assert [part["type"] for part in converted[2]["content"]] == ["reasoning", "text", "tool-call", "tool-call"]
+    results = {part["toolCallId"]: part["output"] for part in converted[3]["content"]}
     assert results == {
         "tu_01": {"type": "text", "value": "# Foo"},
         "tu_02": {"type": "error-text", "value": "no such file"},
     }
 
 
-def test_langchain_reads_our_session(judge: Judges) -> None:
+def test_langchain_reads_a_written_session(judge: Judges) -> None:
     wire = get_format("langchain").write_messages(SESSION).wire
-    found = judge("langchain").ask("blocks", wire)
-    assert [[block["type"] for block in blocks] for blocks in found] == [
+    content = judge("langchain").ask("read_blocks", wire)
+    assert [[block["type"] for block in blocks] for blocks in content] == [
         ["text"],
         ["text", "image", "file"],
         ["reasoning", "text", "tool_call", "tool_call"],
@@ -180,11 +185,11 @@ def test_langchain_reads_our_session(judge: Judges) -> None:
     ]
 
 
-@ASKED
+@WITH_JUDGE
 @given(history=histories)
-def test_the_package_accepts_our_output(asked: Judge, whose: str, history: list[Message]) -> None:
-    wire = get_format(whose.partition(" ")[0]).write_messages(history).wire
-    if whose == "ag_ui before 1.0":
+def test_package_accepts_written_output(package: Judge, judge_name: str, history: list[Message]) -> None:
+    wire = get_format(judge_name.partition(" ")[0]).write_messages(history).wire
+    if judge_name == "ag_ui before 1.0":
         wire = [item for item in wire if is_valid_before_1(item)]
     if wire:
-        assert with_doubles(asked.ask("validate", wire)) == with_doubles(wire)
+        assert to_doubles(package.ask("validate", wire)) == to_doubles(wire)

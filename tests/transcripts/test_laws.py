@@ -1,4 +1,4 @@
-"""Laws of every transcript format: output is read back or reported as a loss; invalid input is rejected."""
+"""Tests of invariants of every transcript format: output is read back or reported as a loss; invalid input is rejected."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from dragoman.transcripts import FORMATS, detect, get_format
 from tests import strategies
 
 NOON = datetime(2026, 5, 8, 12, tzinfo=UTC)
-FEWER = settings(max_examples=max(1, settings().max_examples // 8))  # each of them is done for every format
+FEWER = settings(max_examples=max(1, settings().max_examples // 8))  # each example runs for every format
 
 
 def read(name: str, wire: Any) -> tuple[Message, ...]:
@@ -41,40 +41,40 @@ def read(name: str, wire: Any) -> tuple[Message, ...]:
     return messages
 
 
-def with_own_ids(history: list[Message]) -> list[Message]:
-    """The messages, their calls under ids of ours and used once: others are given such an id on the way in.
+def set_own_ids(history: list[Message]) -> list[Message]:
+    """Return the messages with own ids that are used once for their calls: other ids are replaced when they are read.
 
-    Results answer the calls before them, as long as there are any. What a newer version added is kept as a value, and
-    not with its white space.
+    Results answer the calls before them, as long as there are any. Fields of a newer version are kept as values, without
+    their white space.
     """
     ids, waiting = (f"tu_{number:04d}" for number in itertools.count()), list[str]()
-    return [_with_own_ids(message, ids, waiting) for message in history]
+    return [_set_own_ids(message, ids, waiting) for message in history]
 
 
-def _with_own_ids(message: Message, ids: Iterator[str], waiting: list[str]) -> Message:
-    made: list[ContentBlock] = []
+def _set_own_ids(message: Message, ids: Iterator[str], waiting: list[str]) -> Message:
+    blocks: list[ContentBlock] = []
     for block in codec.decode(msgspec.json.encode(msgspec.json.decode(codec.encode(message)))).content:
         if isinstance(block, ToolResultBlock):
-            made.append(block.replace(tool_use_id=waiting.pop(0) if waiting else next(ids)))
+            blocks.append(block.replace(tool_use_id=waiting.pop(0) if waiting else next(ids)))
         elif isinstance(block, CALL):
-            made.append(block.replace(id=next(ids)))
-            waiting.append(made[-1].id)  # type: ignore[union-attr]
+            blocks.append(block.replace(id=next(ids)))
+            waiting.append(blocks[-1].id)  # type: ignore[union-attr]
         else:
-            made.append(block)
+            blocks.append(block)
     plain = codec.decode(msgspec.json.encode(msgspec.json.decode(codec.encode(message))))
-    first = made[0] if made else None
+    first = blocks[0] if blocks else None
     parent = first.tool_use_id if isinstance(first, ToolResultBlock) and message.role is Role.TOOL else None
-    return plain.replace(content=made, metadata=plain.metadata.replace(parent_tool_use_id=parent))
+    return plain.replace(content=blocks, metadata=plain.metadata.replace(parent_tool_use_id=parent))
 
 
-def turn(asked: Message, calling: Message, results: list[ToolResultBlock], said: list[Message]) -> list[Message]:
-    """A turn as it should be: an assistant calls tools, they answer, one message each, and it goes on."""
-    calls = [block for block in calling.content if isinstance(block, CALL)]
+def turn(question: Message, answer: Message, results: list[ToolResultBlock], rest: list[Message]) -> list[Message]:
+    """Return a valid turn: a question, an answer with calls, one result per message, and the rest."""
+    calls = [block for block in answer.content if isinstance(block, CALL)]
     tools = [
-        asked.replace(id=f"7{number:025d}", role=Role.TOOL, content=[result])
+        question.replace(id=f"7{number:025d}", role=Role.TOOL, content=[result])
         for number, result in enumerate(results[: len(calls)])
     ]
-    return [asked.replace(role=Role.USER), calling.replace(role=Role.ASSISTANT), *tools, *said]
+    return [question.replace(role=Role.USER), answer.replace(role=Role.ASSISTANT), *tools, *rest]
 
 
 @st.composite
@@ -85,47 +85,47 @@ def turns(draw: st.DrawFn) -> list[Message]:
 
 
 loose = st.lists(strategies.messages, max_size=4, unique_by=lambda message: message.id)
-histories = (loose | turns()).map(with_own_ids)
+histories = (loose | turns()).map(set_own_ids)
 
 
 def find_unaccounted(before: Message, after: Message | None, losses: list[Loss]) -> list[str]:
     """Return what is neither read back nor reported as a loss."""
-    named = Counter(loss.block_type for loss in losses if loss.message_id == before.id)
+    reported = Counter(loss.block_type for loss in losses if loss.message_id == before.id)
     if after is None:
-        return [] if named["message"] else ["the message"]
+        return [] if reported["message"] else ["the message"]
     missing = [
         name for name in ("role", "metadata", "created_at", "id") if getattr(before, name) != getattr(after, name)
     ]
-    left = list(after.content)
+    remaining = list(after.content)
     for block in before.content:
-        if block in left:
-            left.remove(block)
-        elif isinstance(block, ToolResultBlock) and find_result(block, left) is not None:
-            missing.extend(find_unaccounted_result(block, left, named))
-        elif named[block.type]:
-            named[block.type] -= 1
+        if block in remaining:
+            remaining.remove(block)
+        elif isinstance(block, ToolResultBlock) and find_result(block, remaining) is not None:
+            missing.extend(find_unaccounted_result(block, remaining, reported))
+        elif reported[block.type]:
+            reported[block.type] -= 1
         else:
             missing.append(block.type)
-    return [name for name in missing if not named[name]]
+    return [name for name in missing if not reported[name]]
 
 
-def find_result(block: ToolResultBlock, left: list[ContentBlock]) -> ToolResultBlock | None:
+def find_result(block: ToolResultBlock, remaining: list[ContentBlock]) -> ToolResultBlock | None:
     """Return the result of the same call that was read back."""
-    results = (other for other in left if isinstance(other, ToolResultBlock))
+    results = (other for other in remaining if isinstance(other, ToolResultBlock))
     return next((other for other in results if other.tool_use_id == block.tool_use_id), None)
 
 
-def find_unaccounted_result(block: ToolResultBlock, left: list[ContentBlock], named: Counter[str]) -> list[str]:
-    there = find_result(block, left)
-    assert there is not None
-    left.remove(there)
-    missing = [] if there.is_error == block.is_error or named["is_error"] else ["is_error"]
-    inner = list(there.content)
+def find_unaccounted_result(block: ToolResultBlock, remaining: list[ContentBlock], reported: Counter[str]) -> list[str]:
+    found = find_result(block, remaining)
+    assert found is not None
+    remaining.remove(found)
+    missing = [] if found.is_error == block.is_error or reported["is_error"] else ["is_error"]
+    inner = list(found.content)
     for part in block.content:
         if part in inner:
             inner.remove(part)
-        elif named[part.type]:
-            named[part.type] -= 1
+        elif reported[part.type]:
+            reported[part.type] -= 1
         else:
             missing.append(f"{part.type} in a result")
     return missing
@@ -133,14 +133,14 @@ def find_unaccounted_result(block: ToolResultBlock, left: list[ContentBlock], na
 
 @pytest.mark.parametrize("name", FORMATS)
 @pytest.mark.parametrize("answers", [None, "tu_1", "tu_2"])
-def test_a_lost_block_before_a_result_does_not_change_the_parent_call(name: str, answers: str | None) -> None:
+def test_lost_block_before_a_result_does_not_change_the_parent_call(name: str, answers: str | None) -> None:
     content = (ImageBlock(ImageSource("file_ref", "a.png"), "image/png"), ToolResultBlock("tu_1", ()))
     metadata = MessageMetadata(parent_tool_use_id=answers)
     message = Message(
         "00000000000000000000000001", "sess_1", Role.TOOL, content, metadata, datetime(2026, 1, 1, tzinfo=UTC)
     )
     written = get_format(name).write_messages([message])
-    found = {one.id: one for one in read(name, written.wire)}
+    found = {stored.id: stored for stored in read(name, written.wire)}
     assert find_unaccounted(message, found.get(message.id), list(written.losses)) == []
 
 
@@ -151,9 +151,9 @@ def test_written_messages_are_read_back_or_reported_as_losses(name: str, history
     written = get_format(name).write_messages(history)
     found = {message.id: message for message in read(name, written.wire)}
     missing = {
-        message.id: gone
+        message.id: unaccounted
         for message in history
-        if (gone := find_unaccounted(message, found.get(message.id), list(written.losses)))
+        if (unaccounted := find_unaccounted(message, found.get(message.id), list(written.losses)))
     }
     assert missing == {}
     if not written.losses:
@@ -179,11 +179,11 @@ def test_json_text_is_read_like_its_value(name: str, history: list[Message]) -> 
     assert read(name, text) == read(name, text.encode()) == read(name, json.loads(text))
 
 
-# Keys and words that some format has, so that more than the first look at a value is tried.
+# Keys and texts of some format, so that values pass the first check.
 KEYS = ["role", "id", "type", "content", "parts", "kind", "data", "tool_calls", "toolCalls", "toolCallId", "metadata"]
 KEYS += ["response_metadata", "additional_kwargs", "tool_call_id", "usage_metadata", "status", "state", "error"]
-WORDS = ["user", "assistant", "system", "tool", "reasoning", "human", "ai", "request", "response", "text", "file"]
-likely = st.sampled_from(WORDS) | strategies.plain
+TEXTS = ["user", "assistant", "system", "tool", "reasoning", "human", "ai", "request", "response", "text", "file"]
+likely = st.sampled_from(TEXTS) | strategies.plain
 likely_objects = st.dictionaries(
     st.sampled_from(KEYS),
     likely | st.lists(st.dictionaries(st.sampled_from(KEYS), likely, max_size=4), max_size=2),
@@ -198,15 +198,15 @@ def test_any_input_round_trips_or_is_rejected_with_a_path(name: str, wire: Any) 
     try:
         messages = read(name, wire)
     except InputError as error:
-        refused = error
+        rejected = error
     else:
         assert isinstance(wire, str) or json.dumps(get_format(name).write_messages(messages).wire) == json.dumps(wire)
         return
-    assert refused.what
-    assert isinstance(wire, str) or refused.where.startswith("$")
+    assert rejected.what
+    assert isinstance(wire, str) or rejected.where.startswith("$")
 
 
-def test_a_boolean_is_not_a_token_count() -> None:
+def test_boolean_is_not_a_token_count() -> None:
     wire = [{"type": "ai", "data": {"content": "Hi.", "usage_metadata": {"input_tokens": 3, "output_tokens": True}}}]
     (message,) = get_format("langchain").read_messages(
         wire, session_id="s", created_at=datetime(2026, 1, 1, tzinfo=UTC)
@@ -238,9 +238,11 @@ def test_too_deep_nesting_is_rejected(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", FORMATS)
-def test_an_edit_is_written(name: str) -> None:
-    said = Message("01HZ0000000000000000000001", "sess_1", Role.USER, [TextBlock("Hello.")], MessageMetadata(), NOON)
-    wire = get_format(name).write_messages([said]).wire
+def test_edit_is_written(name: str) -> None:
+    original = Message(
+        "01HZ0000000000000000000001", "sess_1", Role.USER, [TextBlock("Hello.")], MessageMetadata(), NOON
+    )
+    wire = get_format(name).write_messages([original]).wire
     (message,) = read(name, wire)
     edited = message.replace(content=[message.content[0].replace(text="Good evening.")])
     assert "Good evening." in json.dumps(get_format(name).write_messages([edited]).wire)

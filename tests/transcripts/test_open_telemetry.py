@@ -1,4 +1,4 @@
-"""Messages of traces: instrumentations' output round-trips, and our output matches the conventions."""
+"""Tests of messages of traces: the output of instrumentations round-trips, and written output matches the conventions."""
 
 from __future__ import annotations
 
@@ -31,12 +31,14 @@ from dragoman.message import (
 from dragoman.transcripts import open_telemetry
 from dragoman.transcripts.open_telemetry import INPUT, INSTRUCTIONS, OUTPUT
 from tests.transcripts.conftest import Judge
-from tests.transcripts.mutation import mutations
+from tests.transcripts.mutation import mutate_many
 from tests.transcripts.test_laws import FEWER, histories
 
 NOON = datetime(2026, 5, 8, 12, tzinfo=UTC)
-Judging = Callable[..., Judge]
-ASKED = settings(FEWER, suppress_health_check=[*settings().suppress_health_check, HealthCheck.function_scoped_fixture])
+Judges = Callable[..., Judge]
+WITH_JUDGE = settings(
+    FEWER, suppress_health_check=[*settings().suppress_health_check, HealthCheck.function_scoped_fixture]
+)
 
 
 def read(wire: Any) -> tuple[Message, ...]:
@@ -50,8 +52,8 @@ def round_trip(wire: Any) -> Any:
     return written.wire
 
 
-def message(role: str, *parts: dict[str, Any], **told: Any) -> dict[str, Any]:
-    return {"role": role, "parts": list(parts), **told}
+def message(role: str, *parts: dict[str, Any], **fields: Any) -> dict[str, Any]:
+    return {"role": role, "parts": list(parts), **fields}
 
 
 def text(content: str) -> dict[str, Any]:
@@ -70,34 +72,34 @@ def make_message(role: Role, *blocks: Any, number: int = 1, **metadata: Any) -> 
     return Message(f"01HZ{number:022d}", "sess_1", role, blocks, MessageMetadata(**metadata), NOON)
 
 
-# --- judged ----------------------------------------------------------------------------------------------------------
+# --- against the packages --------------------------------------------------------------------------------------------
 
 
-def test_messages_built_from_opentelemetry_types_round_trip(judge: Judging) -> None:
+def test_messages_built_from_opentelemetry_types_round_trip(judge: Judges) -> None:
     conversations = judge("open-telemetry").ask("generate", {"first": 0, "count": 400})
     assert len(conversations) == 400
     assert [wire for wire in conversations if json.dumps(round_trip(wire)) != json.dumps(wire)] == []
 
 
-def test_the_schema_accepts_messages_built_from_opentelemetry_types(judge: Judging) -> None:
+def test_schema_accepts_messages_built_from_opentelemetry_types(judge: Judges) -> None:
     for wire in judge("open-telemetry").ask("generate", {"first": 0, "count": 100}):
-        assert judge("open-telemetry").ask("breaches", {"attribute": INPUT, "value": wire}) == []
+        assert judge("open-telemetry").ask("find_violations", {"attribute": INPUT, "value": wire}) == []
 
 
 @pytest.mark.parametrize(
     "part", [{"content": "a"}, {"type": "text"}, {"type": "tool_call"}, {"type": "blob", "content": "YQ=="}]
 )
-def test_the_schema_rejects_an_invalid_part_of_a_known_type(judge: Judging, part: dict[str, Any]) -> None:
-    assert judge("open-telemetry").ask("breaches", {"attribute": INPUT, "value": [message("user", part)]})
+def test_schema_rejects_an_invalid_part_of_a_known_type(judge: Judges, part: dict[str, Any]) -> None:
+    assert judge("open-telemetry").ask("find_violations", {"attribute": INPUT, "value": [message("user", part)]})
 
 
-def test_span_attributes_of_an_agent_round_trip(judge: Judging) -> None:
+def test_span_attributes_of_an_agent_round_trip(judge: Judges) -> None:
     spans = judge("open-telemetry").ask("traces")
-    assert len(spans) == 20  # two of each version, with and without what was said
+    assert len(spans) == 20  # two of each version, with and without content
     assert [span for span in spans if json.dumps(round_trip(span)) != json.dumps(span)] == []
 
 
-def test_span_attributes_are_read_as_messages(judge: Judging) -> None:
+def test_span_attributes_are_read_as_messages(judge: Judges) -> None:
     span = judge("open-telemetry").ask("traces")[-3]  # the second of version 6, with content
     messages = read(span)
     assert [(each.role.value, [block.type for block in each.content]) for each in messages] == [
@@ -116,8 +118,8 @@ def test_span_attributes_are_read_as_messages(judge: Judging) -> None:
     assert messages[-1].metadata.model == f"{span['gen_ai.provider.name']}:{span['gen_ai.response.model']}"
 
 
-def test_output_from_every_dialect_matches_the_conventions(judge: Judging) -> None:
-    wrong = []
+def test_output_from_every_dialect_matches_the_conventions(judge: Judges) -> None:
+    violations = []
     for name in dialects.callable_names():
         dialect: Any = dialects.load(name)
         for case in CASES:
@@ -125,19 +127,19 @@ def test_output_from_every_dialect_matches_the_conventions(judge: Judging) -> No
             if wire is None:
                 continue
             written = open_telemetry.write_messages(dialect.read_request(wire).messages).wire
-            judged = judge("open-telemetry").ask("breaches", {"attribute": INPUT, "value": written})
-            wrong.extend(f"{name}, {case.name}: {breach}" for breach in judged)
-    assert wrong == []
+            found = judge("open-telemetry").ask("find_violations", {"attribute": INPUT, "value": written})
+            violations.extend(f"{name}, {case.name}: {violation}" for violation in found)
+    assert violations == []
 
 
-@ASKED
+@WITH_JUDGE
 @given(history=histories)
-def test_any_output_matches_the_conventions(judge: Judging, history: list[Message]) -> None:
+def test_any_output_matches_the_conventions(judge: Judges, history: list[Message]) -> None:
     wire = open_telemetry.write_messages(history).wire
-    assert judge("open-telemetry").ask("breaches", {"attribute": INPUT, "value": wire}) == []
+    assert judge("open-telemetry").ask("find_violations", {"attribute": INPUT, "value": wire}) == []
 
 
-def test_opentelemetry_types_accept_every_block_type(judge: Judging) -> None:
+def test_opentelemetry_types_accept_every_block_type(judge: Judges) -> None:
     history = [
         make_message(Role.SYSTEM, TextBlock("Be brief."), number=1),
         make_message(
@@ -166,9 +168,9 @@ def test_opentelemetry_types_accept_every_block_type(judge: Judging) -> None:
     ]
     written = open_telemetry.write_messages(history)
     assert written.losses == ()
-    assert judge("open-telemetry").ask("breaches", {"attribute": OUTPUT, "value": written.wire}) == []
-    bare = without_own_fields(written.wire)
-    assert judge("open-telemetry").ask("typed", bare) == [
+    assert judge("open-telemetry").ask("find_violations", {"attribute": OUTPUT, "value": written.wire}) == []
+    bare = remove_own_fields(written.wire)
+    assert judge("open-telemetry").ask("read_types", bare) == [
         ["TextPart"],
         ["TextPart", "BlobPart", "UriPart", "UriPart"],
         ["ReasoningPart", "ReasoningPart", "TextPart", "ToolCallRequestPart", "ToolCallRequestPart"],
@@ -179,16 +181,16 @@ def test_opentelemetry_types_accept_every_block_type(judge: Judging) -> None:
     assert list(read(written.wire)) == history
 
 
-def without_own_fields(wire: Any) -> Any:
-    """Return the wire without our key and the finish reason, which the types do not accept."""
+def remove_own_fields(wire: Any) -> Any:
+    """Return the wire without the key of Dragoman and the finish reason, which the types do not accept."""
     if isinstance(wire, list):
-        return [without_own_fields(item) for item in wire]
+        return [remove_own_fields(item) for item in wire]
     if not isinstance(wire, dict):
         return wire
-    return {key: without_own_fields(item) for key, item in wire.items() if key not in ("dragoman", "finish_reason")}
+    return {key: remove_own_fields(item) for key, item in wire.items() if key not in ("dragoman", "finish_reason")}
 
 
-# --- what means what -------------------------------------------------------------------------------------------------
+# --- conversion ------------------------------------------------------------------------------------------------------
 
 
 def test_tool_results_are_split_on_read_and_joined_on_write() -> None:
@@ -204,9 +206,9 @@ def test_tool_results_are_split_on_read_and_joined_on_write() -> None:
     assert messages[1].metadata.parent_tool_use_id == first.id  # type: ignore[union-attr]
     assert round_trip(wire) == wire
     changed = messages[2].replace(metadata=messages[2].metadata.replace(stage="late"))
-    apart = open_telemetry.write_messages([*messages[:2], changed, messages[3]]).wire
-    assert [item["role"] for item in apart] == ["assistant", "user", "tool"]
-    assert read(apart)[2].metadata.stage == "late"
+    separate = open_telemetry.write_messages([*messages[:2], changed, messages[3]]).wire
+    assert [item["role"] for item in separate] == ["assistant", "user", "tool"]
+    assert read(separate)[2].metadata.stage == "late"
 
 
 @pytest.mark.parametrize("response", ["", None, [], {}, 0, [1], [{"type": "text", "content": "a"}], [{"type": "x"}]])
@@ -216,7 +218,7 @@ def test_every_tool_response_round_trips(response: Any) -> None:
 
 
 @pytest.mark.parametrize("arguments", ['{"path": "RE', "[1]", [1], 3])
-def test_an_invalid_call_round_trips(arguments: Any) -> None:
+def test_invalid_call_round_trips(arguments: Any) -> None:
     wire = [message("assistant", call(arguments))]
     (block,) = read(wire)[0].content
     assert isinstance(block, InvalidToolUseBlock)
@@ -231,7 +233,7 @@ def test_role_names_of_providers_are_mapped_and_preserved() -> None:
     assert json.dumps(open_telemetry.write_messages(read(wire)).wire) == json.dumps(wire)
 
 
-def test_a_span_round_trips_and_new_messages_join_the_last_attribute() -> None:
+def test_span_round_trips_and_new_messages_join_the_last_attribute() -> None:
     span = {
         "gen_ai.request.model": "gpt-5",
         OUTPUT: json.dumps([message("assistant", text("Hi."), finish_reason="stop")]),
@@ -250,11 +252,11 @@ def test_a_span_round_trips_and_new_messages_join_the_last_attribute() -> None:
 
 
 @pytest.mark.parametrize("span", [{INPUT: "[]"}, {OUTPUT: [], "x": 1}, {INSTRUCTIONS: "[]", INPUT: []}])
-def test_a_span_without_messages_round_trips(span: dict[str, Any]) -> None:
+def test_span_without_messages_round_trips(span: dict[str, Any]) -> None:
     assert round_trip(span) == span
 
 
-# --- what is refused -------------------------------------------------------------------------------------------------
+# --- rejected input --------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -275,27 +277,27 @@ def test_a_span_without_messages_round_trips(span: dict[str, Any]) -> None:
     ],
 )
 def test_invalid_input_is_rejected_with_its_path(wire: Any, where: str) -> None:
-    with pytest.raises(FormatError) as refused:
+    with pytest.raises(FormatError) as caught:
         read(wire)
-    assert refused.value.where == where
+    assert caught.value.where == where
 
 
-def test_a_mutated_trace_round_trips_or_is_rejected_with_its_path(judge: Judging) -> None:
-    asked = judge("open-telemetry")
-    places, changed, count = [], [], 0
-    for wire in [*asked.ask("generate", {"first": 400, "count": 15}), *map(unpack_span, asked.ask("traces")[:5])]:
-        for other in mutations(wire, 50):
+def test_mutated_trace_round_trips_or_is_rejected_with_its_path(judge: Judges) -> None:
+    package = judge("open-telemetry")
+    paths, changed, count = [], [], 0
+    for wire in [*package.ask("generate", {"first": 400, "count": 15}), *map(unpack_span, package.ask("traces")[:5])]:
+        for other in mutate_many(wire, 50):
             count += 1
             try:
                 written = open_telemetry.write_messages(read(other))
             except InputError as error:
-                places.append(error.where)
+                paths.append(error.where)
                 continue
             if json.dumps(written.wire) != json.dumps(other) or written.losses:
                 changed.append(other)
     assert changed == []
-    assert all(place.startswith("$") for place in places)
-    assert 0 < len(places) < count == 1000
+    assert all(path.startswith("$") for path in paths)
+    assert 0 < len(paths) < count == 1000
 
 
 def unpack_span(span: dict[str, Any]) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Histories of pydantic-ai: its output round-trips, and it reads our output as intended."""
+"""Tests of histories of pydantic-ai: its output round-trips, and it reads the output of Dragoman as intended."""
 
 from __future__ import annotations
 
@@ -36,13 +36,15 @@ from dragoman.message import (
 from dragoman.transcripts import pydantic_ai
 from tests.conftest import scale
 from tests.transcripts.conftest import Judge
-from tests.transcripts.mutation import mutations
+from tests.transcripts.mutation import mutate_many
 from tests.transcripts.test_laws import FEWER, histories
 
-EACH = scale(10, 50)  # mutations of a history
+MUTATIONS = scale(10, 50)  # mutations of a history
 NOON = datetime(2026, 5, 8, 12, tzinfo=UTC)
-Judging = Callable[..., Judge]
-ASKED = settings(FEWER, suppress_health_check=[*settings().suppress_health_check, HealthCheck.function_scoped_fixture])
+Judges = Callable[..., Judge]
+WITH_JUDGE = settings(
+    FEWER, suppress_health_check=[*settings().suppress_health_check, HealthCheck.function_scoped_fixture]
+)
 
 
 def read(wire: Any) -> tuple[Message, ...]:
@@ -60,44 +62,44 @@ def make_message(role: Role, *blocks: Any, number: int = 1, **metadata: Any) -> 
     return Message(f"01HZ{number:022d}", "sess_1", role, blocks, MessageMetadata(**metadata), NOON)
 
 
-def request(*parts: dict[str, Any], **told: Any) -> dict[str, Any]:
-    return {"kind": "request", "parts": list(parts), **told}
+def request(*parts: dict[str, Any], **fields: Any) -> dict[str, Any]:
+    return {"kind": "request", "parts": list(parts), **fields}
 
 
-def response(*parts: dict[str, Any], **told: Any) -> dict[str, Any]:
-    return {"kind": "response", "parts": list(parts), **told}
+def response(*parts: dict[str, Any], **fields: Any) -> dict[str, Any]:
+    return {"kind": "response", "parts": list(parts), **fields}
 
 
-def prompt(content: Any, **told: Any) -> dict[str, Any]:
-    return {"part_kind": "user-prompt", "content": content, **told}
+def prompt(content: Any, **fields: Any) -> dict[str, Any]:
+    return {"part_kind": "user-prompt", "content": content, **fields}
 
 
 def call(call_id: str = "call_1", args: Any = None) -> dict[str, Any]:
     return {"part_kind": "tool-call", "tool_name": "look", "args": args, "tool_call_id": call_id}
 
 
-def result(content: Any, call_id: str = "call_1", **told: Any) -> dict[str, Any]:
-    return {"part_kind": "tool-return", "tool_name": "look", "content": content, "tool_call_id": call_id, **told}
+def result(content: Any, call_id: str = "call_1", **fields: Any) -> dict[str, Any]:
+    return {"part_kind": "tool-return", "tool_name": "look", "content": content, "tool_call_id": call_id, **fields}
 
 
-# --- judged by the package -------------------------------------------------------------------------------------------
+# --- against the package ---------------------------------------------------------------------------------------------
 
 
-def test_output_of_the_package_round_trips(judge: Judging) -> None:
+def test_output_of_the_package_round_trips(judge: Judges) -> None:
     histories = judge("pydantic-ai").ask("generate", {"first": 0, "count": 400})
     assert len(histories) == 400
     changed = [wire for wire in histories if json.dumps(round_trip(wire)) != json.dumps(wire)]
     assert changed == []
 
 
-def test_histories_of_agents_round_trip(judge: Judging) -> None:
+def test_histories_of_agents_round_trip(judge: Judges) -> None:
     histories = judge("pydantic-ai").ask("runs")
     assert [len(wire) for wire in histories] == [6, 5, 4, 4]
     for wire in histories:
         assert json.dumps(round_trip(wire)) == json.dumps(wire)
 
 
-def test_an_agent_history_is_read_as_messages(judge: Judging) -> None:
+def test_agent_history_is_read_as_messages(judge: Judges) -> None:
     messages = read(judge("pydantic-ai").ask("runs")[0])
     assert [(message.role.value, [block.type for block in message.content]) for message in messages] == [
         ("system", ["text"]),
@@ -110,66 +112,66 @@ def test_an_agent_history_is_read_as_messages(judge: Judging) -> None:
         ("tool", ["tool_result"]),
         ("assistant", ["text"]),
     ]
-    looked, answer = messages[3].content[1], messages[4].content[0]
-    assert looked == ToolUseBlock(looked.id, "look", {"path": "README.md"})  # type: ignore[union-attr]
-    assert answer == ToolResultBlock(looked.id, (TextBlock('{"text":"# Project Foo (README.md)"}'),))  # type: ignore[union-attr]
+    call_block, answer = messages[3].content[1], messages[4].content[0]
+    assert call_block == ToolUseBlock(call_block.id, "look", {"path": "README.md"})  # type: ignore[union-attr]
+    assert answer == ToolResultBlock(call_block.id, (TextBlock('{"text":"# Project Foo (README.md)"}'),))  # type: ignore[union-attr]
     assert [block.is_error for message in messages[6:8] for block in message.content] == [True, True]  # type: ignore[union-attr]
 
 
-def samples_of_every_dialect() -> list[tuple[str, tuple[Message, ...]]]:
+def read_samples_of_every_dialect() -> list[tuple[str, tuple[Message, ...]]]:
     """Return the messages of all samples of all dialects."""
-    found = []
+    samples = []
     for name in dialects.callable_names():
         dialect: Any = dialects.load(name)
         for case in CASES:
             wire = make_sample(dialect, case) if case.answer is None else None
             if wire is not None:
-                found.append((f"{name}: {case.name}", dialect.read_request(wire).messages))
-    return found
+                samples.append((f"{name}: {case.name}", dialect.read_request(wire).messages))
+    return samples
 
 
-def test_the_package_round_trips_output_from_every_dialect(judge: Judging) -> None:
+def test_package_round_trips_output_from_every_dialect(judge: Judges) -> None:
     changed = []
-    for name, messages in samples_of_every_dialect():
+    for name, messages in read_samples_of_every_dialect():
         wire = pydantic_ai.write_messages(messages).wire
-        guessed = without_guesses(judge("pydantic-ai").ask("validate", wire), wire)
-        if json.dumps(guessed) != json.dumps(wire):
+        result = remove_guesses(judge("pydantic-ai").ask("validate", wire), wire)
+        if json.dumps(result) != json.dumps(wire):
             changed.append(name)
     assert changed == []
 
 
-@ASKED
+@WITH_JUDGE
 @given(history=histories)
-def test_the_package_round_trips_any_output(judge: Judging, history: list[Message]) -> None:
-    wire = pydantic_ai.write_messages(map(with_real_bytes, history)).wire
-    judged = without_guesses(judge("pydantic-ai").ask("validate", wire), wire)
-    assert json.dumps(judged) == json.dumps(wire)
+def test_package_round_trips_any_output(judge: Judges, history: list[Message]) -> None:
+    wire = pydantic_ai.write_messages(map(set_real_bytes, history)).wire
+    result = remove_guesses(judge("pydantic-ai").ask("validate", wire), wire)
+    assert json.dumps(result) == json.dumps(wire)
 
 
-def with_real_bytes(message: Message) -> Message:
-    return message.replace(content=[_with_real_bytes(block) for block in message.content])
+def set_real_bytes(message: Message) -> Message:
+    return message.replace(content=[_set_real_bytes(block) for block in message.content])
 
 
-def _with_real_bytes(block: Any) -> Any:
-    """A block with base64 that is some."""
+def _set_real_bytes(block: Any) -> Any:
+    """Return a block with valid base64."""
     if isinstance(block, ToolResultBlock):
-        return block.replace(content=[_with_real_bytes(inner) for inner in block.content])
+        return block.replace(content=[_set_real_bytes(inner) for inner in block.content])
     if getattr(block, "source", None) is None or block.source.kind != "base64":
         return block
     return block.replace(source=ImageSource("base64", base64.b64encode(block.source.data.encode()).decode()))
 
 
-def without_guesses(judged: Any, wire: Any) -> Any:
+def remove_guesses(output: Any, wire: Any) -> Any:
     """Return the output of the package without the media types that it guesses."""
-    if isinstance(judged, list):
-        return [without_guesses(*pair) for pair in zip(judged, wire, strict=True)]
-    if not isinstance(judged, dict):
-        return judged
-    made = {key: without_guesses(item, wire.get(key)) for key, item in judged.items()}
-    return {**made, "media_type": wire["media_type"]} if wire.get("media_type", "none") in (None, "") else made
+    if isinstance(output, list):
+        return [remove_guesses(*pair) for pair in zip(output, wire, strict=True)]
+    if not isinstance(output, dict):
+        return output
+    cleaned = {key: remove_guesses(item, wire.get(key)) for key, item in output.items()}
+    return {**cleaned, "media_type": wire["media_type"]} if wire.get("media_type", "none") in (None, "") else cleaned
 
 
-def test_the_package_reads_every_block_type(judge: Judging) -> None:
+def test_package_reads_every_block_type(judge: Judges) -> None:
     usage = Usage(
         input_tokens=100,
         output_tokens=20,
@@ -221,7 +223,7 @@ def test_the_package_reads_every_block_type(judge: Judging) -> None:
     written = pydantic_ai.write_messages(history)
     assert [(loss.message_id, loss.block_type) for loss in written.losses] == [(history[3].id, "invalid_tool_use")]
     assert json.dumps(judge("pydantic-ai").ask("validate", written.wire)) == json.dumps(written.wire)
-    assert judge("pydantic-ai").ask("files_in_results", written.wire) == ["ImageUrl"]
+    assert judge("pydantic-ai").ask("find_files_in_results", written.wire) == ["ImageUrl"]
     again = read(written.wire)
     reason = "marked as invalid JSON"
     calls = [
@@ -231,14 +233,14 @@ def test_the_package_reads_every_block_type(judge: Judging) -> None:
     assert list(again) == history
 
 
-def test_the_package_reads_defaults_as_we_do(judge: Judging) -> None:
+def test_package_has_the_same_defaults(judge: Judges) -> None:
     wire = [request(prompt("Hello.")), response({"part_kind": "text", "content": "Hi."}, call(args={"path": "a"}))]
     kinds = ["UserPromptPart", "TextPart", "ToolCallPart"]
     assert judge("pydantic-ai").ask("validate_sparse", wire) == kinds
     assert round_trip(wire) == wire
 
 
-# --- what means what -------------------------------------------------------------------------------------------------
+# --- conversion ------------------------------------------------------------------------------------------------------
 
 
 def test_changed_instructions_become_a_system_message() -> None:
@@ -250,8 +252,8 @@ def test_changed_instructions_become_a_system_message() -> None:
         request(prompt("Three?"), instructions="Stop."),
     ]
     messages = read(wire)
-    told = [block.text for message in messages if message.role is Role.SYSTEM for block in message.content]  # type: ignore[union-attr]
-    assert told == ["Count.", "Stop."]
+    texts = [block.text for message in messages if message.role is Role.SYSTEM for block in message.content]  # type: ignore[union-attr]
+    assert texts == ["Count.", "Stop."]
     edited = messages[0].replace(content=[TextBlock("Count slowly.")])
     again = pydantic_ai.write_messages([edited, *messages[1:]]).wire
     assert [item.get("instructions") for item in again if item["kind"] == "request"] == [
@@ -264,15 +266,15 @@ def test_changed_instructions_become_a_system_message() -> None:
 def test_consecutive_requests_stay_separate_and_new_messages_join() -> None:
     wire = [request(prompt("One.")), request(prompt("Two."), prompt("Three."))]
     assert round_trip(wire) == wire
-    hand_made = [
+    messages = [
         make_message(Role.SYSTEM, TextBlock("Be brief.")),
         make_message(Role.USER, TextBlock("Hello."), number=2),
     ]
-    (one,) = pydantic_ai.write_messages(hand_made).wire
-    assert [part["part_kind"] for part in one["parts"]] == ["system-prompt", "user-prompt"]
+    (item,) = pydantic_ai.write_messages(messages).wire
+    assert [part["part_kind"] for part in item["parts"]] == ["system-prompt", "user-prompt"]
 
 
-def test_times_come_from_part_request_or_argument() -> None:
+def test_times_are_from_part_request_or_argument() -> None:
     later = NOON + timedelta(seconds=1, microseconds=5)
     wire = [
         request(prompt("a", timestamp=later.isoformat()), {"part_kind": "compaction", "content": "b"}, timestamp="x"),
@@ -284,8 +286,8 @@ def test_times_come_from_part_request_or_argument() -> None:
 
 
 def test_usage_is_split_and_no_price_is_invented() -> None:
-    told = {"input_tokens": 100, "cache_read_tokens": 30, "cache_write_tokens": 10, "output_tokens": 5, "cost": "0.5"}
-    (message,) = read([response(usage=told, model_name="gpt-5", provider_name="openai", run_id="run_1")])
+    counts = {"input_tokens": 100, "cache_read_tokens": 30, "cache_write_tokens": 10, "output_tokens": 5, "cost": "0.5"}
+    (message,) = read([response(usage=counts, model_name="gpt-5", provider_name="openai", run_id="run_1")])
     usage = message.metadata.usage
     assert usage is not None
     assert (usage.input_tokens, usage.cached_input_tokens, usage.cache_creation_input_tokens) == (60, 30, 10)
@@ -296,7 +298,7 @@ def test_usage_is_split_and_no_price_is_invented() -> None:
 
 
 @pytest.mark.parametrize(
-    ("told", "status"),
+    ("fields", "status"),
     [
         ({}, "complete"),
         ({"state": "interrupted"}, "cancelled"),
@@ -305,13 +307,13 @@ def test_usage_is_split_and_no_price_is_invented() -> None:
         ({"finish_reason": "error"}, "error"),
     ],
 )
-def test_the_state_of_a_response_is_its_status(told: dict[str, str], status: str) -> None:
-    (message,) = read([response({"part_kind": "text", "content": "a"}, **told)])
+def test_state_of_a_response_is_its_status(fields: dict[str, str], status: str) -> None:
+    (message,) = read([response({"part_kind": "text", "content": "a"}, **fields)])
     assert message.metadata.status == status
 
 
 @pytest.mark.parametrize("args", ['{"path": "RE', "[1]", "nonsense", {"INVALID_JSON": '{"path": 1}'}])
-def test_an_invalid_call_round_trips(args: Any) -> None:
+def test_invalid_call_round_trips(args: Any) -> None:
     (message,) = read([response(call(args=args))])
     (block,) = message.content
     assert isinstance(block, InvalidToolUseBlock)
@@ -346,24 +348,24 @@ def test_tool_returns_are_texts_and_files(content: Any, blocks: list[Any]) -> No
 
 
 def test_tool_json_that_resembles_a_file_is_not_a_file() -> None:
-    shown = {"kind": "image-url", "url": "https://example.com/a.png", "media_type": "image/png"}
-    wire = [response(call()), request(result(shown, content_file_digests=[]))]
+    value = {"kind": "image-url", "url": "https://example.com/a.png", "media_type": "image/png"}
+    wire = [response(call()), request(result(value, content_file_digests=[]))]
     answer = read(wire)[1].content[0]
     assert [block.type for block in answer.content] == ["text"]  # type: ignore[union-attr]
     assert round_trip(wire) == wire
 
 
-def test_a_new_result_uses_the_call_id_of_the_history() -> None:
-    (asked,) = read([response(call("call_9", {"path": "a"}))])
-    answer = make_message(Role.TOOL, ToolResultBlock(asked.content[0].id, (TextBlock("ok"),)))  # type: ignore[union-attr]
-    part = pydantic_ai.write_messages([asked, answer]).wire[1]["parts"][0]
+def test_new_result_uses_the_call_id_of_the_history() -> None:
+    (question,) = read([response(call("call_9", {"path": "a"}))])
+    answer = make_message(Role.TOOL, ToolResultBlock(question.content[0].id, (TextBlock("ok"),)))  # type: ignore[union-attr]
+    part = pydantic_ai.write_messages([question, answer]).wire[1]["parts"][0]
     assert (part["tool_name"], part["tool_call_id"]) == ("look", "call_9")
 
 
 def test_provider_tools_are_opaque_and_records_are_not_messages() -> None:
     search = {"part_kind": "builtin-tool-call", "tool_name": "web_search", "args": {}, "tool_call_id": "s"}
-    revealed = {"part_kind": "tool-availability-delta", "tools_added": ["f"]}
-    wire = [request(revealed, prompt("Hi."), revealed), request(revealed), response(search)]
+    record = {"part_kind": "tool-availability-delta", "tools_added": ["f"]}
+    wire = [request(record, prompt("Hi."), record), request(record), response(search)]
     messages = read(wire)
     assert [block for message in messages for block in message.content] == [
         TextBlock("Hi."),
@@ -372,19 +374,19 @@ def test_provider_tools_are_opaque_and_records_are_not_messages() -> None:
     assert round_trip(wire) == wire
 
 
-def test_a_cache_point_keeps_its_position() -> None:
+def test_cache_point_keeps_its_position() -> None:
     wire = [request(prompt(["a", {"kind": "cache-point", "ttl": "1h"}, "b"]))]
     (message,) = read(wire)
     assert message.content == (TextBlock("a"), TextBlock("b"))
     assert round_trip(wire) == wire
 
 
-def test_an_edit_is_written_and_its_neighbours_are_unchanged() -> None:
+def test_edit_is_written_and_its_neighbours_are_unchanged() -> None:
     part = {"part_kind": "text", "content": "Hello.", "id": "msg_1", "provider_name": "openai"}
     structured = {"kind": "structured-content", "content": "a: 1", "value": {"a": 1}}
-    asked, answer = read([request(prompt([structured, "b"])), response(part)])
+    question, answer = read([request(prompt([structured, "b"])), response(part)])
     edited = [
-        asked.replace(content=[asked.content[0].replace(text="a: 2"), asked.content[1]]),
+        question.replace(content=[question.content[0].replace(text="a: 2"), question.content[1]]),
         answer.replace(content=[answer.content[0].replace(text="Bye.")]),
     ]
     first, second = pydantic_ai.write_messages(edited).wire
@@ -392,7 +394,7 @@ def test_an_edit_is_written_and_its_neighbours_are_unchanged() -> None:
     assert second["parts"] == [{**part, "content": "Bye."}]
 
 
-# --- what is refused -------------------------------------------------------------------------------------------------
+# --- rejected input --------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -415,29 +417,29 @@ def test_an_edit_is_written_and_its_neighbours_are_unchanged() -> None:
     ],
 )
 def test_invalid_input_is_rejected_with_its_path(wire: Any, where: str) -> None:
-    with pytest.raises(FormatError) as refused:
+    with pytest.raises(FormatError) as caught:
         read(wire)
-    assert refused.value.where == where
+    assert caught.value.where == where
 
 
-def test_a_mutated_history_round_trips_or_is_rejected_with_its_path(judge: Judging) -> None:
-    places, changed, count = [], [], 0
+def test_mutated_history_round_trips_or_is_rejected_with_its_path(judge: Judges) -> None:
+    paths, changed, count = [], [], 0
     for history in judge("pydantic-ai").ask("generate", {"first": 400, "count": 20}):
-        for wire in mutations(history, EACH):
+        for wire in mutate_many(history, MUTATIONS):
             count += 1
             try:
                 written = pydantic_ai.write_messages(read(wire))
             except InputError as error:
-                places.append(error.where)
+                paths.append(error.where)
                 continue
             if json.dumps(written.wire) != json.dumps(wire) or written.losses:
                 changed.append(wire)
     assert changed == []
-    assert all(place.startswith("$[") for place in places)
-    assert 0 < len(places) < count == 20 * EACH
+    assert all(path.startswith("$[") for path in paths)
+    assert 0 < len(paths) < count == 20 * MUTATIONS
 
 
-def test_a_time_with_a_lone_surrogate_is_rejected_with_its_path() -> None:
+def test_time_with_a_lone_surrogate_is_rejected_with_its_path() -> None:
     history = [{"kind": "request", "parts": [], "timestamp": "\ud800"}]
     with pytest.raises(FormatError, match="a lone surrogate") as caught:
         pydantic_ai.read_messages(history, session_id="sess_1", created_at=datetime(2026, 5, 8, tzinfo=UTC))

@@ -37,7 +37,7 @@ def _line(text: str, *, is_done: bool = False) -> bytes:
     return msgspec.json.encode({**chunk, "done": is_done, **({"done_reason": "stop"} if is_done else {})}) + b"\n"
 
 
-def _tell_story(request: ReceivedRequest) -> Answer:
+def _answer_story(request: ReceivedRequest) -> Answer:
     if "Go on" in request.body.decode():
         return make_stream([_line("The end.", is_done=True)], content_type="application/x-ndjson")
     pieces = [piece for _ in range(_WORDS) for piece in (encode_chunk(_line(_WORD)), _EVERY_S)]
@@ -47,7 +47,7 @@ def _tell_story(request: ReceivedRequest) -> Answer:
 async def test_killed_turn_keeps_the_flushed_text_and_the_next_turn_works(tmp_path: Path) -> None:
     chance = random.Random(7)
     url = f"sqlite:///{tmp_path / 'talk.db'}"
-    async with FaultyServer(_tell_story) as server, open_store(url) as store:
+    async with FaultyServer(_answer_story) as server, open_store(url) as store:
         file = tmp_path / "config.toml"
         file.write_text(_SETTINGS.format(address=server.address))
         file.chmod(0o600)

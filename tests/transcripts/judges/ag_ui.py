@@ -1,4 +1,4 @@
-"""AG-UI's own types, of 1.0 or of before: what they make of a list of messages, and lists that they make."""
+"""The types of AG-UI, of 1.0 or earlier: they validate lists of messages and generate lists."""
 
 import warnings
 
@@ -6,24 +6,24 @@ from ag_ui.core import types
 from pydantic import TypeAdapter
 
 MESSAGES = TypeAdapter(list[types.Message])
-IS_FIRST = hasattr(types, "ContentPart")  # 1.0
+IS_VERSION_1 = hasattr(types, "ContentPart")  # 1.0
 
 
 def validate(wire):
-    """The messages again, as the types write them."""
+    """Return the messages as the types write them."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)
-        return _dumped(MESSAGES.validate_python(wire))
+        return _dump(MESSAGES.validate_python(wire))
 
 
 def generate(_):
-    """Conversations of many shapes, by name."""
+    """Return conversations of many shapes by name."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)
-        return {name: _dumped(messages) for name, messages in _conversations()}
+        return {name: _dump(messages) for name, messages in _conversations()}
 
 
-def _dumped(messages):
+def _dump(messages):
     return MESSAGES.dump_python(messages, mode="json", by_alias=True)
 
 
@@ -33,13 +33,13 @@ def _call(number, arguments='{"city": "Berlin", "days": 2}', **more):
 
 
 def _media():
-    """Every kind of part, from every kind of source."""
+    """Yield every kind of part from every kind of source."""
     sources = [
         types.InputContentDataSource(value="iVBORw0KGgo=", mime_type="image/png"),
         types.InputContentUrlSource(value="https://example.com/a", mime_type="image/png"),
         types.InputContentUrlSource(value="https://example.com/b"),
     ]
-    if IS_FIRST:
+    if IS_VERSION_1:
         sources.append(types.FileSource(value="file-1", provider="openai", mime_type="application/pdf"))
         sources.append(types.FileSource(value="file-2"))
     kinds = [types.ImageInputContent, types.AudioInputContent, types.VideoInputContent, types.DocumentInputContent]
@@ -49,7 +49,7 @@ def _media():
             yield kind(source=source)
             yield kind(source=source, metadata={"filename": "a.bin", "detail": "high"})
     yield types.ImageInputContent(source=sources[0], metadata="a word")
-    if IS_FIRST:
+    if IS_VERSION_1:
         yield types.TextPart(text="named", id="part-1", metadata={"lang": "en"})
 
 
@@ -64,7 +64,7 @@ def _legacy():
 def _conversations():
     user, assistant, tool = types.UserMessage, types.AssistantMessage, types.ToolMessage
     yield (
-        "words",
+        "texts",
         [
             types.SystemMessage(id="s", content="Be brief."),
             types.DeveloperMessage(id="d", content="No lists.", name="dev"),
@@ -84,7 +84,7 @@ def _conversations():
         ],
     )
     yield (
-        "words and several calls",
+        "text and several calls",
         [
             assistant(id="a", content="I look.", tool_calls=[_call(1), _call(2, "{}"), _call(3, " {\n} ")]),
             tool(id="t2", tool_call_id="call_2", content="2"),
@@ -93,9 +93,9 @@ def _conversations():
         ],
     )
     yield "an empty text beside calls", [assistant(id="a", content="", tool_calls=[_call(1)])]
-    yield "no words at all", [assistant(id="a"), assistant(id="b", tool_calls=[]), user(id="u", content=[])]
+    yield "no text", [assistant(id="a"), assistant(id="b", tool_calls=[]), user(id="u", content=[])]
     yield (
-        "inputs that are none",
+        "invalid inputs",
         [assistant(id="a", tool_calls=[_call(1, '{"city": "Ber'), _call(2, "[1]"), _call(3, ""), _call(4, "null")])],
     )
     yield (
@@ -107,9 +107,9 @@ def _conversations():
             tool(id="t2", tool_call_id="call_1", content="2"),
         ],
     )
-    yield "an answer to nothing", [tool(id="t", tool_call_id="call_9", content="?")]
+    yield "a result without a call", [tool(id="t", tool_call_id="call_9", content="?")]
     yield (
-        "thoughts",
+        "thinking",
         [
             types.ReasoningMessage(id="r1", content="Hm."),
             types.ReasoningMessage(id="r2", content="", encrypted_value="c2VhbGVk"),
@@ -131,10 +131,10 @@ def _conversations():
             types.ActivityMessage(id="y", activity_type="SEARCH", content={}, subagent_run_id="run-2"),
         ],
     )
-    yield "pictures and files", [user(id="u", content=list(_media()))]
+    yield "images and files", [user(id="u", content=list(_media()))]
     yield "a list of one text", [user(id="u", content=[types.TextInputContent(text="Hi.")])]
     yield (
-        "what others add",
+        "foreign fields",
         [
             user(
                 id="u", content="Hi.", metadata={"app": {"k": None}}, subagent_run_id="run-1", extra_field=[1.5, True]
@@ -147,7 +147,7 @@ def _conversations():
             types.ReasoningMessage(id="r", content="", metadata={"m": 1}),
         ],
     )
-    if IS_FIRST:
+    if IS_VERSION_1:
         yield (
             "answers with parts",
             [

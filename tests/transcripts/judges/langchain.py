@@ -1,4 +1,4 @@
-"""LangChain's own messages: what they make of a list, and lists that they make."""
+"""The messages of LangChain: they validate lists and generate lists."""
 
 import itertools
 
@@ -18,11 +18,11 @@ from langchain_core.messages import (
 
 
 def validate(wire):
-    """The messages again, as LangChain writes them."""
+    """Return the messages as LangChain writes them."""
     return messages_to_dict(messages_from_dict(wire))
 
 
-def blocks(wire):
+def read_blocks(wire):
     """Return the standard content that LangChain reads in each message, and check that they convert to OpenAI messages."""
     messages = messages_from_dict(wire)
     convert_to_openai_messages(messages)
@@ -30,12 +30,12 @@ def blocks(wire):
 
 
 def generate(_):
-    """Conversations of many shapes, by name, each in both forms."""
-    made = {}
+    """Return conversations of many shapes by name, each in both forms."""
+    conversations = {}
     for name, messages in _conversations():
-        made[name] = messages_to_dict(messages)
-        made[f"{name}, flat"] = [message.model_dump(mode="json") for message in messages]
-    return made
+        conversations[name] = messages_to_dict(messages)
+        conversations[f"{name}, flat"] = [message.model_dump(mode="json") for message in messages]
+    return conversations
 
 
 def _call(number, **more):
@@ -48,7 +48,13 @@ def _call(number, **more):
     }
 
 
-BROKEN = {"name": "weather", "args": '{"city": ', "id": "call_8", "error": "Unterminated", "type": "invalid_tool_call"}
+INVALID_CALL = {
+    "name": "weather",
+    "args": '{"city": ',
+    "id": "call_8",
+    "error": "Unterminated",
+    "type": "invalid_tool_call",
+}
 USAGE = {
     "input_tokens": 30,
     "output_tokens": 9,
@@ -83,7 +89,7 @@ MEDIA = [
 
 def _conversations():
     yield (
-        "words",
+        "texts",
         [
             SystemMessage("Be brief."),
             HumanMessage("Hi."),
@@ -105,7 +111,7 @@ def _conversations():
     yield (
         "several calls",
         [
-            AIMessage("I look.", tool_calls=[_call(1), _call(2, args={})], invalid_tool_calls=[BROKEN]),
+            AIMessage("I look.", tool_calls=[_call(1), _call(2, args={})], invalid_tool_calls=[INVALID_CALL]),
             ToolMessage("2", tool_call_id="call_2", status="error", artifact={"rows": [1, 2]}),
             ToolMessage(["1", {"type": "text", "text": "more"}], tool_call_id="call_1"),
             ToolMessage([], tool_call_id="call_8"),
@@ -113,11 +119,11 @@ def _conversations():
         ],
     )
     yield (
-        "calls that only cannot be used",
-        [AIMessage("", invalid_tool_calls=[BROKEN, {"name": None, "args": None, "id": None, "error": None}])],
+        "only invalid calls",
+        [AIMessage("", invalid_tool_calls=[INVALID_CALL, {"name": None, "args": None, "id": None, "error": None}])],
     )
     yield (
-        "calls within what is said",
+        "calls within the content",
         [
             AIMessage(
                 [
@@ -147,7 +153,7 @@ def _conversations():
         ],
     )
     yield (
-        "thoughts",
+        "thinking",
         [
             AIMessage([{"type": "redacted_thinking", "data": "c2VhbGVk"}, {"type": "text", "text": "Yes."}]),
             AIMessage([{"type": "reasoning", "id": "rs_1", "summary": [], "encrypted_content": "zz"}]),
@@ -158,7 +164,7 @@ def _conversations():
         ],
     )
     yield (
-        "what it cost",
+        "usage",
         [
             AIMessage("a", usage_metadata=USAGE, response_metadata={"model_name": "gpt-x", "model_provider": "openai"}),
             AIMessage("b", usage_metadata={"input_tokens": 1, "output_tokens": 2, "total_tokens": 3}),
@@ -168,7 +174,7 @@ def _conversations():
             AIMessage("d", usage_metadata={**USAGE, "input_tokens": 2, "total_tokens": 99}),
         ],
     )
-    yield "pictures and files", [HumanMessage(MEDIA), ToolMessage(MEDIA, tool_call_id="call_1"), AIMessage(MEDIA)]
+    yield "images and files", [HumanMessage(MEDIA), ToolMessage(MEDIA, tool_call_id="call_1"), AIMessage(MEDIA)]
     yield (
         "lists of one text",
         [
@@ -181,7 +187,7 @@ def _conversations():
         ],
     )
     yield (
-        "what others add",
+        "foreign fields",
         [
             HumanMessage(
                 "Hi.", additional_kwargs={"lc_source": "x", "lc_data": {"n": 1.5}}, response_metadata={"k": None}

@@ -1,4 +1,4 @@
-"""OpenTelemetry's types and conventions, and the output of its instrumentations and of pydantic-ai's."""
+"""The types and conventions of OpenTelemetry, and the output of instrumentations."""
 
 import json
 import random
@@ -17,32 +17,32 @@ from pydantic_ai import messages as m
 from pydantic_ai.models.function import FunctionModel
 from pydantic_ai.models.instrumented import InstrumentationSettings, InstrumentedModel
 
-warnings.simplefilter("ignore")  # old versions are written as well
+warnings.simplefilter("ignore")  # old versions are written too
 SCHEMAS = json.loads((Path(__file__).parent / "open_telemetry.schema.json").read_text("utf-8"))
 TEXTS = ["Hello.", "", "Grüße, 世界 🙂", 'a "quoted"\nline\twith \u2028 and \0']
 VALUES = ["done", "", None, 0, 12.5, True, [], {}, ["a"], [1, {"x": None}], {"rows": [{"id": 1}]}, [{"type": "text"}]]
 
 
-def breaches(given):
+def find_violations(value):
     """Return the paths and reasons where a value does not match the schema of an attribute."""
-    schema = {"$defs": SCHEMAS["$defs"], **SCHEMAS[given["attribute"]]}
-    found = jsonschema.Draft202012Validator(schema).iter_errors(given["value"])
-    return [f"{error.json_path}: {error.message[:200]}" for error in found]
+    schema = {"$defs": SCHEMAS["$defs"], **SCHEMAS[value["attribute"]]}
+    errors = jsonschema.Draft202012Validator(schema).iter_errors(value["value"])
+    return [f"{error.json_path}: {error.message[:200]}" for error in errors]
 
 
-def typed(given):
+def read_types(value):
     """Return the OpenTelemetry types of the parts of messages; raise if they do not match."""
-    read = TypeAdapter(list[t.InputMessage]).validate_python(given)
-    return [[type(part).__name__ for part in message.parts] for message in read]
+    messages = TypeAdapter(list[t.InputMessage]).validate_python(value)
+    return [[type(part).__name__ for part in message.parts] for message in messages]
 
 
 # --- OpenTelemetry's own types ---------------------------------------------------------------------------------------
 
 
-def generate(given):
-    """Conversations by chance, made of the types and written as instrumentations write them."""
+def generate(value):
+    """Return random conversations, made of the types and written as instrumentations write them."""
     conversations = [
-        conversation(random.Random(seed)) for seed in range(given["first"], given["first"] + given["count"])
+        conversation(random.Random(seed)) for seed in range(value["first"], value["first"] + value["count"])
     ]
     return [json.loads(gen_ai_json_dumps(messages)) for messages in conversations]
 
@@ -89,7 +89,7 @@ def part(chance):
 
 
 def traces(_):
-    """The attributes of the spans of an agent that was run, in every version that pydantic-ai can write."""
+    """Return the attributes of the spans of an agent, in every version that pydantic-ai can write."""
     return [
         dict(span.attributes)
         for version in (2, 3, 4, 5, 6)
@@ -119,7 +119,7 @@ def spans_of(version, with_content):
         ),
         m.ModelResponse([m.TextPart("A picture."), m.FilePart(m.BinaryContent(b"\x89PNG", media_type="image/png"))]),
     ]
-    model = FunctionModel(lambda said, _: answers[sum(isinstance(each, m.ModelResponse) for each in said)])
+    model = FunctionModel(lambda messages, _: answers[sum(isinstance(each, m.ModelResponse) for each in messages)])
     agent = Agent(InstrumentedModel(model, settings), instructions="Be brief.", system_prompt="You read files.")
 
     @agent.tool_plain
@@ -131,9 +131,9 @@ def spans_of(version, with_content):
         m.DocumentUrl("https://example.com/a"),
         m.UploadedFile("f", "openai"),
     ]
-    recorded = [
+    recordings = [
         m.BinaryContent(b"RIFF", media_type="audio/wav"),
         m.BinaryContent(b"%PDF", media_type="application/pdf"),
     ]
-    agent.run_sync(["What are these?", *files, *recorded])
+    agent.run_sync(["What are these?", *files, *recordings])
     return exporter.get_finished_spans()

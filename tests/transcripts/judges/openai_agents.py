@@ -1,4 +1,4 @@
-"""The Agents SDK of OpenAI, unchanged, on a server that speaks the Responses API."""
+"""The Agents SDK of OpenAI, unchanged, on a server with the Responses API."""
 
 import asyncio
 
@@ -14,15 +14,15 @@ def read_note(path: str) -> str:
     return f"The note {path} is about quinces."
 
 
-def run_turns(given):
+def run_turns(value):
     """Run two turns; the second one continues the first by the id of its last response."""
-    return asyncio.run(_run_turns(given))
+    return asyncio.run(_run_turns(value))
 
 
-async def _run_turns(given):
-    client = AsyncOpenAI(base_url=given["base_url"], api_key="any", max_retries=0)
+async def _run_turns(value):
+    client = AsyncOpenAI(base_url=value["base_url"], api_key="any", max_retries=0)
     set_default_openai_client(client, use_for_tracing=False)
-    agent = Agent(name="Reader", instructions="Be brief.", model=given["model"], tools=[read_note])
+    agent = Agent(name="Reader", instructions="Be brief.", model=value["model"], tools=[read_note])
     first = await Runner.run(agent, "Read note a.")
     second = Runner.run_streamed(agent, "And now?", previous_response_id=first.last_response_id)
     kinds = [event.type async for event in second.stream_events()]

@@ -1,4 +1,4 @@
-"""pydantic-ai reads and writes histories of its constructors and of its agents."""
+"""pydantic-ai reads and writes histories of its constructors and agents."""
 
 import json
 import random
@@ -11,7 +11,7 @@ from pydantic_ai import messages as m
 from pydantic_ai.models.function import AgentInfo, FunctionModel
 from pydantic_ai.usage import RequestUsage
 
-warnings.simplefilter("ignore")  # it also writes what it would not advise to write any more
+warnings.simplefilter("ignore")  # it also writes deprecated parts
 NOON = datetime(2026, 5, 8, 12, tzinfo=UTC)
 TEXTS = ["Hello.", "", "Grüße, 世界 🙂", 'a "quoted"\nline\twith \u2028 and \0', "<tag>&amp;</tag>", "x" * 3000]
 VALUES = [
@@ -37,32 +37,34 @@ def validate(wire):
 
 
 def validate_sparse(wire):
-    """The same for a history that does not say everything; its files are rebuilt."""
-    read = m.ModelMessagesTypeAdapter.validate_python(wire)
-    return [type(part).__name__ for message in read for part in message.parts]
+    """Do the same for a history with missing fields; its files are rebuilt."""
+    history = m.ModelMessagesTypeAdapter.validate_python(wire)
+    return [type(part).__name__ for message in history for part in message.parts]
 
 
-def files_in_results(wire):
+def find_files_in_results(wire):
     """Return the parts of tool results that the package treats as files."""
-    read = m.ModelMessagesTypeAdapter.validate_json(json.dumps(wire))
-    parts = [part for message in read for part in message.parts if isinstance(part, m.ToolReturnPart)]
+    history = m.ModelMessagesTypeAdapter.validate_json(json.dumps(wire))
+    parts = [part for message in history for part in message.parts if isinstance(part, m.ToolReturnPart)]
     return [type(file).__name__ for part in parts for file in part.files]
 
 
-def generate(given):
-    """Histories by chance, as JSON."""
-    histories = [History(random.Random(seed)).made() for seed in range(given["first"], given["first"] + given["count"])]
+def generate(value):
+    """Return random histories as JSON."""
+    histories = [
+        History(random.Random(seed)).generate() for seed in range(value["first"], value["first"] + value["count"])
+    ]
     return [json.loads(m.ModelMessagesTypeAdapter.dump_json(history)) for history in histories]
 
 
 class History:
-    """One history, made of everything that a message may hold."""
+    """A random history, made of every part that a message may contain."""
 
     def __init__(self, chance):
         self.chance = chance
         self.calls = []
 
-    def made(self):
+    def generate(self):
         return [
             self.request() if self.chance.random() < 0.5 else self.response() for _ in range(self.chance.randint(1, 6))
         ]
@@ -88,20 +90,20 @@ class History:
     def binary(self, *types):
         kinds = types or ("image/png", "audio/wav", "video/mp4", "application/pdf", "text/plain", "application/x-odd")
         data = self.one_of(b"", b"abc", b"\xff\xfe\xfb\xef?>", bytes(range(256)))
-        about = self.one_of({}, {"identifier": "report"}, {"vendor_metadata": {"detail": "high"}})
-        return m.BinaryContent(data, media_type=self.chance.choice(kinds), **about)
+        fields = self.one_of({}, {"identifier": "report"}, {"vendor_metadata": {"detail": "high"}})
+        return m.BinaryContent(data, media_type=self.chance.choice(kinds), **fields)
 
     def address(self):
-        about = self.one_of({}, {"force_download": True}, {"force_download": "allow-local"}, {"media_type": "x/y"})
-        named = self.one_of({}, {"identifier": "picture", "vendor_metadata": {"detail": "low"}})
+        fields = self.one_of({}, {"force_download": True}, {"force_download": "allow-local"}, {"media_type": "x/y"})
+        metadata = self.one_of({}, {"identifier": "picture", "vendor_metadata": {"detail": "low"}})
         cls, ending = self.one_of((m.ImageUrl, "png"), (m.AudioUrl, "mp3"), (m.VideoUrl, "mp4"), (m.DocumentUrl, "pdf"))
-        return cls(self.one_of(f"https://example.com/a.{ending}", "https://example.com/a"), **about, **named)
+        return cls(self.one_of(f"https://example.com/a.{ending}", "https://example.com/a"), **fields, **metadata)
 
-    def uploaded(self):
+    def upload(self):
         return m.UploadedFile(self.one_of("file-1", "s3://bucket/a.png"), self.one_of("openai", "bedrock"))
 
     def file(self):
-        return self.chance.choice([self.binary, self.address, self.uploaded])()
+        return self.chance.choice([self.binary, self.address, self.upload])()
 
     # --- requests --------------------------------------------------------------------------------------------------
 
@@ -119,8 +121,8 @@ class History:
         )
 
     def system(self):
-        about = self.one_of({}, {"dynamic_ref": "f"}, {"context_id": "c", "metadata": {"x": 1}}, {"scope": "request"})
-        return m.SystemPromptPart(self.text(), timestamp=self.when(), **about)
+        fields = self.one_of({}, {"dynamic_ref": "f"}, {"context_id": "c", "metadata": {"x": 1}}, {"scope": "request"})
+        return m.SystemPromptPart(self.text(), timestamp=self.when(), **fields)
 
     def prompt(self):
         if self.chance.random() < 0.4:
@@ -130,13 +132,13 @@ class History:
 
     def item(self):
         return self.chance.choice(
-            [self.text, self.text, self.tagged, self.structured, self.file, self.file, self.mark]
+            [self.text, self.text, self.text_content, self.json_content, self.file, self.file, self.mark]
         )()
 
-    def tagged(self):
+    def text_content(self):
         return m.TextContent(self.text(), metadata=self.one_of(None, {"x": 1}, "y"))
 
-    def structured(self):
+    def json_content(self):
         return m.StructuredContent(
             self.one_of({"a": 1}, [1, 2]), **self.one_of({}, {"tag": "ui", "description": "Now:"})
         )
@@ -146,17 +148,17 @@ class History:
 
     def result(self):
         name, call_id = self.chance.choice(self.calls) if self.calls and self.chance.random() < 0.8 else ("f", "call_0")
-        content = self.chance.choice([self.value, self.value, self.file, self.mixed])()
-        about = self.one_of({}, {"metadata": {"x": 1}}, {"metadata": "y"}, {"tool_kind": "app.kind"})
+        content = self.chance.choice([self.value, self.value, self.file, self.content_list])()
+        fields = self.one_of({}, {"metadata": {"x": 1}}, {"metadata": "y"}, {"tool_kind": "app.kind"})
         outcome = self.one_of("success", "success", "failed", "denied", "interrupted", "retried")
         if outcome == "retried":
-            about["retry"] = self.one_of(None, m.RetryInfo(cause="model_retry", attempt=1, max_retries=2))
-        return m.ToolReturnPart(name, content, call_id, timestamp=self.when(), outcome=outcome, **about)
+            fields["retry"] = self.one_of(None, m.RetryInfo(cause="model_retry", attempt=1, max_retries=2))
+        return m.ToolReturnPart(name, content, call_id, timestamp=self.when(), outcome=outcome, **fields)
 
     def value(self):
         return self.chance.choice(VALUES)
 
-    def mixed(self):
+    def content_list(self):
         return [self.chance.choice([self.file, self.text, self.value])() for _ in range(self.one_of(1, 2, 3))]
 
     def feedback(self):
@@ -168,10 +170,10 @@ class History:
             m.RetryPromptPart(content, timestamp=when, tool_call_id="call_0"),
             m.RetryPromptPart(content, tool_name="f", tool_call_id="call_0", timestamp=when),
             m.CompactionPart(self.one_of(None, self.text()), metadata=self.one_of(None, {"x": 1})),
-            m.SpeechPart(speaker="user", transcript=self.one_of(None, self.text()), audio=self.recording()),
+            m.SpeechPart(speaker="user", transcript=self.one_of(None, self.text()), audio=self.audio()),
         )
 
-    def recording(self):
+    def audio(self):
         return self.one_of(None, self.binary("audio/wav"))
 
     def record(self):
@@ -187,7 +189,15 @@ class History:
     # --- responses -------------------------------------------------------------------------------------------------
 
     def response(self):
-        makers = [self.said, self.said, self.thought, self.call, self.call, self.native_call, self.made_by_model]
+        makers = [
+            self.text_part,
+            self.text_part,
+            self.thinking,
+            self.call,
+            self.call,
+            self.native_call,
+            self.model_output,
+        ]
         parts = [self.chance.choice(makers)() for _ in range(self.one_of(0, 1, 1, 2, 4))]
         return m.ModelResponse(
             parts,
@@ -210,8 +220,8 @@ class History:
         )
 
     def attempt(self):
-        about = {"outcome": "error", "error": "busy", "timestamp": self.when(), "duration": timedelta(seconds=1.5)}
-        return m.ModelRequestAttempt(model_name="gpt-5", usage=RequestUsage(input_tokens=1), **about)
+        fields = {"outcome": "error", "error": "busy", "timestamp": self.when(), "duration": timedelta(seconds=1.5)}
+        return m.ModelRequestAttempt(model_name="gpt-5", usage=RequestUsage(input_tokens=1), **fields)
 
     def usage(self):
         count = self.chance.randint(0, 10**6)
@@ -225,12 +235,12 @@ class History:
             RequestUsage(input_tokens=3, cache_read_tokens=5, some_new_count=4),
         )
 
-    def said(self):
+    def text_part(self):
         source = m.WebCitationSource("https://example.com", title="t", excerpts=["e"])
         citation = m.Citation([source], anchor=m.ContentCitationAnchor(start=0, end=1))
         return m.TextPart(self.text(), **self.origin(), citations=self.one_of(None, [citation]))
 
-    def thought(self):
+    def thinking(self):
         return self.one_of(
             m.ThinkingPart(self.text()),
             m.ThinkingPart(self.text(), signature="sig", provider_name="anthropic"),
@@ -243,9 +253,9 @@ class History:
         args = self.one_of(
             None, {}, {"path": "a", "n": [1]}, '{"path": "a",  "n": 1}', "", '{"cut": "of', "[1]", "nonsense"
         )
-        about = self.one_of({}, {"tool_kind": "app.kind"}, {"id": "fc_1", "provider_name": "openai"})
+        fields = self.one_of({}, {"tool_kind": "app.kind"}, {"id": "fc_1", "provider_name": "openai"})
         self.calls.append(("f", call_id))
-        return m.ToolCallPart("f", args, call_id, **about)
+        return m.ToolCallPart("f", args, call_id, **fields)
 
     def native_call(self):
         return self.one_of(
@@ -254,23 +264,26 @@ class History:
             m.NativeToolReturnPart("run", [self.binary("image/png")], "srv_2", timestamp=self.when()),
         )
 
-    def made_by_model(self):
+    def model_output(self):
         stamp = m.SpeechTimestamp(text="a", start_ms=0, duration_ms=5)
         return self.one_of(
             m.FilePart(self.binary("image/png"), **self.origin()),
             m.CompactionPart(self.one_of(None, self.text()), provider_name="anthropic"),
-            m.SpeechPart(speaker="assistant", transcript=self.text(), audio=self.recording(), timestamps=[stamp]),
+            m.SpeechPart(speaker="assistant", transcript=self.text(), audio=self.audio(), timestamps=[stamp]),
             m.SpeechPart(speaker="assistant", audio=self.binary("audio/wav"), interrupted_at_ms=3),
         )
 
 
 def runs(_):
-    """Histories of agents that were run, with a model that answers as it is told."""
-    return [json.loads(run.all_messages_json()) for run in (with_tools(), with_output(), with_files(), in_two_runs())]
+    """Return histories of agents, with a model that returns fixed answers."""
+    return [
+        json.loads(run.all_messages_json())
+        for run in (run_with_tools(), run_with_output(), run_with_files(), run_twice())
+    ]
 
 
-def answering(*answers):
-    """A model that gives these answers, one after the other."""
+def make_model(*answers):
+    """Return a model with these answers in order."""
 
     def answer(messages: list[m.ModelMessage], _: AgentInfo) -> m.ModelResponse:
         return answers[sum(isinstance(message, m.ModelResponse) for message in messages)]
@@ -278,8 +291,8 @@ def answering(*answers):
     return FunctionModel(answer)
 
 
-def with_tools():
-    model = answering(
+def run_with_tools():
+    model = make_model(
         m.ModelResponse([m.ThinkingPart("I have to look."), m.ToolCallPart("look", {"path": "README.md"}, "call_1")]),
         m.ModelResponse([m.ToolCallPart("look", '{"path": 1}', "call_2"), m.ToolCallPart("nothing", {}, "call_3")]),
         m.ModelResponse([m.TextPart("It is Project Foo.")]),
@@ -293,16 +306,16 @@ def with_tools():
     return agent.run_sync("What is in README.md?")
 
 
-def with_output():
-    model = answering(
+def run_with_output():
+    model = make_model(
         m.ModelResponse([m.ToolCallPart("final_result", {"wrong": 1}, "call_1")]),
         m.ModelResponse([m.ToolCallPart("final_result", {"response": 42}, "call_2")]),
     )
     return pydantic_ai.Agent(model, output_type=int).run_sync("How many?")
 
 
-def with_files():
-    model = answering(
+def run_with_files():
+    model = make_model(
         m.ModelResponse([m.ToolCallPart("show", {}, "call_1")]), m.ModelResponse([m.TextPart("A picture.")])
     )
     agent = pydantic_ai.Agent(model)
@@ -318,8 +331,8 @@ def with_files():
     return agent.run_sync(["What is this?", m.BinaryContent(b"\x89PNG\xff\xfe", media_type="image/png")])
 
 
-def in_two_runs():
-    model = answering(m.ModelResponse([m.TextPart("One.")]), m.ModelResponse([m.TextPart("Two.")]))
+def run_twice():
+    model = make_model(m.ModelResponse([m.TextPart("One.")]), m.ModelResponse([m.TextPart("Two.")]))
     agent = pydantic_ai.Agent(model, instructions="Count.")
     first = agent.run_sync("Begin.")
     return agent.run_sync("Go on.", message_history=first.all_messages())

@@ -1,5 +1,5 @@
-// Asks the functions of a script, one line of JSON for each question and one for each answer.
-// The packages lie in the folder of the environment, not beside the script, so they are found from there.
+// Calls the functions of a script: one line of JSON per question and one per answer.
+// The packages are in the folder of the environment, not beside the script.
 import { createRequire } from "node:module";
 import { createInterface } from "node:readline";
 import { join } from "node:path";
@@ -11,10 +11,10 @@ const found = async (name) => import(pathToFileURL(find.resolve(name)).href);
 const judge = await (await import(pathToFileURL(script).href)).judge(found);
 
 for await (const line of createInterface({ input: process.stdin })) {
-  const asked = JSON.parse(line);
+  const request = JSON.parse(line);
   let answer;
   try {
-    answer = { answer: (await judge[asked.question](asked.given)) ?? null };
+    answer = { answer: (await judge[request.question](request.value)) ?? null };
   } catch (error) {
     answer = { failed: String(error?.stack ?? error) };
   }

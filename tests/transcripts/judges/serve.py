@@ -1,6 +1,6 @@
-"""Asks the functions of a script, one line of JSON for each question and one for each answer.
+"""Calls the functions of a script: one line of JSON per question and one per answer.
 
-It runs in the environment of a judge, where nothing of this project is installed.
+It runs in the environment of a judge, where this project is not installed.
 """
 
 import importlib.util
@@ -16,12 +16,12 @@ def main(path: str) -> None:
     judge = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(judge)
     answers = sys.stdout
-    sys.stdout = sys.stderr  # what a package prints is no answer
+    sys.stdout = sys.stderr  # the output of a package is not an answer
     for line in sys.stdin:
-        asked = json.loads(line)
+        request = json.loads(line)
         try:
-            answer = {"answer": getattr(judge, asked["question"])(asked["given"])}
-        except Exception:  # noqa: BLE001  whatever it is, the test is told
+            answer = {"answer": getattr(judge, request["question"])(request["value"])}
+        except Exception:  # noqa: BLE001  the test receives every exception
             answer = {"failed": traceback.format_exc()}
         answers.write(json.dumps(answer) + "\n")
         answers.flush()

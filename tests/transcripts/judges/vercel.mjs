@@ -20,7 +20,7 @@ export async function judge(found) {
 
   return {
     validate,
-    converted: async (messages) => convertToModelMessages(await validate(messages)),
+    convert: async (messages) => convertToModelMessages(await validate(messages)),
     generate: async () => {
       const made = {};
       for (const [name, chunks] of Object.entries(streams)) {
