@@ -7,6 +7,7 @@ Modules are nouns. Classes are nouns. Functions are imperative verbs, predicates
     class     the last word is a gerund or a participle (``StoredLetter`` is fine, ``Stored`` is not)
     function  the name begins with a gerund or a participle, ends with one without an imperative verb in front of it
               (``question_stored``), or begins with a verb that the style guide rejects (tell, say, hear)
+    test      a word of a function that begins with ``test_`` is a form of a rejected verb (``told``)
 
 Exit code 1 if a name breaks a rule. With ``--report``, counts per package are printed as well, and the exit code is 0.
 """
@@ -22,7 +23,13 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 ROOT: Final = Path(__file__).resolve().parent.parent
-FOLDERS: Final = ("src/dragoman", "scripts", "benchmarks")
+FOLDERS: Final = (
+    *("src/dragoman", "scripts", "benchmarks"),
+    *("tests/*.py", "tests/agent_framework", "tests/agents", "tests/attachments", "tests/bus", "tests/client"),
+    *("tests/entries", "tests/fake_providers", "tests/install", "tests/letters", "tests/local", "tests/mail"),
+    *("tests/routing", "tests/servers", "tests/tools", "tests/transcript_defects", "tests/transcripts", "tests/tui"),
+    *("tests/turn", "tests/web"),
+)
 
 
 def words_of(text: str) -> frozenset[str]:
@@ -53,6 +60,7 @@ IRREGULAR: Final = words_of("""
     went woken won worn woven written
     """)
 REJECTED_VERBS: Final = words_of("hear hears say says tell tells")
+REJECTED_FORMS: Final = REJECTED_VERBS | words_of("heard hearing said saying telling told")
 # First words that make a participle behind them an object or a state: ``mark_recognized``, ``raise_if_refused``.
 VERBS: Final = words_of("""
     accept acquire add append apply assert await build cache call cancel change check choose clean clear close
@@ -82,6 +90,7 @@ FIXED: Final = {
     "on_button_pressed": "Textual event handler",
     "on_option_list_option_selected": "Textual event handler",
     "Written": "dialect interface",
+    "test_text_says_something": "has the name of its rule",
 }
 FIXED_PATHS: Final = {
     "src/dragoman/agent_framework": "interface of the trace store specification",
@@ -148,6 +157,11 @@ def function_problem(name: str) -> str | None:
     return words[-1] if is_participle(words[-1]) and words[0] not in VERBS else None
 
 
+def verb_problem(name: str) -> str | None:
+    """Return the form of a rejected verb in the name of a test function."""
+    return next((word for word in split_words(name) if word in REJECTED_FORMS), None)
+
+
 def find_in_file(path: Path) -> Iterator[Finding]:
     """Find the names of one module that break a rule."""
     place = path.relative_to(ROOT).as_posix()
@@ -161,13 +175,21 @@ def find_in_file(path: Path) -> Iterator[Finding]:
             case ast.ClassDef(name=name) if name not in FIXED and (word := class_problem(name)):
                 yield Finding(place, node.lineno, "class", name, word)
             case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name):
-                if name not in FIXED and (word := function_problem(name)):
-                    yield Finding(place, node.lineno, "function", name, word)
+                kind, find_problem = (
+                    ("test", verb_problem) if name.startswith("test_") else ("function", function_problem)
+                )
+                if name not in FIXED and (word := find_problem(name)):
+                    yield Finding(place, node.lineno, kind, name, word)
+
+
+def list_files(folder: str) -> list[Path]:
+    """List the modules below a folder, or the files that match a pattern with ``*``."""
+    return sorted(ROOT.glob(folder) if "*" in folder else (ROOT / folder).rglob("*.py"))
 
 
 def find_all(folders: tuple[str, ...] = FOLDERS) -> list[Finding]:
     """Find the names of all modules below some folders that break a rule."""
-    files = (file for folder in folders for file in sorted((ROOT / folder).rglob("*.py")))
+    files = (file for folder in folders for file in list_files(folder))
     return sorted(finding for file in files for finding in find_in_file(file))
 
 

@@ -16,7 +16,7 @@ from typing import Any
 from tests.server.conftest import ServerFixture, chat_server, keyed_server, postgres_chat_server
 from tests.store.conftest import pytest_pyfunc_call, runner
 from tests.transcripts.conftest import ENVIRONMENTS, NODE, NPM
-from tests.transcripts.conftest import _made_once as made_once
+from tests.transcripts.conftest import _prepare_environment as made_once
 from tests.transcripts.conftest import _run as run_command
 
 __all__ = [
