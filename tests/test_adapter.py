@@ -119,8 +119,8 @@ def test_foreign_tool_id_is_sent_only_if_the_provider_accepts_it() -> None:
         ],
     }
     ids = ToolIds()
-    spoken = adapter("groq:openai/gpt-oss-20b", ids).from_wire_response(answer, CONTEXT)
-    history = [user(TextBlock("Go.")), spoken, result(spoken.content[0].id)]
+    message = adapter("groq:openai/gpt-oss-20b", ids).from_wire_response(answer, CONTEXT)
+    history = [user(TextBlock("Go.")), message, result(message.content[0].id)]
     for model, is_kept in {"deepseek:deepseek-chat": True, "mistral:mistral-large-2512": False}.items():
         called, answered = adapter(model, ids).to_wire(history).wire["messages"][1:]
         assert called["tool_calls"][0]["id"] == answered["tool_call_id"]

@@ -180,9 +180,9 @@ def test_patterns_are_read_from_the_store(home: Home) -> None:
                 )
 
     asyncio.run(fill())
-    told = home.json("route", "explain", "translate that", "--store", url)
-    assert (told["chosen_model"], told["record"]["mode"]) == ("anthropic:claude-haiku-5-5", "pattern")
-    assert told["chain"][3]["pattern_alternatives"][0]["sample_size"] == 6
+    report = home.json("route", "explain", "translate that", "--store", url)
+    assert (report["chosen_model"], report["record"]["mode"]) == ("anthropic:claude-haiku-5-5", "pattern")
+    assert report["chain"][3]["pattern_alternatives"][0]["sample_size"] == 6
     assert home.run("route", "explain", "hello", "--store", home.folder / "nowhere.db").returncode == 2
 
 

@@ -396,7 +396,7 @@ def test_last_turn_is_evaluated_and_routing_learns_from_it(file: Path) -> None:
         return await store.evaluations.find("sess_1"), await store.evaluations.samples()
 
     found, samples = with_store(file, read_learned_values)
-    assert [one.success for one in found] == [False, None]
+    assert [evaluation.success for evaluation in found] == [False, None]
     (sample,) = samples
     assert (sample.primary_model, sample.success, sample.cost_usd) == (SONNET["model"], 0.0, Decimal("4.5"))
     assert sample.fingerprint.intent_tags == ("fix",)

@@ -74,8 +74,8 @@ def test_usage_of_every_bucket_costs_the_hand_computed_amount() -> None:
         output_audio_tokens=50,
         server_tool_calls={"web_search": 3},
     )
-    made = receipt(table, "a:b", usage, MAY)
-    assert [(line.bucket, line.quantity, str(line.amount_usd)) for line in made.lines] == [
+    bill = receipt(table, "a:b", usage, MAY)
+    assert [(line.bucket, line.quantity, str(line.amount_usd)) for line in bill.lines] == [
         ("input", 1_000, "0.001"),
         ("input_audio", 100, "0.004"),
         ("cache_read", 10_000, "0.001"),
@@ -87,8 +87,8 @@ def test_usage_of_every_bucket_costs_the_hand_computed_amount() -> None:
         ("request", 1, "0.005"),
         ("web_search", 3, "0.03"),
     ]
-    assert str(made.total_usd) == "0.0548"
-    assert made.tier == "standard"
+    assert str(bill.total_usd) == "0.0548"
+    assert bill.tier == "standard"
 
 
 def test_bucket_without_a_rate_is_charged_at_the_rate_of_its_parent() -> None:

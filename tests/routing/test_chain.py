@@ -330,11 +330,11 @@ def test_gates_are_checked_in_order() -> None:
         (Requirements(audio=True), "text", "no_audio_support"),
     ],
 )
-def test_gate_is_checked_only_if_the_turn_needs_it(needs: Requirements, model: str, find_failure: str) -> None:
+def test_gate_is_checked_only_if_the_turn_needs_it(needs: Requirements, model: str, failure: str) -> None:
     facts = turn("hello")
     assert validation_failure(model, facts, REGISTRY, Availability()) is None
     facts_with_needs = msgspec.structs.replace(facts, needs=needs)
-    assert validation_failure(model, facts_with_needs, REGISTRY, Availability()) == find_failure
+    assert validation_failure(model, facts_with_needs, REGISTRY, Availability()) == failure
 
 
 def test_unsupported_image_type_counts_as_no_vision() -> None:
@@ -490,9 +490,9 @@ def test_first_valid_candidate_wins_and_ends_the_chain(
     assert_valid(decision)
     for entry in decision.chain:
         if entry.candidate_model is not None:
-            find_failure = validation_failure(entry.candidate_model, facts, REGISTRY, availability)
-            assert entry.validation_failure == find_failure
-            assert entry.verdict == ("chose" if find_failure is None else "rejected")
+            failure = validation_failure(entry.candidate_model, facts, REGISTRY, availability)
+            assert entry.validation_failure == failure
+            assert entry.verdict == ("chose" if failure is None else "rejected")
     assert decide(facts, policy(document), REGISTRY, availability=availability, samples=samples_of_turns) == decision
 
 

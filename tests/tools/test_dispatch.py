@@ -410,7 +410,7 @@ async def test_thread_that_cannot_be_stopped_has_a_late_result() -> None:
     resume.set()
     await session.aclose()
     assert stop_flags == [True]
-    assert [text_of(one.result) for one in late] == ["at last"]
+    assert [text_of(item.result) for item in late] == ["at last"]
 
 
 # --- cancellation ----------------------------------------------------------------------------------------------------

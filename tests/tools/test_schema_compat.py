@@ -79,14 +79,14 @@ def test_alternatives_are_joined_with_a_widening() -> None:
             },
         ]
     }
-    made = to_portable_schema({"type": "object", "properties": {"x": kinds}})
-    assert made.schema["properties"]["x"] == {
+    converted = to_portable_schema({"type": "object", "properties": {"x": kinds}})
+    assert converted.schema["properties"]["x"] == {
         "type": "object",
         "properties": {"kind": {"enum": ["a", "b"]}, "n": {"type": "integer"}, "s": {"type": "string"}},
         "required": ["kind"],
         "additionalProperties": False,
     }
-    assert made.widenings == ("$.properties.x: oneOf",)
+    assert converted.widenings == ("$.properties.x: oneOf",)
 
 
 @pytest.mark.parametrize(

@@ -114,7 +114,7 @@ async def test_full_disk_fails_the_turn_and_the_next_turn_works_after_space_is_f
         harness.fakes["anthropic"].reply("briefly")
         assert (await agent.run(harness.session, "Shorter, please")).fault is None
         stored = await read_messages(harness)
-        assert [one.role for one in stored] == [Role.USER, Role.ASSISTANT, Role.USER, Role.ASSISTANT]
+        assert [message.role for message in stored] == [Role.USER, Role.ASSISTANT, Role.USER, Role.ASSISTANT]
         assert stored[1].metadata.status is MessageStatus.ERROR
         assert stored[3].content == (TextBlock("briefly"),)
         assert harness.fakes["anthropic"].refusals == []
@@ -175,7 +175,7 @@ async def test_turn_that_lost_its_lease_ends_and_the_other_turn_continues(tmp_pa
                 pass
         assert [name for name in await read_types(agent, events) if name in ENDS] == ["turn.failed"]
         stored = await read_messages(harness)
-        assert [one.role for one in stored] == [Role.USER, Role.ASSISTANT, Role.USER, Role.ASSISTANT]
+        assert [message.role for message in stored] == [Role.USER, Role.ASSISTANT, Role.USER, Role.ASSISTANT]
         assert stored[1].metadata.extra == {"interrupted": True}
         assert check(stored) == ()
 
@@ -349,9 +349,9 @@ async def test_running_workers_are_cancelled_with_their_turn(tmp_path: Path) -> 
         sessions = await harness.store.list_sessions()
         assert len(sessions) == 3
         for session in sessions:
-            kept = await read_messages(harness, session.id)
-            assert check(kept) == ()
-            assert not [one for one in kept if one.metadata.status is MessageStatus.PARTIAL]
+            stored = await read_messages(harness, session.id)
+            assert check(stored) == ()
+            assert not [message for message in stored if message.metadata.status is MessageStatus.PARTIAL]
             await harness.store.turns.acquire(session.id, "anybody")
         assert len(results_in(await read_messages(harness))) == 2
 

@@ -93,13 +93,13 @@ async def test_tool_of_the_caller_is_offered_called_and_answered_in_the_next_tur
         assert not any(isinstance(event, ToolResultEvent) for event in events)
         assert isinstance(end, TurnEnd)
         assert (end.stop_reason, end.pending, end.llm_calls) == (StopReason.END_TURN, (), 1)
-        kept = await read_messages(harness.store, harness.session)
-        assert [one.role.value for one in kept] == ["user", "assistant", "tool", "tool", "assistant"]
-        assert check(kept) == ()
+        stored = await read_messages(harness.store, harness.session)
+        assert [message.role.value for message in stored] == ["user", "assistant", "tool", "tool", "assistant"]
+        assert check(stored) == ()
         assert "Bern" in str(fake.bodies[1])
         assert fake.refusals == []
         assert await agent.pending_calls(harness.session) == ()
-        assert [one.status for one in await harness.store.tool_calls(harness.session)] == ["succeeded", "succeeded"]
+        assert [row.status for row in await harness.store.tool_calls(harness.session)] == ["succeeded", "succeeded"]
 
 
 async def test_pending_calls_are_readable_in_another_process(tmp_path: Path) -> None:
@@ -334,9 +334,9 @@ async def test_later_decision_runs_or_declines_the_call(dialect: str, tmp_path: 
             Approval(perhaps.call_id, approved=True, edited_input={"word": "certainly"}),
             Approval(no.call_id, approved=False, reason="it is rude"),
         )
-        told = [event async for event in agent.turn(harness.session, approvals=approvals)]
+        events = [event async for event in agent.turn(harness.session, approvals=approvals)]
         assert sorted(ran) == ["certainly", "yes"]
-        stored = [event.row.message for event in told if isinstance(event, ToolResultEvent)]
+        stored = [event.row.message for event in events if isinstance(event, ToolResultEvent)]
         assert len(stored) == 3
         found = await read_results(harness.store, harness.session)
         assert found[yes.call_id] == ToolResultBlock(yes.call_id, (TextBlock("noted yes"),))
@@ -345,15 +345,15 @@ async def test_later_decision_runs_or_declines_the_call(dialect: str, tmp_path: 
         ) == ('The user changed the input of this call. It was run with: {"word":"certainly"}noted certainly')
         assert found[no.call_id].is_error
         assert "rejected this call: it is rude" in str(found[no.call_id].content)
-        kept = await read_messages(harness.store, harness.session)
-        (asking,) = [one for one in kept if any(isinstance(block, ToolUseBlock) for block in one.content)]
+        stored = await read_messages(harness.store, harness.session)
+        (asking,) = [message for message in stored if any(isinstance(block, ToolUseBlock) for block in message.content)]
         assert [
             block.input["word"] for block in asking.content if isinstance(block, ToolUseBlock) and block.name == "note"
         ] == list(words)
-        assert check(kept) == ()
+        assert check(stored) == ()
         assert fake.refusals == []
-        assert isinstance(told[-1], TurnEnd)
-        assert told[-1].pending == ()
+        assert isinstance(events[-1], TurnEnd)
+        assert events[-1].pending == ()
 
 
 async def test_undecided_call_stays_pending(tmp_path: Path) -> None:
@@ -538,10 +538,10 @@ async def test_continued_turn_can_be_cancelled_at_any_event(dialect: str, after:
             count += 1
         stored = await read_messages(harness.store, harness.session)
         assert not [message for message in stored if message.metadata.status is MessageStatus.PARTIAL]
-        left = await agent.pending_calls(harness.session)
-        assert [one.reason for one in left] in ([], ["approval"])
+        remaining = await agent.pending_calls(harness.session)
+        assert [item.reason for item in remaining] in ([], ["approval"])
         fake.clear_script()
-        decided = tuple(Approval(one.call_id, approved=False) for one in left)
+        decided = tuple(Approval(item.call_id, approved=False) for item in remaining)
         ended = await agent.run(harness.session, "And now?", approvals=decided)
         assert (ended.fault, ended.pending) == (None, ())
         assert fake.refusals == []
@@ -581,10 +581,10 @@ async def test_question_to_the_user_is_answered_after_a_restart(tmp_path: Path) 
             fake.reply("Done.")
             over = await other.run(harness.session, approvals=(Approval(consent.call_id, approved=True),))
             assert (over.fault, over.pending, ran) == (None, (), ["here"])
-            kept = await read_messages(store, harness.session)
-        assert [one.role.value for one in kept] == ["user", "assistant", "tool", "tool", "assistant"]
-        assert [one.metadata.stage for one in kept[1:]] == ["intent", "input", "tool_execution", "answer"]
-        assert check(kept) == ()
+            stored = await read_messages(store, harness.session)
+        assert [message.role.value for message in stored] == ["user", "assistant", "tool", "tool", "assistant"]
+        assert [message.metadata.stage for message in stored[1:]] == ["intent", "input", "tool_execution", "answer"]
+        assert check(stored) == ()
         assert "count" in str(fake.bodies[-1])
         assert fake.refusals == []
 

@@ -63,10 +63,15 @@ async def test_killed_turn_keeps_the_flushed_text_and_the_next_turn_works(tmp_pa
             async with Agent(store, settings=loaded, config=AgentConfig(retries=Retries(max_retries=0))) as agent:
                 ended = await agent.run(session.id, "Go on")
             assert ended.fault is None
-            kept = [row.message async for row in store.history(session.id)]
-            assert [message.metadata.status.value for message in kept] == ["complete", "error", "complete", "complete"]
-            assert kept[1].metadata.extra == {"interrupted": True}
-            assert check(kept) == ()
+            stored_messages = [row.message async for row in store.history(session.id)]
+            assert [message.metadata.status.value for message in stored_messages] == [
+                "complete",
+                "error",
+                "complete",
+                "complete",
+            ]
+            assert stored_messages[1].metadata.extra == {"interrupted": True}
+            assert check(stored_messages) == ()
 
 
 async def _run_and_kill(url: str, file: Path, session_id: str, after_characters: int) -> int:

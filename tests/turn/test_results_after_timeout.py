@@ -47,9 +47,9 @@ async def test_late_result_is_sent_in_the_next_turn_and_later_turns(dialect: str
         assert "the report is written" in str(fake.bodies[3])
         assert fake.refusals == []
         stored = await read_messages(harness.store, harness.session)
-        (note,) = [one for one in stored if is_late_note(one)]
-        assert stored.index(note) == [text_of(one) for one in stored].index("And?") - 1
-        (result,) = [block for one in stored for block in one.content if isinstance(block, ToolResultBlock)]
+        (note,) = [message for message in stored if is_late_note(message)]
+        assert stored.index(note) == [text_of(message) for message in stored].index("And?") - 1
+        (result,) = [block for message in stored for block in message.content if isinstance(block, ToolResultBlock)]
         assert result.is_error
         assert check(stored) == ()
         await agent.bus.drain()
