@@ -263,7 +263,7 @@ def test_the_site_builds_without_a_warning(tmp_path: Path) -> None:
         stderr=subprocess.STDOUT,
         encoding="utf-8",
         check=False,
-        timeout=60,
+        timeout=600,
     )
     assert done.returncode == 0, done.stdout
     assert (tmp_path / "site" / "index.html").is_file()

@@ -14,11 +14,13 @@ from __future__ import annotations
 import asyncio
 import inspect
 import itertools
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import AsyncIterator, Callable, Generator, Iterator
+from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+import asyncpg
 import pytest
 
 from dragoman.store import Store, engines, open_store
@@ -36,6 +38,19 @@ class StoreLocation:
     def open(self) -> Store:
         """Return the store for ``async with``."""
         return open_store(self.url)
+
+
+@asynccontextmanager
+async def connect(url: str) -> AsyncIterator[Any]:
+    """Connect to the PostgreSQL server and schema of a store, without the store and its background work."""
+    server, _, schema = url.partition("&schema=")
+    connection = await asyncpg.connect(server)
+    try:
+        if schema:
+            await connection.execute(f"SET search_path = {schema}")
+        yield connection
+    finally:
+        await connection.close()
 
 
 def _memory(request: pytest.FixtureRequest) -> StoreLocation:

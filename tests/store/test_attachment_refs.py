@@ -14,7 +14,7 @@ from dragoman.message import Attachment, Message, MessageStatus
 from dragoman.store import Owners, Store
 from dragoman.store.message_reader import find_attachment_refs, find_message
 from dragoman.store.operation import Operation, operation
-from tests.store.conftest import StoreLocation
+from tests.store.conftest import StoreLocation, connect
 from tests.store.messages import text_message
 
 ANN = Owners("ann")
@@ -146,7 +146,7 @@ async def revert_schema(store_location: StoreLocation) -> None:
         ).fetchall()
         connection.close()
         return
-    async with store_location.open() as store:
+    async with connect(store_location.url) as connection:
         for sql in (
             "DROP TABLE attachment_refs",
             "DROP INDEX messages_by_name",
@@ -167,7 +167,7 @@ async def revert_schema(store_location: StoreLocation) -> None:
             "DROP TABLE gateway_transcripts, gateway_objects, preferences, shares, request_parts",
             "DELETE FROM dragoman_steps WHERE number >= 6",
         ):
-            await store._write(run_statement(sql))
+            await connection.execute(sql)
 
 
 async def test_migration_creates_refs_of_old_messages(database_location: StoreLocation) -> None:

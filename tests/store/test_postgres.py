@@ -6,13 +6,11 @@ import asyncio
 import itertools
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Generator
-from contextlib import asynccontextmanager
+from collections.abc import Generator
 from datetime import UTC, datetime
 from decimal import Decimal
 from typing import Any
 
-import asyncpg
 import pytest
 
 from dragoman.errors import ConflictError, FormatError, StorageError, StoreUnusableError
@@ -22,6 +20,7 @@ from dragoman.store import Store, open_store
 from dragoman.store.engines.postgres import PostgresStore
 from dragoman.store.engines.tables import migrations
 from dragoman.store.operation import operation
+from tests.store.conftest import connect
 from tests.store.messages import text_message
 
 _numbers = itertools.count(1)
@@ -31,19 +30,6 @@ _numbers = itertools.count(1)
 def url(postgres_server: str) -> str:
     """The URL of a new schema."""
     return f"{postgres_server}&schema=only_{next(_numbers)}"
-
-
-@asynccontextmanager
-async def connect(url: str) -> AsyncIterator[Any]:
-    """Connect to the server without a store."""
-    connection = await asyncpg.connect(url.partition("&schema=")[0])
-    try:
-        schema = url.partition("&schema=")[2]
-        if schema:
-            await connection.execute(f"SET search_path = {schema}")
-        yield connection
-    finally:
-        await connection.close()
 
 
 @operation
