@@ -59,9 +59,12 @@ async def test_invalid_message_is_rejected_with_repair(store: Store) -> None:
     assert error.code == "breaks_rules"
     assert len(await read_stored(store, session.id)) == 1, "nothing was stored"
     await store.append(session.id, error.repaired_messages, strict=True)
-    kept = await read_stored(store, session.id)
-    assert [message.content for message in kept] == [text_message("Hello").content, text_message("Hi").content]
-    assert check(kept) == ()
+    stored_messages = await read_stored(store, session.id)
+    assert [message.content for message in stored_messages] == [
+        text_message("Hello").content,
+        text_message("Hi").content,
+    ]
+    assert check(stored_messages) == ()
 
 
 async def test_result_requires_open_call_of_session(store: Store) -> None:

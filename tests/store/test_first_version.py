@@ -102,7 +102,7 @@ def read_version(path: Path) -> int:
         connection.close()
 
 
-async def test_writing_the_store_again_gives_same_answers(tmp_path: Path) -> None:
+async def test_rewritten_store_returns_same_answers(tmp_path: Path) -> None:
     expected = json.loads(first_version.ANSWERS.read_text("utf-8"))
     await first_version.write_store(tmp_path / "store.db")
     async with open_store(f"sqlite:///{tmp_path / 'store.db'}") as store:

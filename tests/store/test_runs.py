@@ -20,8 +20,8 @@ HASH = b"h" * 32
 
 
 async def start_run(store: Store, session: str, run: str, **fields: Any) -> Run:
-    wanted = store.runs.new(session, run, **{"request_hash": HASH, "owner": "one", **fields})
-    return await store.runs.start(wanted, alive_s=20)
+    new_run = store.runs.new(session, run, **{"request_hash": HASH, "owner": "one", **fields})
+    return await store.runs.start(new_run, alive_s=20)
 
 
 async def append_events(store: Store, session: str, run: str, after: int, events: list[str], **fields: RunEnd) -> bool:
@@ -38,8 +38,8 @@ def list_event_texts(page: RunEventPage) -> list[tuple[int, str, str]]:
 
 async def test_events_are_numbered_across_runs_of_session(store: Store) -> None:
     session = (await store.create_session()).id
-    begun = await start_run(store, session, "a")
-    assert (begun.first_number, begun.last_number) == (1, 0)
+    started = await start_run(store, session, "a")
+    assert (started.first_number, started.last_number) == (1, 0)
     assert await append_events(store, session, "a", 0, ["1", "2"])
     assert await append_events(store, session, "a", 2, ["3"], end=RunEnd("finished"))
     assert (await start_run(store, session, "b")).first_number == 4
@@ -110,11 +110,11 @@ async def test_cancel_reaches_worker_through_store(store: Store) -> None:
     await start_run(store, session, "a")
     assert await store.runs.to_cancel("one") == []
     assert await store.runs.cancel(session, "other") is None
-    asked = await store.runs.cancel(session)
-    assert asked is not None
-    assert asked.cancel_at is not None
-    again = await store.runs.cancel(session, "a")
-    assert again == asked
+    cancelled = await store.runs.cancel(session)
+    assert cancelled is not None
+    assert cancelled.cancel_at is not None
+    repeated = await store.runs.cancel(session, "a")
+    assert repeated == cancelled
     assert await store.runs.to_cancel("one") == [(session, "a")]
     assert await store.runs.to_cancel("two") == []
 

@@ -144,18 +144,18 @@ def test_any_text_is_valid_query(store: Store, runner: asyncio.Runner, query: st
 
 async def test_search_covers_all_texts_of_message(store: Store) -> None:
     session = await store.create_session()
-    picture = ImageSource("base64", "cGljdHVyZQ==")
+    image = ImageSource("base64", "cGljdHVyZQ==")
     blocks: list[ContentBlock] = [
         TextBlock("alpha"),
         ThinkingBlock("bravo"),
         ToolUseBlock("tu_1", "read_file", {"path": "src/charlie.py", "lines": [12, {"delta": True}], "none": None}),
         InvalidToolUseBlock("tu_2", "broken", '{"echo": ', "cut off"),
-        DocumentBlock(picture, "application/pdf", "foxtrot.pdf"),
-        ImageBlock(picture, "image/png"),
+        DocumentBlock(image, "application/pdf", "foxtrot.pdf"),
+        ImageBlock(image, "image/png"),
         OpaqueBlock("anthropic", {"golf": 1}),
     ]
     await store.append(session.id, message(Role.ASSISTANT, blocks))
-    inside = ToolResultBlock("tu_1", (TextBlock("hotel"), DocumentBlock(picture, "application/pdf", "india.txt")))
+    inside = ToolResultBlock("tu_1", (TextBlock("hotel"), DocumentBlock(image, "application/pdf", "india.txt")))
     await store.append(session.id, message(Role.TOOL, [inside], parent_tool_use_id="tu_1"))
     for word in ("alpha", "read_file", "charlie.py", "path", "12", "delta", "echo", "foxtrot.pdf"):
         assert await search_seqs(store, word) == [1], word
@@ -167,9 +167,9 @@ async def test_search_covers_all_texts_of_message(store: Store) -> None:
 
 async def test_search_covers_text_blobs_and_skips_images(store: Store) -> None:
     session = await store.create_session()
-    picture = ImageBlock(ImageSource("base64", "A" * 40_000), "image/png")
+    image = ImageBlock(ImageSource("base64", "A" * 40_000), "image/png")
     long = "lorem ipsum " * 3_000 + "needle in the middle " + "dolor sit amet " * 3_000
-    await store.append(session.id, message(Role.USER, [TextBlock(long), picture]))
+    await store.append(session.id, message(Role.USER, [TextBlock(long), image]))
     (row,) = await store._read(run_statement("SELECT blobs_json FROM messages"))
     assert row[0].count("base64") == 1
     for blob in [blob async for blob in store.blobs.list()]:
@@ -491,8 +491,8 @@ async def test_row_numbers_survive_vacuum(tmp_path: Path) -> None:
 
 def create_long_message(number: int) -> Message:
     """Return a message of about thirty words, most of which are common."""
-    words = [f"common{(number * step) % 97}" for step in range(1, 25)]
-    return text_message(f"tale{number} {' '.join(words)} 机器{number}学习 read_file_{number % 500} the end")
+    common_words = [f"common{(number * step) % 97}" for step in range(1, 25)]
+    return text_message(f"tale{number} {' '.join(common_words)} 机器{number}学习 read_file_{number % 500} the end")
 
 
 @pytest.mark.slow
@@ -500,7 +500,7 @@ async def test_many_messages_are_indexed_and_searched(store: Store) -> None:
     count, each = scale(4_000, 20_000), 1_000
     sessions = [await store.create_session() for _ in range(count // each)]
     for number, session in enumerate(sessions):
-        await store.append(session.id, [create_long_message(number * each + place) for place in range(each)])
+        await store.append(session.id, [create_long_message(number * each + offset) for offset in range(each)])
     assert [hit.seq for hit in await store.search("tale2345")] == [346]
     assert not await is_index_behind(store)
     assert len(await store.search("common5", limit=20)) == 20

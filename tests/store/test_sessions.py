@@ -28,7 +28,7 @@ __all__ = ["rng"]
 
 async def test_session_fields_are_stored(store: Store, clock: Clock) -> None:
     store.clock = clock
-    made = await store.create_session(
+    session = await store.create_session(
         title="Ärger 🎉",
         workspace_path="/srv/work",
         active_model="a:b",
@@ -37,13 +37,13 @@ async def test_session_fields_are_stored(store: Store, clock: Clock) -> None:
         team_id="t",
         metadata={"n": 1.5, "big": 10**30, "deep": [{"x": None}]},
     )
-    assert made.id.startswith("sess_")
-    assert made.created_at == made.updated_at == clock.now
-    assert await store.get_session(made.id) == made
+    assert session.id.startswith("sess_")
+    assert session.created_at == session.updated_at == clock.now
+    assert await store.get_session(session.id) == session
 
 
 async def test_unknown_session_raises(store: Store) -> None:
-    for asked in (
+    for operation in (
         store.get_session("none"),
         store.read("none"),
         store.tail("none"),
@@ -56,7 +56,7 @@ async def test_unknown_session_raises(store: Store) -> None:
         store.turns.acquire("none", "me"),
     ):
         with pytest.raises(UnknownSessionError):
-            await asked
+            await operation
 
 
 async def test_custom_session_id_is_unique(store: Store) -> None:
@@ -69,36 +69,38 @@ async def test_custom_session_id_is_unique(store: Store) -> None:
 
 async def test_one_of_concurrent_creates_succeeds(database_location: StoreLocation) -> None:
     async with database_location.open() as first_store, database_location.open() as second_store:
-        made = await asyncio.gather(
+        outcomes = await asyncio.gather(
             *(store.create_session("mine") for store in (first_store, second_store) * 4), return_exceptions=True
         )
-    assert sum(isinstance(outcome, Session) for outcome in made) == 1
-    assert {type(outcome) for outcome in made} == {Session, ConflictError}
+    assert sum(isinstance(outcome, Session) for outcome in outcomes) == 1
+    assert {type(outcome) for outcome in outcomes} == {Session, ConflictError}
 
 
 async def test_change_session_updates_passed_fields_only(store: Store, clock: Clock) -> None:
     store.clock = clock
-    made = await store.create_session(title="old", active_model="a:b", metadata={"k": 1}, user_id="u")
+    session = await store.create_session(title="old", active_model="a:b", metadata={"k": 1}, user_id="u")
     clock.move(seconds=1)
-    renamed = await store.rename_session(made.id, "new")
+    renamed = await store.rename_session(session.id, "new")
     assert (renamed.title, renamed.active_model, renamed.metadata) == ("new", "a:b", {"k": 1})
     assert renamed.updated_at == clock.now
-    changed = await store.change_session(made.id, active_model=None, metadata={}, team_id="t", routing_policy={"a": []})
+    changed = await store.change_session(
+        session.id, active_model=None, metadata={}, team_id="t", routing_policy={"a": []}
+    )
     assert (changed.active_model, changed.metadata, changed.team_id) == (None, {}, "t")
     assert (changed.user_id, changed.routing_policy) == ("u", {"a": []})
-    assert await store.get_session(made.id) == changed
+    assert await store.get_session(session.id) == changed
 
 
 async def test_sessions_are_listed_by_last_change(store: Store, clock: Clock) -> None:
     store.clock = clock
-    made = []
+    created = []
     for number in range(7):
-        made.append(await store.create_session(user_id="ab"[number % 2], team_id="t" if number > 4 else None))
+        created.append(await store.create_session(user_id="ab"[number % 2], team_id="t" if number > 4 else None))
         clock.move(seconds=number % 3)  # some with equal times
     clock.move(seconds=1)
-    await store.append(made[2].id, text_message("x"))
+    await store.append(created[2].id, text_message("x"))
     everything = await store.list_sessions()
-    assert everything[0].id == made[2].id
+    assert everything[0].id == created[2].id
     order = [(session.updated_at, session.id) for session in everything]
     assert order == sorted(order, reverse=True)
     pages, last = list[str](), None
@@ -106,22 +108,26 @@ async def test_sessions_are_listed_by_last_change(store: Store, clock: Clock) ->
         pages += [session.id for session in page]
         last = page[-1]
     assert pages == [session.id for session in everything]
-    assert {session.id for session in await store.list_sessions(user_id="b")} == {made[1].id, made[3].id, made[5].id}
-    assert [session.id for session in await store.list_sessions(user_id="b", team_id="t")] == [made[5].id]
+    assert {session.id for session in await store.list_sessions(user_id="b")} == {
+        created[1].id,
+        created[3].id,
+        created[5].id,
+    }
+    assert [session.id for session in await store.list_sessions(user_id="b", team_id="t")] == [created[5].id]
     assert await store.list_sessions(user_id="c") == []
 
 
 async def test_pages_are_ordered_with_equal_times(store: Store, clock: Clock, rng: random.Random) -> None:
     store.clock = clock
-    made = [await store.create_session(user_id=rng.choice("ab")) for _ in range(12)]
+    created = [await store.create_session(user_id=rng.choice("ab")) for _ in range(12)]
     for _ in range(40):
         clock.move(seconds=rng.choice((-3, 0, 0.001, 4, 11)))
-        session = rng.choice(made)
+        session = rng.choice(created)
         if rng.random() < 0.5:
             await store.append(session.id, text_message("more"))
         else:
             await store.rename_session(session.id, "another title")
-    wanted = sorted([await store.get_session(item.id) for item in made], key=_sort_key, reverse=True)
+    wanted = sorted([await store.get_session(item.id) for item in created], key=_sort_key, reverse=True)
     for size in (1, 2, 5, 12, 50):
         for user_id in (None, "a"):
             pages = [item async for item in _list_pages(store, size, user_id)]

@@ -62,7 +62,7 @@ def hold_lock(path: Path) -> Iterator[None]:
 
 @pytest.mark.parametrize("invalid", [2**63, "\ud800", object()], ids=["a large number", "half a character", "no value"])
 async def test_failed_operation_does_not_affect_its_group(path: Path, invalid: Any) -> None:
-    def ask(value: Any) -> Operation[None]:
+    def create_operation(value: Any) -> Operation[None]:
         def steps() -> Iterator[Any]:
             yield "UPDATE sessions SET title = ?", (value,)
 
@@ -70,8 +70,12 @@ async def test_failed_operation_does_not_affect_its_group(path: Path, invalid: A
 
     async with open_store(f"sqlite:///{path}") as store:
         await store.create_session()
-        asked = [store._write(ask("good")), store._write(ask(invalid)), *(store._write(ask("good")) for _ in range(20))]
-        outcomes = await asyncio.gather(*asked, return_exceptions=True)
+        writes = [
+            store._write(create_operation("good")),
+            store._write(create_operation(invalid)),
+            *(store._write(create_operation("good")) for _ in range(20)),
+        ]
+        outcomes = await asyncio.gather(*writes, return_exceptions=True)
     assert [number for number, outcome in enumerate(outcomes) if outcome is not None] == [1]
 
 
@@ -290,9 +294,11 @@ async def test_role_with_nul_is_rejected(path: Path) -> None:
     async with open_store(f"sqlite:///{path}") as store:
         session = await store.create_session()
         (row,) = await store.append(session.id, text_message("1"))
-        odd = decode(encode(row.message.replace(id=store.new_id())).replace(b'"role":"user"', b'"role":"a\\u0000b"'))
+        invalid = decode(
+            encode(row.message.replace(id=store.new_id())).replace(b'"role":"user"', b'"role":"a\\u0000b"')
+        )
         with pytest.raises(FormatError, match="NUL"):
-            await store.append(session.id, odd)
+            await store.append(session.id, invalid)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the locks of a process are read from /proc")

@@ -17,7 +17,7 @@ from tests.store.messages import call_message, message, read_call_states, result
 async def test_call_is_pending_until_answered(store: Store, clock: Clock) -> None:
     store.clock = clock
     session = await store.create_session()
-    (asked,) = await store.append(session.id, call_message("tu_9", "tu_1", "tu_5", "tu_3", provider="acme"))
+    (request,) = await store.append(session.id, call_message("tu_9", "tu_1", "tu_5", "tu_3", provider="acme"))
     assert list(await read_call_states(store, session.id)) == [
         "tu_9",
         "tu_1",
@@ -37,11 +37,11 @@ async def test_call_is_pending_until_answered(store: Store, clock: Clock) -> Non
     }
     for status in ("pending", "succeeded", "failed", "cancelled"):
         (call,) = await store.tool_calls(session.id, status)
-        assert (call.session_id, call.message_id, call.seq) == (session.id, asked.message.id, asked.seq)
+        assert (call.session_id, call.message_id, call.seq) == (session.id, request.message.id, request.seq)
         assert (call.name, call.provider, call.status) == ("look", "acme", status)
     (call,) = await store.tool_calls(session.id, "succeeded")
     assert (call.result_message_id, call.result_seq) == (good.message.id, good.seq)
-    assert (call.created_at, call.completed_at) == (asked.message.created_at, good.message.created_at)
+    assert (call.created_at, call.completed_at) == (request.message.created_at, good.message.created_at)
     (call,) = await store.tool_calls(session.id, "failed")
     assert call.result_message_id == bad.message.id
 

@@ -190,7 +190,7 @@ FINGERPRINT = Fingerprint(intent_tags=("fix",), file_extensions=(".py",), token_
 
 async def test_evaluation_round_trips(store: Store) -> None:
     session = await store.create_session()
-    made = await store.evaluations.record(
+    evaluation = await store.evaluations.record(
         session.id,
         score=0.75,
         success=True,
@@ -206,17 +206,17 @@ async def test_evaluation_round_trips(store: Store) -> None:
         notes="fine\0, password=hunter2",
         fingerprint=FINGERPRINT,
     )
-    assert made.notes == "fine␀, password=[redacted:password]"
-    assert await store.evaluations.find(session.id) == [made]
-    assert await store.evaluations.find(task_id="TASK-1") == [made]
-    assert await store.evaluations.find(agent_id="scout", limit=1) == [made]
+    assert evaluation.notes == "fine␀, password=[redacted:password]"
+    assert await store.evaluations.find(session.id) == [evaluation]
+    assert await store.evaluations.find(task_id="TASK-1") == [evaluation]
+    assert await store.evaluations.find(agent_id="scout", limit=1) == [evaluation]
     assert await store.evaluations.find(agent_id="nobody") == []
 
 
 async def test_task_without_session_is_evaluated(store: Store) -> None:
-    made = await store.evaluations.record(task_id="TASK-1", success=False, evaluator="judge")
-    assert made.session_id == SYSTEM
-    assert await store.evaluations.find(task_id="TASK-1") == [made]
+    evaluation = await store.evaluations.record(task_id="TASK-1", success=False, evaluator="judge")
+    assert evaluation.session_id == SYSTEM
+    assert await store.evaluations.find(task_id="TASK-1") == [evaluation]
 
 
 @pytest.mark.parametrize(
@@ -288,13 +288,15 @@ async def test_export_contains_trace(store: Store, store_location: StoreLocation
     await store.append(session.id, text_message("Hello"))
     await store.trace.append([create_event(number, session.id) for number in range(3)])
     await store.trace.append([create_event(9, SYSTEM)])
-    made = await store.evaluations.record(session.id, score=0.5, fingerprint=FINGERPRINT, cost_usd=Decimal("1E-7"))
+    evaluation = await store.evaluations.record(
+        session.id, score=0.5, fingerprint=FINGERPRINT, cost_usd=Decimal("1E-7")
+    )
     lines = [line async for line in store.export(session.id)]
     async with open_store("memory:") as target:
         await target.import_session(lines)
         await target.import_session(lines)
         assert await target.trace.events(session.id) == await store.trace.events(session.id)
-        assert await target.evaluations.find(session.id) == [made]
+        assert await target.evaluations.find(session.id) == [evaluation]
         copy = await target.import_session(lines, "sess_copy")
         assert [item.payload for item in await target.trace.events(copy.id)] == [{"n": 0}, {"n": 1}, {"n": 2}]
         assert [evaluation.session_id for evaluation in await target.evaluations.find(copy.id)] == ["sess_copy"]
@@ -305,12 +307,12 @@ async def test_export_contains_trace(store: Store, store_location: StoreLocation
 async def test_backup_contains_trace(store: Store, tmp_path: Any) -> None:
     session = await store.create_session()
     await store.trace.append([create_event(0, session.id), create_event(1, SYSTEM)])
-    made = await store.evaluations.record(session.id, score=0.5)
+    evaluation = await store.evaluations.record(session.id, score=0.5)
     await store.backup(tmp_path / "copy.db")
     async with open_store(f"sqlite:///{tmp_path / 'copy.db'}") as copy:
         assert await copy.trace.events(session.id) == await store.trace.events(session.id)
         assert await copy.trace.events(SYSTEM) == await store.trace.events(SYSTEM)
-        assert await copy.evaluations.find() == [made]
+        assert await copy.evaluations.find() == [evaluation]
 
 
 @pytest.mark.parametrize("table", ["events", "evaluations"])
@@ -355,7 +357,7 @@ async def test_trace_is_not_written_during_deletion(database_location: StoreLoca
         for number in range(20):
             session = await first_store.create_session()
             await asyncio.gather(
-                first_store.trace.append([create_event(place, session.id) for place in range(60)]),
+                first_store.trace.append([create_event(number, session.id) for number in range(60)]),
                 other.delete_session(session.id),
                 other.trace.append([create_event(100 + number, session.id)]),
                 first_store.trace.delete_old_events(dry_run=True),

@@ -46,12 +46,12 @@ class Log:
 
     def read(self, line: str) -> None:
         """Read a line of a writer."""
-        word, name, time, places = line.split(" ")
+        word, name, time, numbers = line.split(" ")
         match word:
             case "begun":
                 self.started.setdefault(name, int(time))
             case "stored":
-                found = tuple(int(place) for place in places.split(","))
+                found = tuple(int(number_text) for number_text in numbers.split(","))
                 if self.stored.setdefault(name, (int(time), found))[1] != found:
                     self.contradictions.append(f"{name} was given the places {self.stored[name][1]} and then {found}")
             case "ended":
@@ -71,7 +71,7 @@ class Log:
     @property
     def acknowledgement_count(self) -> int:
         """Return the number of messages that the store acknowledged."""
-        return sum(len(places) for _, places in self.stored.values())
+        return sum(len(numbers) for _, numbers in self.stored.values())
 
 
 # --- stored rows -----------------------------------------------------------------------------------------------------
@@ -217,22 +217,22 @@ def _check_acknowledged(by_session: dict[str, list[Json]], blob_of: BlobOf, log:
         for number, (_, row) in enumerate(rows_of_it):
             yield from _check_content(append, number, row, _read_content(row, blob_of), is_ended=name in log.ended)
         if name in log.stored and marks:
-            places = tuple(row["seq"] for _, row in rows_of_it)
-            if places != log.stored[name][1]:
-                yield f"{name}: acknowledged at {log.stored[name][1]}, and stands at {places}"
+            numbers = tuple(row["seq"] for _, row in rows_of_it)
+            if numbers != log.stored[name][1]:
+                yield f"{name}: acknowledged at {log.stored[name][1]}, and stands at {numbers}"
 
 
 def _check_content(append: Append, number: int, row: Json, content: Any, *, is_ended: bool) -> Iterator[str]:
     where = f"{append.name} at {row['session_id']} {row['seq']}"
-    begun = append.messages[number]
-    ended = append.ends_as[number] if append.ends_as else begun
-    allowed = [ended] if is_ended else [begun, ended]
+    first = append.messages[number]
+    last = append.ends_as[number] if append.ends_as else first
+    allowed = [last] if is_ended else [first, last]
     metadata = json.loads(row["metadata_json"])
     if not any((item["content"], item["metadata"]) == (content, metadata) for item in allowed):
         yield f"{where}: it is not what was written"
-    if (row["role"], row["session_id"]) != (begun["role"], append.session_id):
+    if (row["role"], row["session_id"]) != (first["role"], append.session_id):
         yield f"{where}: it is not where it was written, or by another"
-    if begun["session_id"] and row["id"] != begun["id"]:
+    if first["session_id"] and row["id"] != first["id"]:
         yield f"{where}: its id is {row['id']}"
     if row["status"] != metadata.get("status", "complete"):
         yield f"{where}: its status is {row['status']}"
@@ -306,6 +306,6 @@ def _check_derived_rows(tables: Tables, by_session: dict[str, list[Json]]) -> It
         yield "blob_refs differ"
     for row in tables["idempotency"]:
         name = row["key"].removeprefix("key ")
-        places = [item["seq"] for item in by_session[row["session_id"]] if f'"{name}#' in item["content_json"]]
-        if places and (row["first_seq"], row["last_seq"]) != (places[0], places[-1]):
+        numbers = [item["seq"] for item in by_session[row["session_id"]] if f'"{name}#' in item["content_json"]]
+        if numbers and (row["first_seq"], row["last_seq"]) != (numbers[0], numbers[-1]):
             yield f"{name}: its key names other places"

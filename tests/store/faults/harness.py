@@ -60,8 +60,8 @@ class Harness:
         if rng.random() < 0.8:
             for _, pipe in running:
                 pipe.poll(_TIMEOUT_S)
-        begun = time.monotonic()
-        ends = sorted((begun + rng.random() * longest_s, number) for number in range(self.writers))
+        start = time.monotonic()
+        ends = sorted((start + rng.random() * longest_s, number) for number in range(self.writers))
         if fault is not None:
             time.sleep(max(0.0, ends[-1][0] - time.monotonic()))
             fault()

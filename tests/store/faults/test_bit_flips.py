@@ -112,23 +112,23 @@ def _image_block() -> ImageBlock:
 async def _read_answers(store: Store, sessions: list[str]) -> Answers:
     answers: Answers = {}
 
-    async def ask(question: tuple[str, ...], asked: Coroutine[Any, Any, Any]) -> None:
+    async def record_answer(question: tuple[str, ...], query: Coroutine[Any, Any, Any]) -> None:
         try:
-            answers[question] = await asked
+            answers[question] = await query
         except DragomanError as error:
             answers[question] = error
 
     for session_id in sessions:
-        await ask(("session", session_id), _read_session(store, session_id))
-        await ask(("messages", session_id), _read_history(store, session_id))
-        await ask(("messages of the tail", session_id), _read_tail(store, session_id))
-        await ask(("calls", session_id), store.tool_calls(session_id))
-        await ask(("what providers call calls", session_id), store.tool_ids(session_id))
-        await ask(("idempotency keys", session_id), _read_keys(store, session_id))
+        await record_answer(("session", session_id), _read_session(store, session_id))
+        await record_answer(("messages", session_id), _read_history(store, session_id))
+        await record_answer(("messages of the tail", session_id), _read_tail(store, session_id))
+        await record_answer(("calls", session_id), store.tool_calls(session_id))
+        await record_answer(("what providers call calls", session_id), store.tool_ids(session_id))
+        await record_answer(("idempotency keys", session_id), _read_keys(store, session_id))
     for by in ("session", "user", "model", "day"):
-        await ask(("totals", by), store.costs.totals(by))  # type: ignore[arg-type]
-    await ask(("sessions",), _list_sessions(store))
-    await ask(("search",), _search(store))
+        await record_answer(("totals", by), store.costs.totals(by))  # type: ignore[arg-type]
+    await record_answer(("sessions",), _list_sessions(store))
+    await record_answer(("search",), _search(store))
     return answers
 
 
@@ -230,10 +230,10 @@ async def test_flipped_bit_is_detected_or_harmless(
 ) -> None:
     flips = times(scale(25, 50), 1_000)
     if where == "in messages":
-        places = [(sound.random_message_offset(rng), rng.randrange(8)) for _ in range(flips)]
+        offsets_and_bits = [(sound.random_message_offset(rng), rng.randrange(8)) for _ in range(flips)]
     else:
-        places = [(rng.randrange(len(sound.data)), rng.randrange(8)) for _ in range(flips)]
-    outcomes, wrong = await _count_outcomes(sound, places, tmp_path)
+        offsets_and_bits = [(rng.randrange(len(sound.data)), rng.randrange(8)) for _ in range(flips)]
+    outcomes, wrong = await _count_outcomes(sound, offsets_and_bits, tmp_path)
     count(", ".join(f"{number} {outcome}" for outcome, number in outcomes.items()))
     assert wrong == []
     if where == "in messages":
@@ -244,9 +244,9 @@ async def test_store_that_ignores_hashes_is_detected(
     sound: SoundStore, rng: random.Random, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(message_rows, "message_hash", lambda *_: _EqualToAll())
-    words = [sound.data.find(b"What is the weather", place, place + 60) for place in sound.texts]
-    places = [(place, 0) for place in rng.sample([place for place in words if place > 0], 5)]
-    _, wrong = await _count_outcomes(sound, places, tmp_path)
+    offsets = [sound.data.find(b"What is the weather", offset, offset + 60) for offset in sound.texts]
+    offsets_and_bits = [(offset, 0) for offset in rng.sample([offset for offset in offsets if offset > 0], 5)]
+    _, wrong = await _count_outcomes(sound, offsets_and_bits, tmp_path)
     assert ["SERVED AS GOOD" in item for item in wrong] == [True] * 5
 
 

@@ -79,8 +79,8 @@ def _change_hash(evidence: Evidence) -> None:
 
 
 def _acknowledge_other_numbers(evidence: Evidence) -> None:
-    name, (time, places) = next(iter(evidence.log.stored.items()))
-    evidence.log.stored[name] = time, tuple(place + 1 for place in places)
+    name, (time, numbers) = next(iter(evidence.log.stored.items()))
+    evidence.log.stored[name] = time, tuple(number + 1 for number in numbers)
 
 
 def _acknowledge_before_earlier_start(evidence: Evidence) -> None:

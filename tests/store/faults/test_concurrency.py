@@ -43,8 +43,8 @@ def run_processes(work: Work, store_location: StoreLocation, session_id: str, pr
     return outcomes
 
 
-def _run_work(work: Work, given: tuple[str, str, int], barrier: Any, says: Connection) -> None:
-    url, session_id, number = given
+def _run_work(work: Work, arguments: tuple[str, str, int], barrier: Any, says: Connection) -> None:
+    url, session_id, number = arguments
 
     async def main() -> Any:
         async with open_store(url) as store:
@@ -61,11 +61,11 @@ def _run_work(work: Work, given: tuple[str, str, int], barrier: Any, says: Conne
 
 
 async def append_many(store: Store, session_id: str, number: int) -> list[int]:
-    places = []
+    numbers = []
     for each in range(EACH):
         (row,) = await store.append(session_id, text_message(f"{number} {each}"))
-        places.append(row.seq)
-    return places
+        numbers.append(row.seq)
+    return numbers
 
 
 @pytest.mark.slow
@@ -74,14 +74,14 @@ async def test_sixteen_processes_write_to_session_in_one_order(database_location
         session = await store.create_session()
         outcomes = await asyncio.to_thread(run_processes, append_many, database_location, session.id, PROCESSES)
         assert [outcome for outcome in outcomes if not isinstance(outcome, list)] == []
-        given = {
-            place: f"{number} {each}" for number, places in enumerate(outcomes) for each, place in enumerate(places)
+        expected = {
+            seq: f"{number} {each}" for number, numbers in enumerate(outcomes) for each, seq in enumerate(numbers)
         }
-        assert sorted(given) == list(range(1, PROCESSES * EACH + 1))
+        assert sorted(expected) == list(range(1, PROCESSES * EACH + 1))
         stored = {row.seq: row.message.content[0].text async for row in store.history(session.id)}
         assert list(stored) == list(range(1, PROCESSES * EACH + 1))
-        assert stored == given
-        assert all(places == sorted(places) for places in outcomes)
+        assert stored == expected
+        assert all(numbers == sorted(numbers) for numbers in outcomes)
 
 
 # --- one winner ------------------------------------------------------------------------------------------------------
@@ -92,10 +92,10 @@ ROUNDS = scale(12, 50)
 async def append_at_expected_seq(store: Store, session_id: str, number: int) -> list[str]:
     """Return every number at which this process appended."""
     won = []
-    for place in range(ROUNDS):
+    for seq in range(ROUNDS):
         try:
-            await store.append(session_id, text_message(f"{number} at {place}"), expected_seq=place)
-            won.append(f"{number} at {place}")
+            await store.append(session_id, text_message(f"{number} at {seq}"), expected_seq=seq)
+            won.append(f"{number} at {seq}")
         except ConflictError as error:
             if error.code != "seq_conflict":
                 raise

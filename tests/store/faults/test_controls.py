@@ -17,8 +17,8 @@ def _find_problems(word: str, harness: Harness, path: Path, rng: random.Random) 
     for _ in range(CYCLES):
         harness.cycle(rng)
         found = harness.problems(read_sqlite_tables(path), create_folder_reader(path.with_name(f"{path.name}-blobs")))
-        if wanted := [problem for problem in found if word in problem]:
-            return wanted
+        if matching := [problem for problem in found if word in problem]:
+            return matching
     return []
 
 

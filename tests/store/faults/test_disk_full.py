@@ -57,27 +57,27 @@ async def _fill(store: Store, session_id: str, create: Callable[[], Message]) ->
     raise AssertionError("the disk is never full")
 
 
-@pytest.mark.parametrize("made", [create_short_message, create_long_message])
+@pytest.mark.parametrize("create", [create_short_message, create_long_message])
 async def test_full_disk_raises_and_loses_no_acknowledged_message(
-    made: Callable[[], Message], small_disk: Path
+    create: Callable[[], Message], small_disk: Path
 ) -> None:
     ballast = small_disk / "ballast"
     ballast.write_bytes(b"\1" * (SIZE // 3))
     url = f"sqlite:///{small_disk / 'store.db'}"
     async with open_store(url) as store:
         session = await store.create_session()
-        stored, code = await _fill(store, session.id, made)
+        stored, code = await _fill(store, session.id, create)
         assert stored
         assert code == "disk_full"
         for _ in range(3):
             with pytest.raises(StorageError, match="disk is full") as caught:
-                await store.append(session.id, made())
+                await store.append(session.id, create())
             assert caught.value.code == "disk_full"
             assert caught.value.remedy
             assert [row.message async for row in store.history(session.id)] == stored
 
         ballast.unlink()  # frees space without a restart
-        stored.extend(row.message for row in await store.append(session.id, made(), idempotency_key="after"))
+        stored.extend(row.message for row in await store.append(session.id, create(), idempotency_key="after"))
         stored.extend(row.message for row in await store.append(session.id, create_short_message()))
         assert [row.message async for row in store.history(session.id)] == stored
     async with open_store(url) as store:

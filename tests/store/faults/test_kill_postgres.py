@@ -80,9 +80,9 @@ class Server:
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[Server]:
-    made = Server()
-    yield made
-    made.stop()
+    started = Server()
+    yield started
+    started.stop()
 
 
 async def test_acknowledged_messages_survive_sigkill_on_postgres(

@@ -75,10 +75,10 @@ class Disk:
 def disk(tmp_path: Path) -> Iterator[Disk]:
     if shutil.which("mkfs.ext4") is None:
         pytest.skip("there is no mkfs.ext4 here")
-    made = Disk(tmp_path)
-    yield made
+    mounted = Disk(tmp_path)
+    yield mounted
     with contextlib.suppress(subprocess.CalledProcessError):
-        made.unmount()
+        mounted.unmount()
 
 
 def _find_losses(

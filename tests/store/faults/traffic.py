@@ -78,8 +78,10 @@ def create_append(name: str) -> Append:
                 name, kind, session, (_create_message(name, 0, "user", [*_text_blocks(name, 0), shown], session),)
             )
         case "stream":
-            begun = _answer_message(name, 0, session) | {"metadata": {"status": "partial"}}
-            return Append(name, kind, session, (begun,), ends_as=(_answer_message(name, 0, session, more=" and more"),))
+            partial = _answer_message(name, 0, session) | {"metadata": {"status": "partial"}}
+            return Append(
+                name, kind, session, (partial,), ends_as=(_answer_message(name, 0, session, more=" and more"),)
+            )
         case _:
             return Append(name, kind, session, (_create_message(name, 0, "user", _text_blocks(name, 0), session),))
 
@@ -99,13 +101,13 @@ def parse_name(text: str) -> str:
     return text.partition(" ")[0]
 
 
-def _text_blocks(name: str, place: int) -> list[Json]:
-    return [{"type": "text", "text": f"{name}#{place} says “ü” and \x00 and 你好"}]
+def _text_blocks(name: str, number_in_append: int) -> list[Json]:
+    return [{"type": "text", "text": f"{name}#{number_in_append} says “ü” and \x00 and 你好"}]
 
 
-def _create_message(name: str, place: int, role: str, content: list[Json], session_id: str = "") -> Json:
+def _create_message(name: str, number_in_append: int, role: str, content: list[Json], session_id: str = "") -> Json:
     return {
-        "id": derive_ulid(f"{name}#{place}"),
+        "id": derive_ulid(f"{name}#{number_in_append}"),
         "session_id": session_id,
         "role": role,
         "content": content,
@@ -115,7 +117,7 @@ def _create_message(name: str, place: int, role: str, content: list[Json], sessi
     }
 
 
-def _answer_message(name: str, place: int, session_id: str = "", more: str = "") -> Json:
+def _answer_message(name: str, number_in_append: int, session_id: str = "", more: str = "") -> Json:
     usage = {
         "input_tokens": 100 + len(name),
         "output_tokens": 20,
@@ -125,8 +127,8 @@ def _answer_message(name: str, place: int, session_id: str = "", more: str = "")
         "latency_ms": 12,
     }
     metadata = {"model": "anthropic:claude-sonnet-4-6", "provider": "anthropic", "usage": usage}
-    content = [{"type": "text", "text": f"{name}#{place} answers{more}"}]
-    return _create_message(name, place, "assistant", content, session_id) | {"metadata": metadata}
+    content = [{"type": "text", "text": f"{name}#{number_in_append} answers{more}"}]
+    return _create_message(name, number_in_append, "assistant", content, session_id) | {"metadata": metadata}
 
 
 def _turn_messages(name: str) -> tuple[Json, ...]:
@@ -138,9 +140,11 @@ def _turn_messages(name: str) -> tuple[Json, ...]:
         *({"type": "tool_use", "id": call, "name": f"tool_{n}", "input": {"n": n}} for n, call in enumerate(calls)),
     ]
     results = []
-    for place, call in enumerate(calls, 2):
-        block = {"type": "tool_result", "tool_use_id": call, "content": _text_blocks(name, place)}
-        if place == 3:
+    for number_in_append, call in enumerate(calls, 2):
+        block = {"type": "tool_result", "tool_use_id": call, "content": _text_blocks(name, number_in_append)}
+        if number_in_append == 3:
             block["is_error"] = True
-        results.append(_create_message(name, place, "tool", [block]) | {"metadata": {"parent_tool_use_id": call}})
+        results.append(
+            _create_message(name, number_in_append, "tool", [block]) | {"metadata": {"parent_tool_use_id": call}}
+        )
     return (_create_message(name, 0, "user", _text_blocks(name, 0)), asks, *results)

@@ -111,15 +111,15 @@ async def _append(store: Store, pipe: Send, append: Append) -> None:
             expected_seq=expected,
             idempotency_key=append.key,
         )
-        places = [row.seq for row in rows]
+        numbers = [row.seq for row in rows]
     except ConflictError as error:
         if append.ends_as and error.code == "id_conflict":  # an earlier process of this writer stored it
-            places = [(await store.get_message(append.session_id, append.messages[0]["id"])).seq]
+            numbers = [(await store.get_message(append.session_id, append.messages[0]["id"])).seq]
         elif append.kind == "expected":
             return _send_line(pipe, "refused", append.name)
         else:
             raise
-    _send_line(pipe, "stored", append.name, *places)
+    _send_line(pipe, "stored", append.name, *numbers)
     for message in append.ends_as:
         try:
             await store.update(append.session_id, _message(message))
@@ -138,5 +138,5 @@ def _message(plain: Json) -> Any:
     return codec.decode(json.dumps(plain).encode())
 
 
-def _send_line(pipe: Send, word: str, name: str, *places: int) -> None:
-    pipe(f"{word} {name} {time.monotonic_ns()} {','.join(map(str, places))}\n".encode())
+def _send_line(pipe: Send, keyword: str, name: str, *numbers: int) -> None:
+    pipe(f"{keyword} {name} {time.monotonic_ns()} {','.join(map(str, numbers))}\n".encode())
