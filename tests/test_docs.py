@@ -1,10 +1,9 @@
-"""The documentation is true: its examples run, its tables are complete, and its links lead somewhere.
+"""Tests of the documentation: its examples run, its tables are complete, and its links resolve.
 
 Python blocks of a page share one namespace and run in an empty folder. A block of data with a title, as in
-``yaml title="prices.yaml"``, is written there as a file of that name before the next example runs. In a console block
-a line that begins with ``$ dragoman`` is run and what it prints is compared, ``$ echo $?`` stands for its exit code, and
-other commands are only shown. In what is shown, a line ``…`` stands for any lines, and ``…`` within a line for anything
-in it.
+``yaml title="prices.yaml"``, is written there as a file of that name before the next example runs. In a console block,
+a line that begins with ``$ dragoman`` is run and its output is compared. ``$ echo $?`` compares its exit code. Other
+commands are not run. In the output, a line ``…`` matches any number of lines, and ``…`` within a line matches any text.
 """
 
 from __future__ import annotations
@@ -45,7 +44,7 @@ from tests.servers.processes import run_embedded_model
 DOCS = ROOT / "docs"
 SOURCE = ROOT / "src" / "dragoman"
 PAGES = sorted(page for page in (ROOT / "README.md", *DOCS.rglob("*.md")) if page.is_file())
-ONLY_SHOWN = {"text", "sh"}
+NOT_RUN = {"text", "sh"}
 RUN_ELSEWHERE = {"jsx", "js"}  # in a browser and in Node.js, see tests/server/front_ends
 WITH_PROVIDERS = {"README.md", "mail-agents.md", "tutorial.md"}  # pages whose examples call providers
 
@@ -57,7 +56,7 @@ every_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relati
 
 @pytest.fixture(scope="module")
 def start_embedded_model() -> Iterator[Callable[[object], str]]:
-    """Return a function that starts one embedded model for all pages, when the first example asks for it."""
+    """Return a function that starts one embedded model for all pages, when an example first requests it."""
     lock = threading.Lock()
     with contextlib.ExitStack() as stack:
 
@@ -86,7 +85,7 @@ def test_every_example_on_a_page_runs(
     if page.name in WITH_PROVIDERS:
         use_providers(request.getfixturevalue("llama_server"), tmp_path, monkeypatch)
     monkeypatch.setattr(logging.getLogger("dragoman.format"), "handlers", [])  # an example adds one
-    for example in Document.parse(str(page), PythonCodeBlockParser(), other_blocks):
+    for example in Document.parse(str(page), PythonCodeBlockParser(), parse_other_blocks):
         example.evaluate()
 
 
@@ -102,22 +101,22 @@ def use_providers(address: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -
 
 
 @every_page
-def test_every_block_on_a_page_is_of_a_kind_that_is_tested_or_only_shown(page: Path) -> None:
+def test_every_block_on_a_page_has_a_known_language(page: Path) -> None:
     for language, title, region in blocks_of(Document(page.read_text("utf-8"), str(page))):
-        assert language in {"python", *EVALUATORS, *ONLY_SHOWN, *RUN_ELSEWHERE}
-        assert not region.lexemes["rest"], f"{language}: nothing but a title may follow it"
-        assert title is None or language not in ("python", "console"), f"{language}: it is run, and never a file"
+        assert language in {"python", *EVALUATORS, *NOT_RUN, *RUN_ELSEWHERE}
+        assert not region.lexemes["rest"], f"{language}: only a title may follow"
+        assert title is None or language not in ("python", "console"), f"{language}: a block that is run has no title"
 
 
 def blocks_of(document: Document) -> Iterator[tuple[str, str | None, Region]]:
-    """Every fenced block: its language, the file that its title names, and its place."""
+    """Yield the language, the file name of the title and the region of every fenced block."""
     info = re.compile(r'(?P<language>[^\s]*)(?:[ \t]+title="(?P<title>[^"]+)")?[ \t]*(?P<rest>[^\n]*)\n')
     for region in RawFencedCodeBlockLexer(info)(document):
         yield region.lexemes["language"], region.lexemes["title"], region
 
 
-def other_blocks(document: Document) -> Iterable[Region]:
-    """A parser for what is not Python."""
+def parse_other_blocks(document: Document) -> Iterable[Region]:
+    """Parse the blocks that are not Python."""
     for language, title, region in blocks_of(document):
         if language in EVALUATORS:
             region.parsed = (title, str(region.lexemes["source"]))
@@ -128,23 +127,23 @@ def other_blocks(document: Document) -> Iterable[Region]:
 def run_console(example: Example) -> str | None:
     _, text = example.parsed
     exit_code = 0
-    for command, shown in commands_of(text):
+    for command, expected in commands_of(text):
         if command == "echo $?":
             printed = f"{exit_code}\n"
         elif command.split()[0] == "dragoman":
             printed, exit_code = output_of(command)
         else:
             continue
-        if not matches(shown, printed):
-            return f"$ {command}\n--- shown\n{shown}\n--- printed\n{printed}"
+        if not matches(expected, printed):
+            return f"$ {command}\n--- shown\n{expected}\n--- printed\n{printed}"
     return None
 
 
 def commands_of(text: str) -> list[tuple[str, str]]:
-    """The commands of a console block, each with the output shown."""
+    """Return the commands of a console block, each with its expected output."""
     assert text.startswith("$ "), "a console block begins with a command"
     parts = re.split(r"^\$ ", text, flags=re.MULTILINE)[1:]
-    return [(command.strip(), shown) for command, _, shown in (part.partition("\n") for part in parts)]
+    return [(command.strip(), expected) for command, _, expected in (part.partition("\n") for part in parts)]
 
 
 def output_of(command: str) -> tuple[str, int]:
@@ -155,14 +154,14 @@ def output_of(command: str) -> tuple[str, int]:
     return done.stdout, done.returncode
 
 
-def matches(shown: str, printed: str) -> bool:
-    lines = [re.escape(line.rstrip()).replace("…", ".*") + "\n" for line in shown.strip("\n").splitlines()]
+def matches(expected: str, printed: str) -> bool:
+    lines = [re.escape(line.rstrip()).replace("…", ".*") + "\n" for line in expected.strip("\n").splitlines()]
     pattern = "".join(r"(?:.*\n)*" if line == ".*\n" else line for line in lines)
     text = "".join(line.rstrip() + "\n" for line in printed.strip("\n").splitlines())
     return re.fullmatch(pattern, text) is not None
 
 
-def test_output_matches_what_is_shown_and_nothing_else() -> None:
+def test_console_output_is_matched_with_ellipses() -> None:
     assert matches("a\n…\nd\n", "a\nb\nc\nd\n")
     assert matches("a\n…\nb\n", "a\nb\n")
     assert matches("version …\n", "\nversion 0.1  \n")
@@ -171,15 +170,15 @@ def test_output_matches_what_is_shown_and_nothing_else() -> None:
     assert not matches("x … z\n", "x y\nz\n")
 
 
-def keep_as_file(parse: Callable[[str], object]) -> Callable[[Example], None]:
-    """An evaluator for data: it has to parse, and a title makes it a file."""
+def store_as_file(parse: Callable[[str], object]) -> Callable[[Example], None]:
+    """Return an evaluator for data: the data must parse, and a title makes it a file."""
 
     def evaluate(example: Example) -> None:
         title, text = example.parsed
         for part in text.splitlines() if title and title.endswith(".jsonl") else [text]:
             parse(part)
         if title:
-            assert Path(title).name == title, "a title is the name of a file, without a folder"
+            assert Path(title).name == title, "a title is a file name without a folder"
             Path(title).write_text(text, "utf-8")
 
     return evaluate
@@ -187,16 +186,16 @@ def keep_as_file(parse: Callable[[str], object]) -> Callable[[Example], None]:
 
 EVALUATORS: dict[str, Callable[[Example], str | None]] = {
     "console": run_console,
-    "json": keep_as_file(json.loads),
-    "toml": keep_as_file(tomllib.loads),
-    "yaml": keep_as_file(yaml.safe_load),
+    "json": store_as_file(json.loads),
+    "toml": store_as_file(tomllib.loads),
+    "yaml": store_as_file(yaml.safe_load),
 }
 
 
 # --- pages and links -------------------------------------------------------------------------------------------------
 
 
-def pages_in_the_menu() -> list[Path]:
+def read_menu_pages() -> list[Path]:
     def walk(entry: object) -> Iterator[str]:
         if isinstance(entry, str):
             yield entry
@@ -209,17 +208,17 @@ def pages_in_the_menu() -> list[Path]:
 
 
 def test_every_page_is_in_the_menu_once() -> None:
-    menu = pages_in_the_menu()
+    menu = read_menu_pages()
     assert [page for page in PAGES if page.is_relative_to(DOCS) and page not in menu] == []
     assert len(menu) == len(set(menu))
 
 
 def test_every_page_in_the_menu_exists() -> None:
-    assert [page.name for page in pages_in_the_menu() if not page.is_file()] == []
+    assert [page.name for page in read_menu_pages() if not page.is_file()] == []
 
 
-def test_the_index_lists_every_page() -> None:
-    """Decisions have an index of their own."""
+def test_index_lists_every_page() -> None:
+    """Decisions have their own index."""
     linked = set(re.findall(r"\]\(([^)#]+\.md)\)", (DOCS / "index.md").read_text("utf-8")))
     pages = {page.relative_to(DOCS).as_posix() for page in PAGES if page.is_relative_to(DOCS)}
     assert {page for page in pages if not page.startswith("decisions/")} - {"index.md"} - linked == set()
@@ -236,8 +235,8 @@ def anchors_of(page: Path) -> set[str]:
 
 
 @every_page
-def test_every_link_between_pages_leads_somewhere(page: Path) -> None:
-    menu = pages_in_the_menu()  # a page that only the menu has is reported there
+def test_every_link_between_pages_resolves(page: Path) -> None:
+    menu = read_menu_pages()  # another test reports missing pages of the menu
     dead = []
     for link in re.findall(r"\]\(<?([^)>\s]+)", text_outside_blocks(page)):
         if re.match(r"[a-z]+:", link):
@@ -250,7 +249,7 @@ def test_every_link_between_pages_leads_somewhere(page: Path) -> None:
     assert dead == []
 
 
-def test_the_site_builds_without_a_warning(tmp_path: Path) -> None:
+def test_site_builds_without_warnings(tmp_path: Path) -> None:
     builder = shutil.which("zensical", path=Path(sys.executable).parent)
     if builder is None:
         pytest.skip("the builder of the site is not installed")
@@ -272,8 +271,8 @@ def test_the_site_builds_without_a_warning(tmp_path: Path) -> None:
 # --- tables ----------------------------------------------------------------------------------------------------------
 
 
-def rows(page: str, heading: str) -> list[str]:
-    """The names in the first column of the tables under a heading, up to the next one."""
+def read_rows(page: str, heading: str) -> list[str]:
+    """Return the names in the first column of the tables under a heading, up to the next heading."""
     text = text_outside_blocks(DOCS / page)
     found = re.search(rf"^#+ {re.escape(heading)}$(.*?)(?=^#+ |\Z)", text, flags=re.MULTILINE | re.DOTALL)
     assert found, f"{page} has no section {heading!r}"
@@ -310,30 +309,30 @@ def tags(union: object) -> list[str]:
         ("errors.md", "Kinds of faults", [kind.value for kind in exchange.ErrorClass]),
     ],
 )
-def test_a_table_names_everything_that_there_is(page: str, heading: str, names: list[str]) -> None:
-    assert sorted(rows(page, heading)) == sorted(names)
+def test_table_lists_every_name(page: str, heading: str, names: list[str]) -> None:
+    assert sorted(read_rows(page, heading)) == sorted(names)
 
 
-def commands(of: App = app, before: str = "") -> list[str]:
-    """Every command, those of a family with its name before theirs."""
+def commands(group: App = app, prefix: str = "") -> list[str]:
+    """Return every command; a command of a group has the name of the group before it."""
     found = []
-    for name in (name for name in of if not name.startswith("-")):
-        inner = [inner for inner in of[name] if not inner.startswith("-")]
-        found += commands(of[name], f"{before}{name} ") if inner else [before + name]
+    for name in (name for name in group if not name.startswith("-")):
+        inner = [inner for inner in group[name] if not inner.startswith("-")]
+        found += commands(group[name], f"{prefix}{name} ") if inner else [prefix + name]
     return found
 
 
 @pytest.mark.parametrize("command", commands())
 def test_every_command_is_documented_with_its_options(command: str) -> None:
-    documented = rows("cli.md", f"dragoman {command}")
-    named = app
+    documented = read_rows("cli.md", f"dragoman {command}")
+    app_of_command = app
     for name in command.split():
-        named = named[name]
-    options = [argument.names[0] for argument in named.assemble_argument_collection() if not argument.children]
-    given = {name.partition(" ")[0] for name in documented}
+        app_of_command = app_of_command[name]
+    options = [argument.names[0] for argument in app_of_command.assemble_argument_collection() if not argument.children]
+    documented_names = {name.partition(" ")[0] for name in documented}
     for option in options:
-        assert option in given or option.removeprefix("--").upper() in given, option
-    assert len(given) == len(options)
+        assert option in documented_names or option.removeprefix("--").upper() in documented_names, option
+    assert len(documented_names) == len(options)
 
 
 def test_every_documented_command_exists() -> None:
@@ -350,10 +349,10 @@ def codes_of_classes() -> set[str]:
     return {cls.code for cls in tree(errors.DragomanError) if cls.__module__ == errors.__name__}
 
 
-def codes_in_the_source() -> dict[str, set[str]]:
+def codes_in_source() -> dict[str, set[str]]:
     """Return the values of ``code=`` in calls, separately for faults and errors."""
     found: dict[str, set[str]] = {"fault": set(), "error": set()}
-    gc.collect()  # one in the middle of parsing confuses the parser of Python 3.11
+    gc.collect()  # a collection during parsing confuses the parser of Python 3.11
     for file in SOURCE.rglob("*.py"):
         for call in (node for node in ast.walk(ast.parse(file.read_text("utf-8"))) if isinstance(node, ast.Call)):
             kind = "fault" if ast.unparse(call.func) in ("Fault", "fault.replace") else "error"
@@ -365,12 +364,12 @@ def codes_in_the_source() -> dict[str, set[str]]:
 
 
 def test_every_error_code_is_documented_and_every_documented_code_exists() -> None:
-    in_source = codes_in_the_source()
-    assert sorted(rows("errors.md", "Codes of errors")) == sorted(codes_of_classes() | in_source["error"])
-    assert sorted(rows("errors.md", "Codes of faults")) == sorted(FAULT_CODES)
+    in_source = codes_in_source()
+    assert sorted(read_rows("errors.md", "Codes of errors")) == sorted(codes_of_classes() | in_source["error"])
+    assert sorted(read_rows("errors.md", "Codes of faults")) == sorted(FAULT_CODES)
 
 
-def test_the_tree_of_errors_is_drawn_in_full_and_as_in_the_source() -> None:
+def test_tree_of_errors_is_complete_and_equal_to_the_source() -> None:
     def tree(text: str) -> list[str]:
         return [line.strip() for line in text.splitlines() if re.match(r" *(?:DragomanError  |[├│└])", line)]
 
@@ -386,11 +385,13 @@ def test_the_tree_of_errors_is_drawn_in_full_and_as_in_the_source() -> None:
 
 def test_every_promise_names_a_test_that_exists() -> None:
     page = (DOCS / "promises.md").read_text("utf-8")
-    rows = [line for line in page.splitlines() if line.startswith("| ") and not line.startswith(("| promise", "|---"))]
-    assert rows
-    for row in rows:
-        named = re.findall(r"`(tests/[\w/]+\.py)(?:::(\w+))?`", row)
-        assert named, f"no test is named: {row}"
-        for file, function in named:
+    read_rows = [
+        line for line in page.splitlines() if line.startswith("| ") and not line.startswith(("| promise", "|---"))
+    ]
+    assert read_rows
+    for row in read_rows:
+        tests = re.findall(r"`(tests/[\w/]+\.py)(?:::(\w+))?`", row)
+        assert tests, f"no test is named: {row}"
+        for file, function in tests:
             text = (ROOT / file).read_text("utf-8")
             assert re.search(rf"^(async )?def {function or 'test_'}", text, flags=re.MULTILINE), f"{file}::{function}"
