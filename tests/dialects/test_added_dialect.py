@@ -135,13 +135,13 @@ def test_edited_message_keeps_other_fields(telegraph: ModuleType) -> None:
     assert {**wire, "lines": []} == {**RECORD["request"], "lines": []}
 
 
-def tests_of_every_dialect() -> list[Callable[..., None]]:
+def dialect_tests() -> list[Callable[..., None]]:
     """Return the tests of every dialect that have a dialect as their only argument."""
     tests = [test for name, test in vars(test_every_dialect).items() if name.startswith("test_")]
     return [test for test in tests if list(inspect.signature(test).parameters) in (["dialect"], ["chat_dialect"])]
 
 
-@pytest.mark.parametrize("test", tests_of_every_dialect(), ids=lambda test: test.__name__.removeprefix("test_"))
+@pytest.mark.parametrize("test", dialect_tests(), ids=lambda test: test.__name__.removeprefix("test_"))
 def test_added_dialect_passes_tests_of_every_dialect(test: Callable[..., None], telegraph: ModuleType) -> None:
     test(telegraph)
 

@@ -74,8 +74,8 @@ def frame_order(data: bytes) -> list[str]:
 
 def texts_and_calls(reply: Reply) -> tuple[str, list[tuple[str, Any]]]:
     """Return the joined text and all calls."""
-    words = "".join(block.text for block in reply.content if isinstance(block, TextBlock))
-    return words, [(block.name, block.input) for block in reply.content if isinstance(block, ToolUseBlock)]
+    joined_text = "".join(block.text for block in reply.content if isinstance(block, TextBlock))
+    return joined_text, [(block.name, block.input) for block in reply.content if isinstance(block, ToolUseBlock)]
 
 
 NOTHING = ("", [])
@@ -329,7 +329,7 @@ def test_system_prompt_in_message_list_keeps_position() -> None:
         ],
     }
     request = dialect.read_request(wire)
-    assert [one.role for one in request.messages] == [Role.SYSTEM, Role.USER, Role.SYSTEM, Role.SYSTEM, Role.USER]
+    assert [item.role for item in request.messages] == [Role.SYSTEM, Role.USER, Role.SYSTEM, Role.SYSTEM, Role.USER]
     assert isinstance(request.messages[2].content[1], OpaqueBlock)
     assert dialect.write_request(request).wire == wire
 

@@ -47,10 +47,10 @@ def test_call_starts_with_its_id() -> None:
     data = OPEN + CLOSE + event("tool-call-start", 0, tool_calls=call) + event("tool-call-end", 0) + end("TOOL_CALL")
     line = {**LINE, "message": {"role": "assistant", "content": "", "tool_calls": [{"id": "call_7", **FUNCTION}]}}
     for dialect, stream in ((COHERE, data), (OLLAMA, json.dumps(line).encode() + b"\n")):
-        (begun,) = [one for one in events_of(dialect, [stream]) if isinstance(one, ToolUseStart)]
-        assert begun.id.startswith("tu_")
-        assert begun.provider_raw is not None
-        assert begun.provider_raw["id"] == "call_7"
+        (started,) = [entry for entry in events_of(dialect, [stream]) if isinstance(entry, ToolUseStart)]
+        assert started.id.startswith("tu_")
+        assert started.provider_raw is not None
+        assert started.provider_raw["id"] == "call_7"
         assert b'"call_7"' in b"".join(rewrite(dialect, stream))
 
 

@@ -151,7 +151,7 @@ def test_chat_stream_without_finish_reason_requires_quirk() -> None:
 
 
 def test_chat_usage_before_error_is_in_reply() -> None:
-    error = chat_damage.framed({"error": chat_damage.OVERLOADED, "usage": {"prompt_tokens": 8}})
+    error = chat_damage.frame({"error": chat_damage.OVERLOADED, "usage": {"prompt_tokens": 8}})
     reply = fold(events_of(openai_chat, [chat_damage.HELLO + error]))
     assert reply.usage is not None
     assert reply.usage.input_tokens == 8
@@ -223,7 +223,7 @@ def test_invalid_foreign_call_is_not_a_call_for_ollama() -> None:
         {"index": 0, "delta": {"tool_calls": [call]}},
         {"index": 0, "delta": {}, "finish_reason": "tool_calls"},
     )
-    data = b"".join(chat_damage.framed({"choices": [choice]}) for choice in choices)
+    data = b"".join(chat_damage.frame({"choices": [choice]}) for choice in choices)
     events = events_of(openai_chat, [data + chat_damage.DONE])
     assert invalid_calls_of(fold(events)) == [("f", "{]")]
     sent = rewrite(ollama, events)
@@ -389,8 +389,8 @@ def test_reordered_responses_events_add_no_text(number: int) -> None:
     for at, event in enumerate(events):
         rest = [*events[:at], *events[at + 1 :]]
         for changed in (rest, [*events[:at], event, event, *events[at + 1 :]], [*rest, event], [event, *rest]):
-            made = events_of(openai_responses, [sse(*changed, first=None)])
-            reply = fold(made)
+            result = events_of(openai_responses, [sse(*changed, first=None)])
+            reply = fold(result)
             assert reply.fault is not None or text_of(reply) == whole
-            assert sum(isinstance(one, ToolUseEnd) for one in made) <= 1
+            assert sum(isinstance(item, ToolUseEnd) for item in result) <= 1
             assert sum(isinstance(block, ToolUseBlock) for block in reply.content) <= 1

@@ -222,8 +222,8 @@ def test_cohere_v1_conversation_with_calls_round_trips() -> None:
     request = COHERE.read_request(wire)
     assert COHERE.write_request(request).wire == wire
     assert COHERE.write_request(request).losses == ()
-    calls = [block for one in request.messages for block in one.content if isinstance(block, ToolUseBlock)]
-    results = [block for one in request.messages for block in one.content if isinstance(block, ToolResultBlock)]
+    calls = [block for item in request.messages for block in item.content if isinstance(block, ToolUseBlock)]
+    results = [block for item in request.messages for block in item.content if isinstance(block, ToolResultBlock)]
     assert [call.id for call in calls] == [result.tool_use_id for result in results]
     assert request.tools[0].input_schema["properties"]["days"] == {"type": "array", "items": {"type": "integer"}}
     losses = dialects.load("cohere").write_request(request).losses
@@ -233,7 +233,7 @@ def test_cohere_v1_conversation_with_calls_round_trips() -> None:
 def test_calls_in_cohere_v1_results_are_read() -> None:
     wire = {"message": "How is the weather?", "tool_results": [{"call": WEATHER, "outputs": [{"degrees": 3}]}]}
     request = COHERE.read_request(wire)
-    assert [one.role for one in request.messages] == [Role.USER, Role.ASSISTANT, Role.TOOL]
+    assert [item.role for item in request.messages] == [Role.USER, Role.ASSISTANT, Role.TOOL]
     assert COHERE.write_request(request).wire == wire
 
 
@@ -307,7 +307,7 @@ def test_prompt_with_system_and_images_round_trips() -> None:
         "raw": False,
     }
     request = GENERATE.read_request(wire)
-    assert [one.role for one in request.messages] == [Role.SYSTEM, Role.USER]
+    assert [item.role for item in request.messages] == [Role.SYSTEM, Role.USER]
     assert [block.type for block in request.messages[1].content] == ["text", "image"]
     assert GENERATE.write_request(request).wire == wire
 
@@ -439,6 +439,6 @@ def test_results_without_ids_match_calls_in_order() -> None:
     }
     request = chat.read_request(wire)
     assert [block.id for block in request.messages[1].content] == [
-        one.content[0].tool_use_id for one in request.messages[2:]
+        item.content[0].tool_use_id for item in request.messages[2:]
     ]
     assert chat.write_request(request).wire == wire

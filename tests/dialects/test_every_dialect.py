@@ -224,8 +224,8 @@ def test_failed_result_is_written_or_its_mark_is_a_loss(chat_dialect: ModuleType
     written = chat_dialect.write_request(REQUEST.replace(messages=history))
     results = [
         block
-        for one in chat_dialect.read_request(written.wire).messages
-        for block in one.content
+        for item in chat_dialect.read_request(written.wire).messages
+        for block in item.content
         if isinstance(block, ToolResultBlock)
     ]
     assert [block.is_error or [loss.block_type for loss in written.losses] for block in results] in (
@@ -330,12 +330,12 @@ def objects_in(wire: Any, place: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
 
 def with_depth(wire: Any, place: tuple[Any, ...], depth: int) -> str:
     """Return the wire as JSON text, with an additional key of this depth in the object at a path."""
-    made = json.loads(json.dumps(wire))
-    target = made
+    output = json.loads(json.dumps(wire))
+    target = output
     for key in place:
         target = target[key]
     target["zzz"] = "so deep"
-    return json.dumps(made).replace('"so deep"', '{"a":' * depth + "{}" + "}" * depth)
+    return json.dumps(output).replace('"so deep"', '{"a":' * depth + "{}" + "}" * depth)
 
 
 def parse_deep(text: str) -> Any:
@@ -392,9 +392,9 @@ def test_new_result_has_provider_id_of_its_call(dialect: ModuleType) -> None:
 def test_edit_is_written(dialect: ModuleType) -> None:
     read = dialect.read_request(dialect.write_request(REQUEST).wire)
     edited = []
-    for one in read.messages:
-        blocks = [block.replace(text="Changed.") if isinstance(block, TextBlock) else block for block in one.content]
-        edited.append(one.replace(content=blocks))
+    for item in read.messages:
+        blocks = [block.replace(text="Changed.") if isinstance(block, TextBlock) else block for block in item.content]
+        edited.append(item.replace(content=blocks))
     wire = dialect.write_request(read.replace(messages=tuple(edited))).wire
     assert "Summarize these." not in str(wire)
     assert "Changed." in str(wire)
@@ -473,7 +473,7 @@ def test_empty_usage_of_last_chunk_is_ignored() -> None:
     chunks: list[dict[str, Any]] = [{**chunk, "choices": [choice]}]
     for prompt, completion in ((100, 50), (200, 100), (0, 0)):
         chunks.append({**chunk, "choices": [], "usage": {"prompt_tokens": prompt, "completion_tokens": completion}})
-    data = "".join(f"data: {json.dumps(one)}\n\n" for one in chunks) + "data: [DONE]\n\n"
+    data = "".join(f"data: {json.dumps(item)}\n\n" for item in chunks) + "data: [DONE]\n\n"
     reader = dialect.stream_reader()
     reply = fold([*reader.feed(data.encode()), *reader.close()])
     assert (reply.usage.input_tokens, reply.usage.output_tokens, reply.usage.estimated) == (200, 100, False)

@@ -27,12 +27,12 @@ ENDS = [b"\n", b"\r\n", b"\r"]
 
 def frames_of(framing: str, data: bytes, cuts: list[int] | None = None) -> tuple[list[Frame], bytes]:
     """Feed bytes in pieces and return the frames and the remaining bytes."""
-    made = make_splitter(framing)
+    splitter = make_splitter(framing)
     frames: list[Frame] = []
     edges = sorted({0, len(data), *(cut % (len(data) + 1) for cut in cuts or [])})
     for start, end in itertools.pairwise(edges):
-        frames += made.feed(data[start:end])
-    return [*frames, *made.close()], made.tail
+        frames += splitter.feed(data[start:end])
+    return [*frames, *splitter.close()], splitter.tail
 
 
 @pytest.mark.parametrize("end", ENDS, ids=["LF", "CRLF", "CR"])
@@ -171,9 +171,9 @@ def test_unknown_framing_error_lists_framings() -> None:
 )
 def test_invalid_bytes_between_array_items_are_an_error(data: bytes) -> None:
     for pieces in ([data], [data[at : at + 1] for at in range(len(data))]):
-        made = make_splitter("json-array")
+        splitter = make_splitter("json-array")
         with pytest.raises(FramingError, match="between the items"):
-            _ = [frame for piece in pieces for frame in made.feed(piece)]
+            _ = [frame for piece in pieces for frame in splitter.feed(piece)]
 
 
 def test_array_items_before_damage_are_read() -> None:
@@ -185,9 +185,9 @@ def test_array_items_before_damage_are_read() -> None:
 
 def test_bytes_after_array_are_not_an_item() -> None:
     for cuts in ([], list(range(30))):
-        made = make_splitter("json-array")
+        splitter = make_splitter("json-array")
         data = b'[{"a":1}]\n {"b": 2} x'
         edges = sorted({0, len(data), *(cut for cut in cuts if cut < len(data))})
-        frames = [frame for start, end in itertools.pairwise(edges) for frame in made.feed(data[start:end])]
+        frames = [frame for start, end in itertools.pairwise(edges) for frame in splitter.feed(data[start:end])]
         assert frames == [Frame(b'{"a":1}')]
-        assert (made.is_closed, made.trailing, made.tail) == (True, b'{"b": 2} x', b"")
+        assert (splitter.is_closed, splitter.trailing, splitter.tail) == (True, b'{"b": 2} x', b"")

@@ -108,7 +108,7 @@ def test_system_message_keeps_position_in_list(content: Any) -> None:
     messages = [{"role": "user", "content": "Hi."}, {"role": "system", "content": content}]
     wire = {"model": "claude-opus-4-8", "max_tokens": 1, "messages": [*messages, {"role": "user", "content": "Go."}]}
     check(ANTHROPIC, "request", wire)
-    assert [one.role for one in ANTHROPIC.read_request(wire).messages] == [Role.USER, Role.SYSTEM, Role.USER]
+    assert [entry.role for entry in ANTHROPIC.read_request(wire).messages] == [Role.USER, Role.SYSTEM, Role.USER]
 
 
 def test_tool_reference_in_result_round_trips() -> None:

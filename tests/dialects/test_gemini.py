@@ -164,18 +164,18 @@ def test_every_event_is_written_immediately() -> None:
     writer = gemini.stream_writer()
     seen = []
     for event, parts in events:
-        made = chunks(writer.feed(event))
-        assert [part for one in made for part in one["candidates"][0]["content"]["parts"]] == parts
-        seen += made
+        output = chunks(writer.feed(event))
+        assert [part for chunk_wire in output for part in chunk_wire["candidates"][0]["content"]["parts"]] == parts
+        seen += output
     assert writer.close() == b""
-    assert {(one["responseId"], one["modelVersion"]) for one in seen} == {("r1", "m")}
-    assert [one.get("usageMetadata", {}).get("candidatesTokenCount") for one in seen] == [
+    assert {(chunk_wire["responseId"], chunk_wire["modelVersion"]) for chunk_wire in seen} == {("r1", "m")}
+    assert [chunk_wire.get("usageMetadata", {}).get("candidatesTokenCount") for chunk_wire in seen] == [
         *[None] * 4,
         1,
         *[None] * 2,
         9,
     ]
-    assert [one["candidates"][0].get("finishReason") for one in seen] == [*[None] * 7, "STOP"]
+    assert [chunk_wire["candidates"][0].get("finishReason") for chunk_wire in seen] == [*[None] * 7, "STOP"]
 
 
 def test_blocks_after_an_open_call_wait_for_it() -> None:
@@ -192,7 +192,7 @@ def test_blocks_after_an_open_call_wait_for_it() -> None:
         MessageComplete(StopReason.TOOL_USE),
     ]
     data = write(events)
-    assert [len(chunks(one)) for one in data] == [0, 0, 0, 0, 0, 0, 3, 1, 1, 0]
+    assert [len(chunks(chunk_wire)) for chunk_wire in data] == [0, 0, 0, 0, 0, 0, 3, 1, 1, 0]
     assert read_stream(b"".join(data)).content == fold(events).content
 
 
@@ -319,20 +319,24 @@ def test_every_delta_is_written_immediately_for_streams_of_every_dialect() -> No
         calls: set[int] = set()
         own: set[int] = set()
         for event in events:
-            made = writer.feed(event)
-            data.append(made)
+            output = writer.feed(event)
+            data.append(output)
             match event:
                 case ToolUseStart(index):
                     calls.add(index)
-                case ToolUseEnd(index) if made:
+                case ToolUseEnd(index) if output:
                     calls.discard(index)
                 case TextDelta(index, text) if text and not HALF.search(text) and index < min(calls, default=index + 1):
-                    parts = [part for one in chunks(made) for part in one["candidates"][0]["content"]["parts"]]
+                    parts = [
+                        part
+                        for chunk_wire in chunks(output)
+                        for part in chunk_wire["candidates"][0]["content"]["parts"]
+                    ]
                     assert "".join(part["text"] for part in parts) == text, record
                 case ThinkingDelta(index, text, _, raw) if text:
                     if (raw or {}).get("dialect") == gemini.NAME:
                         own.add(index)
-                    assert bool(made) is (index in own), record
+                    assert bool(output) is (index in own), record
         data.append(writer.close())
         whole, again = fold(events), read_stream(b"".join(data))
         nothing_left = (

@@ -220,8 +220,8 @@ def test_split_surrogate_pair_is_joined() -> None:
 
 def test_call_without_input_waits_for_stop_reason() -> None:
     call: list[StreamEvent] = [MessageStart("m"), ToolUseStart(0, CALL.id, "now"), ToolUseEnd(0), UsageUpdate(USAGE)]
-    made = fold(read(b"".join(write_events([*call, MessageComplete(StopReason.TOOL_USE)])[0])))
-    assert text_and_calls(made) == ["", [("now", {})]]
+    result = fold(read(b"".join(write_events([*call, MessageComplete(StopReason.TOOL_USE)])[0])))
+    assert text_and_calls(result) == ["", [("now", {})]]
     cut = fold(read(b"".join(write_events([*call, MessageComplete(StopReason.MAX_TOKENS)])[0])))
     assert cut.fault is not None
     assert cut.fault.code == "tool_input_truncated"

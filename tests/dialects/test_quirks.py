@@ -166,10 +166,10 @@ def test_request_is_written_with_quirk(
     request = Request(model="m", messages=(), tools=tools, options=options)
     head = {"model": "m", "messages": [], **tools_wire}
     assert CHAT.write_request(request).wire == {**head, **plain}
-    made = CHAT.write_request(request, quirks.split())
-    assert made.wire == {**head, **written}
-    assert [loss.block_type for loss in made.losses] == lost
-    assert all(loss.adapter == "openai_chat" and loss.reason for loss in made.losses)
+    result = CHAT.write_request(request, quirks.split())
+    assert result.wire == {**head, **written}
+    assert [loss.block_type for loss in result.losses] == lost
+    assert all(loss.adapter == "openai_chat" and loss.reason for loss in result.losses)
 
 
 @pytest.mark.parametrize(("quirks", "options", "plain", "written", "lost"), CASES)
@@ -182,27 +182,27 @@ def test_request_that_was_read_is_fitted_to_quirk(
     if not lost:  # supported options are unchanged
         assert CHAT.write_request(CHAT.read_request(theirs), quirks.split()).wire == theirs
     read = CHAT.read_request({**head, **plain})
-    made = CHAT.write_request(read, quirks.split())
+    result = CHAT.write_request(read, quirks.split())
     alike = Request(model="m", messages=(), tools=tools, options=read.options)
-    assert made.wire == CHAT.write_request(alike, quirks.split()).wire
+    assert result.wire == CHAT.write_request(alike, quirks.split()).wire
     assert CHAT.write_request(read).wire == {**head, **plain}
 
 
 def test_roles_alternate_if_chat_template_requires_it() -> None:
     texts = [(Role.USER, "Hi."), (Role.SYSTEM, "Be brief."), (Role.USER, "Well?"), (Role.ASSISTANT, "Yes.")]
     request = Request(model="m", messages=tuple(make_message(role, text) for role, text in texts))
-    made = CHAT.write_request(request, ["alternate_roles"])
-    assert [message["role"] for message in made.wire["messages"]] == ["system", "user", "assistant"]
-    assert [part["text"] for part in made.wire["messages"][1]["content"]] == ["Hi.", "Well?"]
-    assert [item.block_type for item in made.adjustments] == ["messages", "messages"]
+    result = CHAT.write_request(request, ["alternate_roles"])
+    assert [message["role"] for message in result.wire["messages"]] == ["system", "user", "assistant"]
+    assert [part["text"] for part in result.wire["messages"][1]["content"]] == ["Hi.", "Well?"]
+    assert [item.block_type for item in result.adjustments] == ["messages", "messages"]
     assert len(CHAT.write_request(request).wire["messages"]) == 4
 
 
 def test_prefill_is_omitted_without_support() -> None:
     request = Request(model="m", messages=(make_message(Role.USER, "Hi."), make_message(Role.ASSISTANT, "Yes, ")))
-    made = CHAT.write_request(request, ["no_prefill"])
-    assert [message["role"] for message in made.wire["messages"]] == ["user", "assistant", "user"]
-    assert [item.block_type for item in made.adjustments] == ["messages"]
+    result = CHAT.write_request(request, ["no_prefill"])
+    assert [message["role"] for message in result.wire["messages"]] == ["user", "assistant", "user"]
+    assert [item.block_type for item in result.adjustments] == ["messages"]
     assert CHAT.write_request(request).wire["messages"][-1]["content"] == "Yes, "
 
 
@@ -210,22 +210,22 @@ def test_strict_is_removed_from_tools() -> None:
     tool = {"type": "function", "function": {"name": "f", "parameters": SCHEMA, "strict": True}}
     legacy = {"name": "g", "parameters": SCHEMA, "strict": True}
     wire = {"model": "m", "messages": [], "tools": [tool, {"type": "own", "x": 1}], "functions": [legacy]}
-    made = CHAT.write_request(CHAT.read_request(wire), ["no_strict"])
-    assert made.wire["tools"] == [
+    result = CHAT.write_request(CHAT.read_request(wire), ["no_strict"])
+    assert result.wire["tools"] == [
         {"type": "function", "function": {"name": "f", "parameters": SCHEMA}},
         wire["tools"][1],
     ]
-    assert made.wire["functions"] == [{"name": "g", "parameters": SCHEMA}]
-    assert [loss.block_type for loss in made.losses] == ["tool", "tool"]
+    assert result.wire["functions"] == [{"name": "g", "parameters": SCHEMA}]
+    assert [loss.block_type for loss in result.losses] == ["tool", "tool"]
     plain = ToolDefinition("f", "", SCHEMA, SideEffects.NONE)
     assert CHAT.write_request(Request(model="m", messages=(), tools=(plain,)), ["no_strict"]).losses == ()
 
 
 def test_stream_options_are_omitted_with_quirk() -> None:
     wire = {"model": "m", "messages": [], "stream": True, "stream_options": USAGE_OPTIONS}
-    made = CHAT.write_request(CHAT.read_request(wire), ["no_stream_options"])
-    assert "stream_options" not in made.wire
-    assert [loss.block_type for loss in made.losses] == ["stream_options"]
+    result = CHAT.write_request(CHAT.read_request(wire), ["no_stream_options"])
+    assert "stream_options" not in result.wire
+    assert [loss.block_type for loss in result.losses] == ["stream_options"]
 
 
 def test_usage_request_keeps_other_stream_options() -> None:
@@ -256,17 +256,17 @@ def test_responses_providers_have_quirks() -> None:
     assert plain.wire["max_output_tokens"] == 5
     quirks = ["no_max_output_tokens", "no_temperature", "no_service_tier", "no_user", "store_nothing"]
     assert set(quirks) <= set(RESPONSES.QUIRKS)
-    made = RESPONSES.write_request(request, quirks)
-    assert made.wire == {"model": "m", "input": [], "store": False, "include": ["reasoning.encrypted_content"]}
-    assert [loss.block_type for loss in made.losses] == ["max_output_tokens", "temperature", "service_tier", "user"]
+    result = RESPONSES.write_request(request, quirks)
+    assert result.wire == {"model": "m", "input": [], "store": False, "include": ["reasoning.encrypted_content"]}
+    assert [loss.block_type for loss in result.losses] == ["max_output_tokens", "temperature", "service_tier", "user"]
 
 
 def test_unsupported_store_option_is_a_loss() -> None:
     for store, lost in ((True, ["store"]), (False, []), (None, [])):
         wire = {"model": "m", "input": "Hi.", **({"store": store} if store is not None else {})}
-        made = RESPONSES.write_request(RESPONSES.read_request(wire), ["store_nothing"])
-        assert made.wire == {**wire, "store": False, "include": ["reasoning.encrypted_content"]}
-        assert [loss.block_type for loss in made.losses] == lost
+        result = RESPONSES.write_request(RESPONSES.read_request(wire), ["store_nothing"])
+        assert result.wire == {**wire, "store": False, "include": ["reasoning.encrypted_content"]}
+        assert [loss.block_type for loss in result.losses] == lost
 
 
 def test_quirks_do_not_change_recorded_requests() -> None:
@@ -278,9 +278,9 @@ def test_quirks_do_not_change_recorded_requests() -> None:
         count += 1
         dialect, before = dialects.load(name), record["request"]
         row = rows.provider(record["provider"], name)
-        made = dialect.write_request(dialect.read_request(before), row.quirks)
-        assert made.losses == (), record["id"]
-        keys = sorted(key for key in {*before, *made.wire} if before.get(key) != made.wire.get(key))
+        result = dialect.write_request(dialect.read_request(before), row.quirks)
+        assert result.losses == (), record["id"]
+        keys = sorted(key for key in {*before, *result.wire} if before.get(key) != result.wire.get(key))
         changed[tuple(keys)] += bool(keys)
     assert count > (5_000 if IS_FULL else 400)
     # Usage is requested. Two requests disable the effort, and one has a newer name for its limit.

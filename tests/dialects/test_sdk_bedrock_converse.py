@@ -106,13 +106,13 @@ def bytes_of(text: str, where: str, problems: list[str]) -> bytes:
 
 def find_problems(wire: dict[str, Any], name: str) -> list[str]:
     """Return the problems of a request for the service model, for botocore, and in what botocore would send."""
-    asked, problems = operation(name), list[str]()
-    given = parameters({"modelId": MODEL, **wire}, asked.input_shape, "$", problems)
-    report = ParamValidator().validate(given, asked.input_shape)
+    operation_model, problems = operation(name), list[str]()
+    arguments = parameters({"modelId": MODEL, **wire}, operation_model.input_shape, "$", problems)
+    report = ParamValidator().validate(arguments, operation_model.input_shape)
     if report.has_errors():
         return [*problems, report.generate_report()]
-    serializer = create_serializer(asked.service_model.protocol, include_validation=False)
-    body = json.loads(serializer.serialize_to_request(given, asked)["body"])
+    serializer = create_serializer(operation_model.service_model.protocol, include_validation=False)
+    body = json.loads(serializer.serialize_to_request(arguments, operation_model)["body"])
     difference = first_difference(body, {key: value for key, value in wire.items() if key != "modelId"})
     return [*problems, *([f"sent: {difference}"] if difference and not problems else [])]
 
@@ -258,10 +258,10 @@ def assemble_block(start: dict[str, Any], deltas: list[dict[str, Any]], stopped:
     parts = [delta[kind] for delta in deltas if kind in delta]
     match kind:
         case "text" | "citation":
-            words = [delta["text"] for delta in deltas if "text" in delta]
+            texts = [delta["text"] for delta in deltas if "text" in delta]
             cited = [delta["citation"] for delta in deltas if "citation" in delta]
-            content = {"content": [{"text": "".join(words)}]} if words else {}
-            return {"citationsContent": {**content, "citations": cited}} if cited else {"text": "".join(words)}
+            content = {"content": [{"text": "".join(texts)}]} if texts else {}
+            return {"citationsContent": {**content, "citations": cited}} if cited else {"text": "".join(texts)}
         case "toolUse":
             text = "".join(part["input"] for part in parts)
             return {"toolUse": {**start[kind], "input": json.loads(text or "{}")}}

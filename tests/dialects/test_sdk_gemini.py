@@ -46,7 +46,7 @@ class Loopback:
 
     def __init__(self) -> None:
         self.body = b""
-        self.asked = b""
+        self.request_body = b""
         loopback = self
 
         class Handler(BaseHTTPRequestHandler):
@@ -54,7 +54,7 @@ class Loopback:
             disable_nagle_algorithm = True
 
             def do_POST(self) -> None:
-                loopback.asked = self.rfile.read(int(self.headers["content-length"]))
+                loopback.request_body = self.rfile.read(int(self.headers["content-length"]))
                 streamed = ":streamGenerateContent" in self.path
                 self.send_response(200)
                 self.send_header("content-type", "text/event-stream" if streamed else "application/json")
@@ -97,9 +97,9 @@ def loopback() -> Iterator[Loopback]:
 
 
 def dump(response: Any) -> dict[str, Any]:
-    made = response.model_dump(mode="json", by_alias=True, exclude_none=True)
+    merged = response.model_dump(mode="json", by_alias=True, exclude_none=True)
     return {
-        key: value for key, value in made.items() if key not in ("sdkHttpResponse", "automaticFunctionCallingHistory")
+        key: value for key, value in merged.items() if key not in ("sdkHttpResponse", "automaticFunctionCallingHistory")
     }
 
 
@@ -123,14 +123,14 @@ def assemble(chunks: Iterable[dict[str, Any]]) -> dict[str, Any]:
 
 def join_texts(parts: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     """Join consecutive texts of one kind; empty texts are dropped."""
-    made: list[dict[str, Any]] = []
+    merged: list[dict[str, Any]] = []
     for part in parts:
         is_text = "text" in part
-        if is_text and made and "text" in made[-1] and made[-1].get("thought") == part.get("thought"):
-            made[-1] = {**made[-1], **part, "text": made[-1]["text"] + part["text"]}
+        if is_text and merged and "text" in merged[-1] and merged[-1].get("thought") == part.get("thought"):
+            merged[-1] = {**merged[-1], **part, "text": merged[-1]["text"] + part["text"]}
         elif not is_text or part["text"] or part.keys() - {"text", "thought"}:
-            made.append(part)
-    return made
+            merged.append(part)
+    return merged
 
 
 def normalize(value: Any, key: str = "") -> Any:
@@ -416,7 +416,7 @@ def test_sdk_requests_round_trip(loopback: Loopback) -> None:
             automatic_function_calling=types.AutomaticFunctionCallingConfig(disable=True),
         ),
     )
-    wire = msgspec.json.decode(loopback.asked)
+    wire = msgspec.json.decode(loopback.request_body)
     request = gemini.read_request(wire)
     written = gemini.write_request(request)
     assert (written.wire, written.losses) == (wire, ())

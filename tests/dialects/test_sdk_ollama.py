@@ -45,7 +45,7 @@ class Loopback:
 
     def __init__(self) -> None:
         self.body = ANSWER
-        self.asked: dict[str, Any] = {}
+        self.request_body: dict[str, Any] = {}
         loopback = self
 
         class Answers(BaseHTTPRequestHandler):
@@ -54,7 +54,7 @@ class Loopback:
 
             def do_POST(self) -> None:
                 assert self.path == "/api/chat"
-                loopback.asked = json.loads(self.rfile.read(int(self.headers["content-length"])))
+                loopback.request_body = json.loads(self.rfile.read(int(self.headers["content-length"])))
                 self.send_response(200)
                 self.send_header("content-type", "application/x-ndjson")
                 self.send_header("content-length", str(len(loopback.body)))
@@ -81,7 +81,7 @@ class Loopback:
         self.body = ANSWER
         answer = self.client.chat(**wire)
         assert [part.message.content for part in (answer if wire.get("stream") else [answer])] == ["Hi."]
-        return self.asked
+        return self.request_body
 
     def read_reply(self, wire: dict[str, Any]) -> dict[str, Any]:
         """Return a reply as the SDK reads it, as JSON."""
@@ -129,7 +129,7 @@ OMITTED = {
 
 def find_problems(wire: dict[str, Any], loopback: Loopback) -> Iterator[str]:
     """Yield the problems of a request: the SDK rejects it, or sends another one."""
-    expected = {**wire, "messages": [{key: value for key, value in one.items() if value} for one in wire["messages"]]}
+    expected = {**wire, "messages": [{key: value for key, value in item.items() if value} for item in wire["messages"]]}
     try:
         sent = loopback.send_request(wire)
     except (pydantic.ValidationError, TypeError, ValueError) as error:

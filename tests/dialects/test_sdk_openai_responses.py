@@ -151,7 +151,7 @@ def test_sdk_reads_converted_streams_of_every_dialect(name: str, loopback: Loopb
         theirs = loopback.read_stream(write_events(events))
         count += 1
         assert text_and_calls_of_response(theirs) == text_and_calls(reply), record["id"]
-        assert "".join(theirs["added_up"]) == "".join(deltas_of(theirs)), record["id"]
+        assert "".join(theirs["joined"]) == "".join(deltas_of(theirs)), record["id"]
         if reply.usage is not None:
             usage = reply.usage
             fresh = usage.input_tokens + usage.cached_input_tokens + usage.cache_creation_input_tokens
@@ -190,7 +190,9 @@ def problems(kind: type[BaseModel], wire: dict[str, Any]) -> list[str]:
     try:
         kind.model_validate(wire)
     except ValidationError as error:
-        return [f"{wire.get('type')}: {'.'.join(map(str, one['loc']))}: {one['msg']}" for one in error.errors()][:3]
+        return [f"{wire.get('type')}: {'.'.join(map(str, entry['loc']))}: {entry['msg']}" for entry in error.errors()][
+            :3
+        ]
     return []
 
 
@@ -218,13 +220,13 @@ def test_written_events_and_replies_match_published_types(name: str) -> None:
 @pytest.mark.parametrize("code", FAULT_CODES)
 def test_sdk_does_not_read_failure_as_complete(code: str, loopback: Loopback) -> None:
     fault = Fault(code=code, message="what happened")
-    begun: list[StreamEvent] = [
+    started: list[StreamEvent] = [
         MessageStart("m"),
         TextDelta(0, "so far"),
         ToolUseStart(1, CALLS[0].id, "read_file"),
         ToolUseInputDelta(1, '{"path"'),
     ]
-    data = write_events([*begun, StreamError(fault)])
+    data = write_events([*started, StreamError(fault)])
     for frame in frames_of(data):
         unlisted = frame.get("response", {}).get("error") or {}
         assert unlisted.get("code") in UNLISTED or problems(event_kinds()[frame["type"]], frame) == []
@@ -277,17 +279,17 @@ def test_sdk_reads_same_reply_with_and_without_stream(name: str, loopback: Loopb
     wire = json.loads(json.dumps(openai_responses.write_reply(REPLIES[name]).wire))
     whole = loopback.read_reply(wire).to_dict(mode="json")
     ours, theirs = normalize_responses(wire, dict(whole))
-    del ours["added_up"]
+    del ours["joined"]
     assert first_difference(ours, theirs) is None
     assert problems(responses.Response, wire) == []
     streamed = loopback.read_stream(write_events(unfold(REPLIES[name])))
-    del streamed["added_up"]
+    del streamed["joined"]
     assert first_difference(*without_sdk_fields(ours, streamed)) is None
 
 
 def without_sdk_fields(ours: dict[str, Any], theirs: dict[str, Any]) -> tuple[Any, Any]:
     ours, theirs = normalize_responses(ours, theirs)
-    return {key: value for key, value in ours.items() if key != "added_up"}, theirs
+    return {key: value for key, value in ours.items() if key != "joined"}, theirs
 
 
 @pytest.mark.slow

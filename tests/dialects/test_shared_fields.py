@@ -60,7 +60,7 @@ def test_several_choices_round_trip() -> None:
     assert CHAT.write_reply(reply).wire == wire
     gemini = GEMINI.write_reply(reply)
     assert gemini.losses == ()
-    assert [one["content"]["parts"][0]["text"] for one in gemini.wire["candidates"]] == ["Hi.", "Ho.", "Hey."]
+    assert [entry["content"]["parts"][0]["text"] for entry in gemini.wire["candidates"]] == ["Hi.", "Ho.", "Hey."]
     assert GEMINI.read_reply(gemini.wire).alternatives[1].content[0].text == "Hey."
     (loss,) = ANTHROPIC.write_reply(reply).losses
     assert (loss.block_type, loss.reason) == ("alternatives", "this API returns one answer")
@@ -195,8 +195,8 @@ def test_custom_tool_calls_are_calls() -> None:
 
 def test_web_search_is_mapped_to_target() -> None:
     tool = {"type": "web_search_20250305", "name": "web_search", "allowed_domains": ["a.com"], "max_uses": 2}
-    asked = [{"role": "user", "content": "Go."}]
-    request = ANTHROPIC.read_request({"model": "m", "max_tokens": 9, "messages": asked, "tools": [tool]})
+    question = [{"role": "user", "content": "Go."}]
+    request = ANTHROPIC.read_request({"model": "m", "max_tokens": 9, "messages": question, "tools": [tool]})
     written = RESPONSES.write_request(request)
     assert written.wire["tools"] == [{"type": "web_search", "filters": {"allowed_domains": ["a.com"]}}]
     assert written.losses == ()

@@ -20,7 +20,7 @@ def chunk(*parts: dict[str, Any], **candidate: Any) -> dict[str, Any]:
 
 
 def sse(*chunks: Any, end: str = "\r\n") -> bytes:
-    return "".join(f"data: {json.dumps(one, ensure_ascii=False)}{end}{end}" for one in chunks).encode()
+    return "".join(f"data: {json.dumps(item, ensure_ascii=False)}{end}{end}" for item in chunks).encode()
 
 
 def call_stream(arguments: str) -> bytes:
