@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from tests.dialects.test_derived import ANSWERS, CLAUDE, NOVA, PROMPTS, STEPS, WEATHER
+from tests.dialects.test_dialect_variants import ANSWERS, CLAUDE, NOVA, PROMPTS, STEPS, WEATHER
 from tests.dialects.test_every_dialect import PIXEL
 
 _HELLO: Final = {"type": "text", "text": "Hello."}

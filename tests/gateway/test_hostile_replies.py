@@ -21,8 +21,8 @@ from tests.gateway.in_process import open_gateway
 from tests.gateway.raw_gateway import QUESTION, make_request, run_raw_gateway
 from tests.gateway.replies import write_stream, write_whole
 from tests.gateway.sdk_clients import CLIENTS
-from tests.gateway.test_damaged_streams import BODIES
 from tests.gateway.test_hostile_requests import WRONG, has_own_shape, places, replace
+from tests.gateway.test_stream_damage import BODIES
 from tests.servers.faulty_server import CLOSE, Answer, ReceivedRequest, make_answer, make_stream
 
 RICH = Reply(
