@@ -25,8 +25,8 @@ from typing import Final, NamedTuple
 ROOT: Final = Path(__file__).resolve().parent.parent
 # Folders of tests whose names follow the rules.
 TEST_FOLDERS: Final = (
-    *("agent_framework", "agents", "attachments", "bus", "client", "entries", "fake_providers", "fuzz"),
-    *("install", "letters", "local", "mail", "routing", "server", "servers", "store"),
+    *("agent_framework", "agents", "attachments", "bus", "client", "dialects", "entries", "fake_providers", "fuzz"),
+    *("gateway", "install", "letters", "local", "mail", "routing", "server", "servers", "store"),
     *("tools", "transcript_defects", "transcripts", "tui", "turn", "web"),
 )
 FOLDERS: Final = ("src/dragoman", "scripts", "benchmarks", "tests/*.py", *(f"tests/{name}" for name in TEST_FOLDERS))
