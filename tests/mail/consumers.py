@@ -28,6 +28,7 @@ from dragoman.letters import task_result_letter
 from dragoman.mail import Delivery, Encryptor, Mail
 from dragoman.mail.nats import NatsTransport
 from dragoman.store import Store, open_store
+from dragoman.store.mailbox import mail_store  # noqa: F401  imported before processes are forked
 from tests.fork_server import processes
 from tests.mail.conftest import TIMESTAMP
 
