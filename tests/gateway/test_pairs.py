@@ -191,4 +191,17 @@ async def test_reply_names_model_if_provider_does_not(gateway_server: ServerFixt
         async with gateway_server.client.post(path, json={**body, "stream": stream}) as response:
             text = await response.text()
         assert response.status == 200, text
-        assert set(re.findall(r'"model":\s?"([^"]*)"', text)) == {"model"}
+        expected = upstream if path == "/v1/messages" else "model"
+        assert set(re.findall(r'"model":\s?"([^"]*)"', text)) == {expected}
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_messages_reply_names_requested_model(gateway_server: ServerFixture, stream: bool) -> None:
+    """Claude Code sends reasoning back only if the answer names the model that it requested."""
+    gateway_server.fakes["openai_chat"].answer_with(thinking_part("Hm."), text_part("Hello."))
+    body = {"model": "openai_chat", "max_tokens": 50, "messages": [{"role": "user", "content": "hi"}]}
+    async with gateway_server.client.post("/v1/messages", json={**body, "stream": stream}) as response:
+        text = await response.text()
+    assert response.status == 200, text
+    assert set(re.findall(r'"model":\s?"([^"]*)"', text)) == {"openai_chat"}
+    assert response.headers["x-dragoman-model"] == "fake-openai_chat:model"

@@ -501,7 +501,11 @@ class ChatCall:
     def _identity(self) -> dict[str, Any]:
         dialect = self._client_request.reply_dialect
         identity = reply_identity(dialect, self._gateway.new_id(), self._started_at)
-        return identity | self._echo() if dialect == "openai_responses" else identity
+        if dialect == "openai_responses":
+            return identity | self._echo()
+        if dialect == "anthropic" and self._client_request.model:
+            identity["model"] = self._client_request.model  # Claude Code drops signed reasoning of another model
+        return identity
 
     def _echo(self) -> dict[str, Any]:
         """Return the fields of a Responses request that its response repeats."""
