@@ -146,13 +146,11 @@ async def count_parts(server: ServerFixture) -> int:
 
 
 @pytest.mark.parametrize("dialect", ["openai_chat", "anthropic"])
-async def test_a_gateway_call_shows_the_tools_and_options_that_its_client_sent(
-    chat_server: ServerFixture, dialect: str
-) -> None:
+async def test_gateway_call_shows_tools_and_options_of_client(chat_server: ServerFixture, dialect: str) -> None:
     await check_tools_and_options(chat_server, dialect)
 
 
-async def test_a_gateway_call_shows_its_tools_and_options_on_postgres(postgres_chat_server: ServerFixture) -> None:
+async def test_gateway_call_shows_tools_and_options_on_postgres(postgres_chat_server: ServerFixture) -> None:
     await check_tools_and_options(postgres_chat_server, "openai_chat")
 
 

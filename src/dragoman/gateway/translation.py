@@ -332,7 +332,7 @@ class StreamTranslator:
 
     @property
     def losses(self) -> tuple[Loss, ...]:
-        """What the caller's dialect cannot carry of the events so far."""
+        """The losses of the events so far: parts that the caller's dialect cannot represent."""
         return self._writer.losses
 
     def _close_writer(self) -> bytes:
