@@ -175,7 +175,7 @@ async def check_tools_and_options(server: ServerFixture, dialect: str) -> None:
     assert await count_parts(server) == 0
 
 
-async def test_a_plain_gateway_call_shows_its_options_on_both_paths_of_the_recorder(chat_server: ServerFixture) -> None:
+async def test_plain_gateway_call_shows_options_on_both_recorder_paths(chat_server: ServerFixture) -> None:
     for text in ("general", "fast"):
         body = {**OPENAI, "messages": [{"role": "user", "content": text}], "stop": ["END"]}
         plain = {name: value for name, value in body.items() if name not in ("tools", "tool_choice", "metadata")}
@@ -188,7 +188,7 @@ async def test_a_plain_gateway_call_shows_its_options_on_both_paths_of_the_recor
         await chat_server.store.delete_session(session.id)
 
 
-async def test_a_stream_that_is_asked_for_by_its_path_is_one_for_the_provider(chat_server: ServerFixture) -> None:
+async def test_stream_requested_by_path_is_shown_as_stream(chat_server: ServerFixture) -> None:
     chat_server.fake.reply("Yes.")
     body = {"contents": [{"role": "user", "parts": [{"text": "hi"}]}], "generationConfig": {"maxOutputTokens": 9}}
     path = "/v1beta/models/fake-anthropic:model:streamGenerateContent?alt=sse"

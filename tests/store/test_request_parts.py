@@ -42,7 +42,7 @@ async def rows(store: Store) -> list[tuple[Any, ...]]:
     ]
 
 
-async def test_a_part_is_stored_once_in_a_session(store: Store) -> None:
+async def test_part_is_stored_once_in_session(store: Store) -> None:
     session = await record(store, "a", TOOLS)
     assert await record(store, "b", TOOLS, OTHER, after="a") == session
     store.gateway._known_parts.clear()  # as after a restart
@@ -60,9 +60,7 @@ async def test_parts_are_deleted_with_their_session(store: Store) -> None:
 
 
 @pytest.mark.parametrize(("own", "expected"), [(TOOLS, [(4, TOOLS)]), (OTHER, [(2, TOOLS), (4, OTHER)])])
-async def test_a_fork_keeps_the_parts_of_the_messages_that_it_shares(
-    store: Store, own: bytes, expected: list[tuple[int, bytes]]
-) -> None:
+async def test_fork_keeps_parts_of_shared_messages(store: Store, own: bytes, expected: list[tuple[int, bytes]]) -> None:
     parent = await record(store, "a", TOOLS)
     await record(store, "b", b"of the parent alone", after="a")
     fork = await record(store, "c", own, after="a")
@@ -72,7 +70,7 @@ async def test_a_fork_keeps_the_parts_of_the_messages_that_it_shares(
     assert (await store.verify()).is_sound
 
 
-async def test_an_erased_user_leaves_no_part_in_a_fork_of_another_user(store: Store) -> None:
+async def test_erased_user_leaves_no_part_in_fork_of_another_user(store: Store) -> None:
     session = await record(store, "a", TOOLS)
     await store.fork(session, user_id="bob")
     await store.erase_user("ann")
@@ -80,7 +78,7 @@ async def test_an_erased_user_leaves_no_part_in_a_fork_of_another_user(store: St
     assert (await store.verify()).is_sound
 
 
-async def test_a_changed_part_is_found_and_not_returned(store: Store) -> None:
+async def test_changed_part_is_detected_and_not_returned(store: Store) -> None:
     session = await record(store, "a", TOOLS)
     await execute(store, "UPDATE request_parts SET content = ?", OTHER)
     with pytest.raises(CorruptDataError, match="does not match its hash"):

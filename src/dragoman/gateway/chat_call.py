@@ -526,7 +526,7 @@ class ChatCall:
         return body if completer is None else completer.complete_body(body)
 
     def _frame_change(self) -> Callable[[bytes], bytes] | None:
-        """Return the function that completes frames of a provider in the caller's own dialect; none if they are complete."""
+        """Return the function that completes frames in the caller's own dialect; none if they are complete."""
         completer, state = self._completer(), self._state
         if completer is None or state is None or not any(state.echo.values()):
             return completer.complete_frame if completer is not None else None
