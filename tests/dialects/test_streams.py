@@ -274,7 +274,7 @@ def test_fast_path_reads_recorded_streams_like_general_path(
     assert [encode_events(dialect, pieces) for pieces in streams] == fast
 
 
-CHUNK = {
+CHUNK: dict[str, Any] = {
     "id": "c1",
     "object": "chat.completion.chunk",
     "created": 1,
@@ -314,6 +314,10 @@ def test_unusual_delta_is_read_alike_in_one_read(dialect: ModuleType, inserted: 
         {"service_tier": "flex"},
         {"usage": {"prompt_tokens": 1, "completion_tokens": 1}},
         {"error": {"message": "stop"}},
+        {"obfuscation": ""},
+        {"obfuscation": "b"},
+        {"obfuscation": "b2"},
+        {"obfuscation": "b23"},
         {"obfuscation": '"}]'},
         {"obfuscation": "x\n"},
         {"unknown": 1},
@@ -333,7 +337,8 @@ def test_unusual_delta_is_read_alike_in_one_read(dialect: ModuleType, inserted: 
     ids=lambda change: json.dumps(change)[:60],
 )
 def test_unusual_chunk_uses_general_path(change: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    chunks = [CHUNK, CHUNK, CHUNK, {**CHUNK, **change}, CHUNK, CHUNK, CHUNK]
+    texts = [{**CHUNK, "choices": [{**CHUNK["choices"][0], "delta": {"content": f"word{n} "}}]} for n in range(7)]
+    chunks = [*texts[:3], {**texts[3], **change}, *texts[4:]]  # a template is learned from the first three
     end = {**CHUNK, "choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]}
     pieces = [b"data: " + json.dumps(chunk).encode() + b"\n\n" for chunk in (*chunks, end)]
     dialect = dialects.load("openai_chat")

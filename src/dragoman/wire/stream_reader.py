@@ -369,7 +369,7 @@ class DeltaTemplate:
             wires.pop()
         texts = [wire[before:after] for wire in wires]
         if not data.startswith(fitting := self._join(texts)):
-            ending = suffix[:after]
+            ending = suffix.removesuffix(_EVENT_END)
             count = sum(1 for _ in itertools.takewhile(lambda w: w.startswith(prefix) and w.endswith(ending), wires))
             texts = texts[:count]
             fitting = self._join(texts)
