@@ -289,6 +289,7 @@ REJECTED = [  # path, place, value and the name in the message
     ("/model/{model}/count-tokens", ("input",), b"1e999", "input"),
     *((path, ("model",), b"1e999", "model") for path in ("/chat/completions", "/messages", "/api/chat", "/v2/embed")),
     *((path, ("stream",), b"1e999", "stream") for path in ("/responses", "/v2/chat", "/api/generate")),
+    *((path, ("messages", 0, "role"), b'"\\u0000"', "role") for path in ("/chat/completions", "/api/chat")),
     ("/conversations", ("metadata",), DEEP, "not JSON"),
     ("/conversations", ("metadata",), b"[]", "metadata"),
     ("/conversations", ("items",), b'"text"', "items"),

@@ -69,8 +69,8 @@ async def test_readable_files_are_restricted_when_a_store_is_opened(
     shutil.copy(first_version.DATABASE, path)
     shutil.copytree(first_version.BLOBS, f"{path}-blobs")
     (tmp_path / "store.db.schema-0").write_text("an older copy")
-    for path in tmp_path.iterdir():
-        path.chmod(0o755 if path.is_dir() else 0o644)
+    for entry in tmp_path.iterdir():
+        entry.chmod(0o755 if entry.is_dir() else 0o644)
     with caplog.at_level(logging.WARNING, "dragoman.permissions"):
         await write_store(f"sqlite:///{path}")
     assert list_readable_files(tmp_path) == [

@@ -9,6 +9,7 @@ The first of these that matches decides:
     3. the longest pattern in ``[gateway.models]``
     4. a model with this name, of a provider that can be called; one of the caller's dialect first
     5. the provider of the caller's dialect, which receives the name as it is
+    6. ``provider/name``, the spelling of LiteLLM, if that provider can be called
 
 Weights are applied to ``seed``: calls of one session choose the same model, so that prompt caches stay valid.
 """
@@ -92,10 +93,11 @@ class ModelNames:
         plain = name.removeprefix("models/")
         if (model := self._find_plain(plain, dialect)) is not None:
             return Resolution((model,), "name")
-        provider = self._default_provider(dialect)
-        if provider is None:
-            raise self._missing_model_error(name, dialect)
-        return Resolution((self._model_of(provider, plain),), "provider")
+        if (provider := self._default_provider(dialect)) is not None:
+            return Resolution((self._model_of(provider, plain),), "provider")
+        if (model := self._registry.find(name)) is not None and self._registry.is_configured(model):
+            return Resolution((model,), "id")
+        raise self._missing_model_error(name, dialect)
 
     def _missing_model_error(self, name: str, dialect: str) -> Exception:
         """Return the error for a name that no configured provider has, with what to do."""
@@ -128,7 +130,8 @@ class ModelNames:
 
     def _find_id(self, name: str, dialect: str) -> Model | None:
         found = self._registry.find(name)
-        if found is None or ":" in name:
+        key, colon, _ = name.partition(":")
+        if found is None or (colon and "/" not in key):  # ``vendor/model:variant`` is a name of an aggregator
             return found
         is_alias = name in self._registry.aliases_of(found.id) and self._registry.is_configured(found)
         return found if is_alias and not self._is_assumed(found, dialect) else None

@@ -134,7 +134,7 @@ def _read_message(wire: dict[str, Any], where: str, builder: MessageBuilder, cal
         builder.add(Role.TOOL, [result], parent_id=result.tool_use_id)
         return
     is_known = role in ("user", "assistant", "system")
-    if type(role) is not str or not role or not (is_known or wire.get("content")):
+    if type(role) is not str or not role or "\0" in role or not (is_known or wire.get("content")):
         raise FormatError(f"expected the role user, assistant, system or tool, not {role!r}", where=f"{where}.role")
     blocks = read_blocks(wire, where, builder, f"{len(builder.messages)}#")
     if not blocks and role != "assistant":

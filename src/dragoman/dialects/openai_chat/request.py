@@ -165,7 +165,7 @@ def _read_message(message: Any, where: str, builder: MessageBuilder) -> None:
         return
     role = _ROLES.get(word) if type(word) is str else None
     if role is None:
-        if type(word) is not str or not word or not wire.get("content"):
+        if type(word) is not str or not word or "\0" in word or not wire.get("content"):
             what = f"a role is system, developer, user, assistant or tool, not {word!r}"
             raise FormatError(what, where=f"{where}.role")
         role = Role.unknown(word)  # servers of open models pass further roles to the chat template
