@@ -8,6 +8,7 @@ async with open_page(chromium, address, "use-chat=1") as page
 from __future__ import annotations
 
 import asyncio
+import fcntl
 import hashlib
 import os
 import re
@@ -116,20 +117,26 @@ def build_page() -> Path:
     sources = {**read_examples(), "page.jsx": (JUDGES / "page.jsx").read_text("utf-8")}
     digest = hashlib.sha256(repr(sorted(sources.items())).encode()).hexdigest()[:16]
     result = folder / f"page-{digest}"
-    if not result.exists():
-        app = folder / "app"
-        shutil.rmtree(app, ignore_errors=True)
-        app.mkdir()
-        for name, source in sources.items():
-            (app / name).write_text(source, "utf-8")
-        temporary = folder / "page.tmp"
-        shutil.rmtree(temporary, ignore_errors=True)
-        flags = ["--bundle", "--splitting", "--format=esm", "--jsx=automatic", "--loader:.css=empty"]
-        defines = ['--define:process.env.NODE_ENV="production"', "--log-level=error", f"--outdir={temporary}"]
-        esbuild = [str(NODE), str(folder / "node_modules" / "esbuild" / "bin" / "esbuild")]
-        subprocess.run([*esbuild, str(app / "page.jsx"), *flags, *defines], check=True)
-        temporary.rename(result)
+    with (folder / "page.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # several workers start at the same time
+        if not result.exists():
+            _bundle_page(folder, sources, result)
     return result
+
+
+def _bundle_page(folder: Path, sources: dict[str, str], result: Path) -> None:
+    app = folder / "app"
+    shutil.rmtree(app, ignore_errors=True)
+    app.mkdir()
+    for name, source in sources.items():
+        (app / name).write_text(source, "utf-8")
+    temporary = folder / "page.tmp"
+    shutil.rmtree(temporary, ignore_errors=True)
+    flags = ["--bundle", "--splitting", "--format=esm", "--jsx=automatic", "--loader:.css=empty"]
+    defines = ['--define:process.env.NODE_ENV="production"', "--log-level=error", f"--outdir={temporary}"]
+    esbuild = [str(NODE), str(folder / "node_modules" / "esbuild" / "bin" / "esbuild")]
+    subprocess.run([*esbuild, str(app / "page.jsx"), *flags, *defines], check=True)
+    temporary.rename(result)
 
 
 @asynccontextmanager

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import json
+import os
 import shutil
 from pathlib import Path
 from typing import Any
@@ -120,7 +121,9 @@ async def run_node(folder: Path, script: Path, *arguments: str, timeout_s: float
     """Run a script with the packages of a folder, and return its status and its output."""
     copy = folder / script.name  # Node resolves imports from there
     if not copy.exists() or copy.read_bytes() != script.read_bytes():
-        shutil.copy(script, copy)
+        temporary = copy.with_name(f"{copy.name}.{os.getpid()}")  # another worker may run the script at this time
+        shutil.copy(script, temporary)
+        temporary.replace(copy)
     pipe = asyncio.subprocess.PIPE
     command = [str(NODE), str(copy), *arguments]
     process = await asyncio.create_subprocess_exec(*command, stdout=pipe, stderr=asyncio.subprocess.STDOUT)
