@@ -44,6 +44,7 @@ class DamagedAgent:
     def __init__(self, agent: Agent, ran: list[str], play: Callable[[bytes], None]) -> None:
         self.agent = agent
         self.ran = ran
+        self.roles_after_answer: list[Role] = []  # in the last turn
         self._play = play
 
     async def turn(self, data: bytes) -> tuple[TurnEnd, Message]:
@@ -51,8 +52,9 @@ class DamagedAgent:
         self._play(data)
         session = await self.agent.store.create_session()
         ended = await self.agent.run(session.id, "Go on")
-        rows = await self.agent.store.tail(session.id, 1)
-        return ended, rows[0].message
+        _, answer, *later = [row.message for row in await self.agent.store.tail(session.id, 9)]
+        self.roles_after_answer = [message.role for message in later]
+        return ended, answer
 
 
 def join_texts(message: Message | Reply) -> str:
@@ -101,6 +103,7 @@ async def test_every_damaged_stream_ends_in_its_fault_with_the_received_text_sto
             assert ended.fault is not None, name
             assert (answer.role, answer.metadata.status) == (Role.ASSISTANT, MessageStatus.ERROR), name
             assert join_texts(answer) == join_texts(expected), name
+            assert damaged.roles_after_answer == [], name
         assert damaged.ran == []
 
     await with_damaged_agent(dialect, tmp_path, check_exception)
@@ -116,14 +119,16 @@ async def test_stream_truncated_at_any_byte_fails_keeps_its_text_and_runs_no_too
 
     async def check_exception(damaged: DamagedAgent) -> None:
         ended_well = 0
-        for length in range(0, len(data), STEP):
+        for length in (*range(0, len(data) - 1, STEP), len(data) - 1):
             ended, answer = await damaged.turn(data[:length])
             expected = read_without_socket(dialect, data[:length], ())
             damaged.agent.services.availability = type(damaged.agent.services.availability)()
             assert join_texts(answer) == join_texts(expected)
             if expected.fault is None:  # only bytes after the end are missing
                 ended_well += 1
+                assert damaged.roles_after_answer == [Role.TOOL]
                 continue
+            assert damaged.roles_after_answer == []
             assert ended.fault is not None
             assert answer.metadata.status is MessageStatus.ERROR
             assert damaged.ran == []
