@@ -108,6 +108,11 @@ class Reasoning(Value, frozen=True, kw_only=True):
     budget_tokens: int | None = None  # maximum number of tokens
     summary: str | None = None  # whether the answer shows a summary of it: none, auto, concise, detailed
 
+    @property
+    def is_off(self) -> bool:
+        """Whether the model must not reason: the switch is off, or the effort is ``none``."""
+        return self.enabled is False or self.effort == "none"
+
 
 class Options(Value, frozen=True, kw_only=True):
     """Options that most providers support. Other options are residue of their dialect."""

@@ -217,7 +217,7 @@ class _Meter:
 
     def add_options(self, options: Options) -> None:
         reasoning, choice = options.reasoning, options.tool_choice
-        is_off = reasoning is None or reasoning.enabled is False or reasoning.effort == "none"
+        is_off = reasoning is None or reasoning.is_off
         self.counts["reasoning"] = not is_off
         self.counts["usual_reasoning"] = reasoning is None
         self.counts["forced"] = choice is not None and choice.mode in ("required", "tool")

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from dragoman import dialects
-from dragoman.exchange import ToolChoice
+from dragoman.exchange import Options, Reasoning, Request, ToolChoice
+from dragoman.fidelity import measure_conversion
 
 QUESTION = {"role": "user", "parts": [{"text": "Go."}]}
 FUNCTIONS = [{"functionDeclarations": [{"name": name, "description": "Does it."} for name in ("a", "b", "c")]}]
@@ -107,3 +108,53 @@ def test_service_tier_is_mapped_to_target(
     assert written.wire.get("service_tier", written.wire.get("serviceTier")) == expected
     found = (*written.losses, *written.notes)
     assert [report.kind for report in found if report.block_type == "service_tier"] == reports
+
+
+REASONING = [
+    Reasoning(effort=effort, enabled=enabled, budget_tokens=budget)
+    for effort in (None, "", "none", "low", "max", "x_new")
+    for enabled in (None, True, False)
+    for budget in (None, 2_000)
+]
+MODELS = (
+    "m",
+    "claude-sonnet-4-5",
+    "gemini-3-pro",
+    "gpt-5",
+    "us.anthropic.claude-opus-4-6-v1",
+    "openai.gpt-oss-120b-1:0",
+)
+
+
+@pytest.mark.parametrize("target", dialects.names())
+def test_reasoning_is_kept_or_reported_in_every_dialect(target: str) -> None:
+    request = dialects.load("openai_chat").read_request({"messages": [{"role": "user", "content": "Go."}]})
+    for reasoning in REASONING:
+        for model in MODELS:
+            asked = Request(model=model, messages=request.messages, options=Options(reasoning=reasoning))
+            findings = measure_conversion(asked, dialects.load(target))
+            assert [each for each in findings if each.outcome == "silent"] == [], (reasoning, model)
+
+
+def test_empty_effort_is_left_out() -> None:
+    fields = {"output_config": {"effort": ""}}
+    wire = {"messages": [{"role": "user", "content": [{"text": "Go."}]}], "additionalModelRequestFields": fields}
+    request = dialects.load("bedrock_converse").read_request(wire)
+    written = dialects.load("openai_chat").write_request(request)
+    assert "reasoning_effort" not in written.wire
+    assert [(each.block_type, each.reason) for each in written.adjustments] == [
+        ("reasoning.effort", "an empty effort is left out")
+    ]
+
+
+def test_effort_does_not_switch_reasoning_on() -> None:
+    wire = {
+        "model": "m",
+        "max_tokens": 9,
+        "messages": [{"role": "user", "content": "Go."}],
+        "thinking": {"type": "disabled"},
+        "output_config": {"effort": "high"},
+    }
+    written = dialects.load("gemini_interactions").write_request(dialects.load("anthropic").read_request(wire))
+    assert "thinking_level" not in written.wire["generation_config"]
+    assert "reasoning" in {loss.block_type for loss in written.losses}

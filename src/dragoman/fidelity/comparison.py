@@ -642,7 +642,7 @@ def collect_options(request: Request) -> dict[str, Any]:
 
 def _reasoning_options(reasoning: Reasoning) -> dict[str, Any]:
     """Return the reasoning options. The effort ``none`` is off; an effort or a budget is on."""
-    if reasoning.enabled is False or reasoning.effort == "none":
+    if reasoning.is_off:
         return {"reasoning": "off"}
     parts = {
         "reasoning.effort": reasoning.effort,

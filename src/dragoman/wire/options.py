@@ -129,14 +129,16 @@ def _fit_reasoning_and_output(
 
 
 def _fit_reasoning(reasoning: Reasoning, limits: Limits, report: Report) -> Reasoning | None:
-    is_off = reasoning.enabled is False or (reasoning.enabled is None and reasoning.effort == "none")
+    if reasoning.effort == "":
+        report.adjust("reasoning.effort", "an empty effort is left out")
+        reasoning = reasoning.replace(effort=None)
     if not limits.reasons:
-        if is_off:
+        if reasoning.is_off:
             report.adjust("reasoning", "left out: this model does not reason")
         else:
             report.lose("reasoning", "this model does not reason")
         return None
-    if is_off:
+    if reasoning.is_off:
         return _disable(reasoning, limits) if limits.can_disable else _least_reasoning(limits, report)
     fitted = _fit_effort(_fit_budget(reasoning, limits, report), limits, report)
     if fitted.effort is None and fitted.budget_tokens is None and fitted.enabled and not limits.has_switch:
@@ -295,7 +297,7 @@ def _fit_sampling(
 
 
 def _is_on(reasoning: Reasoning | None, limits: Limits) -> bool:
-    if reasoning is None or reasoning.enabled is False or reasoning.effort == "none":
+    if reasoning is None or reasoning.is_off:
         return False
     has_effort = reasoning.effort is not None and limits.is_effort_reasoning
     return bool(reasoning.enabled) or reasoning.budget_tokens is not None or has_effort

@@ -424,7 +424,7 @@ def _write_options(request: Request, form: str | None = None) -> dict[str, Any]:
 
 
 def _write_thinking(reasoning: Reasoning) -> dict[str, Any] | None:
-    if reasoning.enabled is False or (reasoning.enabled is None and reasoning.effort == "none"):
+    if reasoning.is_off:
         return {"type": "disabled"}
     display = {"display": _DISPLAYS[reasoning.summary]} if reasoning.summary in _DISPLAYS else {}
     if reasoning.budget_tokens is not None:

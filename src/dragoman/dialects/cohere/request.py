@@ -235,7 +235,7 @@ def _write_strict(request: Request) -> bool | None:
 def _write_thinking(reasoning: Reasoning | None) -> dict[str, Any] | None:
     if reasoning is None or reasoning == Reasoning():
         return None
-    if reasoning.enabled is False or reasoning.effort == "none":
+    if reasoning.is_off:
         return {"type": "disabled"}
     wire: dict[str, Any] = {"type": "enabled"}
     return wire if reasoning.budget_tokens is None else {**wire, "token_budget": reasoning.budget_tokens}

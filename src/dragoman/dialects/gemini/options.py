@@ -131,7 +131,7 @@ _LEVELS: Final = {
 
 
 def _default_thinking(reasoning: Reasoning) -> dict[str, Any]:
-    if reasoning.enabled is False or reasoning.effort == "none":
+    if reasoning.is_off:
         return {"thinkingBudget": 0}
     wire: dict[str, Any] = {}
     if reasoning.summary is not None or reasoning.enabled:

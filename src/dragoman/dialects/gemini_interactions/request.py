@@ -275,7 +275,7 @@ def _write_options(options: Options) -> Wire:
     config = _CONFIG_FIELDS.write(options)
     if (choice := _write_choice(options.tool_choice)) is not None:
         config["tool_choice"] = choice
-    if reasoning.effort in _LEVELS:
+    if _has_level(reasoning):
         config["thinking_level"] = reasoning.effort
     wire: Wire = {"generation_config": config} if config else {}
     if options.response_format is not None and options.response_format.kind != "text":
@@ -284,6 +284,11 @@ def _write_options(options: Options) -> Wire:
         wire["response_format"] = {**format_wire, "schema": schema} if schema is not None else format_wire
     wire.update(_FIELDS.write(options))
     return wire
+
+
+def _has_level(reasoning: Reasoning) -> bool:
+    """Return whether this API has a level for the reasoning; it has none for reasoning that is off."""
+    return reasoning.effort in _LEVELS and not reasoning.is_off
 
 
 def _write_choice(choice: ToolChoice | None) -> Any:
@@ -306,7 +311,7 @@ def _option_losses(options: Options) -> list[Loss]:
         "frequency_penalty": options.frequency_penalty is not None,
         "parallel_tool_calls": options.parallel_tool_calls is False,
         "response_format.name": options.response_format is not None and options.response_format.name is not None,
-        "reasoning": reasoning != Reasoning() and reasoning.effort not in _LEVELS,
+        "reasoning": reasoning != Reasoning() and not _has_level(reasoning),
         "reasoning.effort": reasoning.effort not in (None, *_LEVELS),
         "reasoning.budget_tokens": reasoning.budget_tokens is not None,
         "user": options.user is not None,

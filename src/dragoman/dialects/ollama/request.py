@@ -244,7 +244,7 @@ def _write_options(request: Request, form: str | None) -> dict[str, Any]:
 def _write_think(reasoning: Reasoning | None) -> bool | str | None:
     if reasoning is None:
         return None
-    if reasoning.enabled is False or reasoning.effort == "none":
+    if reasoning.is_off:
         return False
     if reasoning.effort in _LEVELS:
         return reasoning.effort
