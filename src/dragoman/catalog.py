@@ -36,6 +36,8 @@ QUIRKS: Final = {
     "thinking_budget": "with `enable_thinking`: the limit on reasoning is `thinking_budget`",
     # additional options
     "top_k": "`top_k` is supported",
+    "metadata": "`metadata` is supported, despite `no_openai_options`",
+    "prompt_cache_key": "`prompt_cache_key` is supported, despite `no_openai_options`",
     "own_service_tiers": "`service_tier` has other names, so any name is written",
     "usage_when_asked": "a stream reports its usage on request: `stream_options` with `include_usage` is written",
     # unsupported options

@@ -98,6 +98,13 @@ CASES: list[tuple[str, Options, dict[str, Any], dict[str, Any], list[str]]] = [
         {},
         ["metadata", "verbosity"],
     ),
+    (
+        "no_openai_options metadata prompt_cache_key",
+        Options(metadata={"a": "b"}, verbosity="low", prompt_cache_key="k"),
+        {"metadata": {"a": "b"}, "verbosity": "low", "prompt_cache_key": "k"},
+        {"metadata": {"a": "b"}, "prompt_cache_key": "k"},
+        ["verbosity"],
+    ),
     ("no_service_tier", Options(service_tier="flex"), {"service_tier": "flex"}, {}, ["service_tier"]),
     ("no_stop", Options(stop_sequences=("END",)), {"stop": ["END"]}, {}, ["stop_sequences"]),
     ("no_seed", Options(seed=7), {"seed": 7}, {}, ["seed"]),

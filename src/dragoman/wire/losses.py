@@ -120,11 +120,14 @@ _HINTS: Final = ("prompt_cache_key",)
 
 
 def drop_refused_options(options: Options, quirks: Collection[str], dialect: str, losses: list[Loss]) -> Options:
-    """Return the options without those that a provider with these quirks rejects; each is a loss."""
+    """Return the options without those that a provider with these quirks rejects; each is a loss.
+
+    A quirk with the name of an option keeps it.
+    """
     changes: dict[str, Any] = {}
     for quirk in quirks:
         for name in REFUSALS.get(quirk, ()):
-            if getattr(options, name) not in (None, ()):
+            if name not in quirks and getattr(options, name) not in (None, ()):
                 changes[name] = () if name in _EMPTY_OPTIONS else None
                 if (name, getattr(options, name)) != ("store", False):  # which every other provider does anyway
                     kind: Literal["hint", "loss"] = "hint" if name in _HINTS else "loss"

@@ -23,6 +23,8 @@ _OPTION_KEYS: Final = {
 QUIRKS: Final = (
     *_OPTION_KEYS,
     *REFUSALS,
+    "metadata",
+    "prompt_cache_key",
     "any_for_required",
     "thinking_object",
     "enable_thinking",
