@@ -39,7 +39,8 @@ def read_citations(wire: Any) -> tuple[Citation, ...]:
 def write_citations(text: str, citations: tuple[Citation, ...]) -> list[dict[str, Any]]:
     """Return the citations of a text; sources of one place are together.
 
-    Of a streamed text the beginning is given: a place after it has no text, its start and end locate it.
+    A place after the end of the text has no text; its start and end locate it. The reader of a stream passes only the
+    beginning of a text.
     """
     wire: list[dict[str, Any]] = []
     for citation in citations:

@@ -21,7 +21,7 @@ from dragoman.event import (
     ToolUseStart,
 )
 from dragoman.exchange import Reply, StopReason
-from dragoman.jsontext import has_lone_surrogate, join_surrogates, list_or_empty
+from dragoman.jsontext import join_surrogates, list_or_empty
 from dragoman.message import (
     CallBlock,
     Citation,
@@ -38,37 +38,25 @@ from dragoman.wire.residue import apply_diff, get_notes
 from dragoman.wire.stream_writer import BaseStreamWriter
 
 _STREAMED_FIELDS: Final = ("content", "tool_plan", "tool_calls", "citations")
-_KEPT_CHARACTERS: Final = 2_000  # per text: a long answer must not fill the memory
 
 
 class _CitedText:
-    """The beginning and the length of a text, and its citations, which are written last."""
+    """A text and its citations, which are written last, with the words that they refer to."""
 
     def __init__(self) -> None:
-        self._beginning = ""
-        self._length = 0
+        self._pieces: list[str] = []
         self._citations: list[Citation] = []
 
     def add(self, delta: TextDelta) -> None:
         """Add a piece."""
-        if len(self._beginning) < _KEPT_CHARACTERS:
-            self._beginning = (self._beginning + delta.text)[:_KEPT_CHARACTERS]
-        is_ascii = delta.text.isascii()
-        self._length += len(delta.text) if is_ascii else sum(map(_ends_character, delta.text))
+        self._pieces.append(delta.text)
         self._citations.extend(delta.citations)
 
     def write(self) -> list[dict[str, Any]]:
         """Write the citations."""
-        beginning = join_surrogates(self._beginning)
-        text = "" if has_lone_surrogate(beginning) else beginning
-        ends = [self._length if citation.end is None else citation.end for citation in self._citations]
-        citations = (citation.replace(end=end) for citation, end in zip(self._citations, ends, strict=True))
-        return write_citations(text, tuple(citations))
-
-
-def _ends_character(unit: str) -> bool:
-    """Return whether a character ends here: the first half of a surrogate pair does not end one."""
-    return not "\ud800" <= unit <= "\udbff"
+        if not self._citations:
+            return []
+        return write_citations(join_surrogates("".join(self._pieces)), tuple(self._citations))
 
 
 class StreamWriter(BaseStreamWriter):
