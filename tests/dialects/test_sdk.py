@@ -21,11 +21,11 @@ from dragoman import dialects
 from dragoman.cli.prove import first_difference
 from dragoman.errors import FormatError
 from dragoman.event import fold, unfold
-from dragoman.exchange import Reply, Request, StopReason, ToolDefinition
-from dragoman.message import TextBlock, ThinkingBlock, TokenUsage, ToolResultBlock, ToolUseBlock
+from dragoman.exchange import Options, Reply, Request, SideEffects, StopReason, ToolChoice, ToolDefinition, Written
+from dragoman.message import Role, TextBlock, ThinkingBlock, TokenUsage, ToolResultBlock, ToolUseBlock
 from tests.conftest import IS_FULL
 from tests.corpus import records
-from tests.dialects.test_every_dialect import CALLS
+from tests.dialects.test_every_dialect import CALLS, message
 from tests.import_proxy import LazyModule
 
 anthropic: Any = LazyModule("anthropic")
@@ -243,10 +243,12 @@ UNREADABLE = {
         "azure-openai-chat AttributeError": 1,  # a choice without a delta
         "gemini-openai TypeError": 6,  # fragments of calls without an index
         "github-copilot AssertionError": 8,  # as ai21
+        "mistral AssertionError": 1,  # the only event has no empty line at its end, and the SDK ignores it
         "mistral TypeError": 15,  # as gemini-openai
         "ollama-compat TypeError": 4,  # as gemini-openai
         "openrouter RuntimeError": 2,  # reasoning details and annotations without an index
         "perplexity AssertionError": 2,  # as ai21: every chunk has the type of a completion
+        "writer AssertionError": 2,  # later fragments of a call have a type that is null
     },
     "openai_responses": {"bedrock-openai-responses IndexError": 1},  # the first part counts as 1
 }
@@ -258,7 +260,7 @@ LEFT_OUT = {
     "perplexity-5d4974df4d10a0": "the last chunk, which is another object",
     "perplexity-fb0df67a54c412": "the last chunk, which is another object",
 }
-# In the full run (November 2026), of 342, 664 and 459 streams 340, 621 and 458 are equal; the others are listed above.
+# In the full run (November 2026), of 341, 670 and 459 streams 339, 624 and 458 are equal; the others are listed above.
 
 
 @pytest.mark.slow
@@ -290,7 +292,8 @@ def test_sdk_reads_recorded_stream_as_dialect_does(name: str, loopback: Loopback
             differences[record["id"]] = difference
     known = seen & set(LEFT_OUT)  # a stream that is equal must be removed from the list
     assert {record: differences.get(record) for record in differences.keys() ^ known} == {}
-    assert refused <= Counter(UNREADABLE[name])
+    unreadable = Counter(UNREADABLE[name])
+    assert refused == unreadable if IS_FULL else refused <= unreadable
     assert equal + len(differences) + refused.total() == len(seen)
     assert equal > (100 if IS_FULL else 10)
 
@@ -434,14 +437,54 @@ def adapt_to_types(name: str, wire: dict[str, Any]) -> dict[str, Any]:
 
 def texts_and_names(request: Request) -> Iterator[tuple[str, str]]:
     """Yield every text and every tool name of a request."""
-    for message in request.messages:
-        for block in message.content:
+    for turn in request.messages:
+        for block in turn.content:
             for part in block.content if isinstance(block, ToolResultBlock) else (block,):
                 if isinstance(part, TextBlock):
                     yield "text", part.text
                 elif isinstance(part, ToolUseBlock):
                     yield "name", part.name
     yield from (("name", tool.name) for tool in request.tools if isinstance(tool, ToolDefinition))
+
+
+NOT_ALLOWED = "tools that are not allowed are left out: "
+BLANK = "an empty text is left out"
+TRAILING_SPACE = "white space at the end is left out: the API rejects it"
+
+
+def missing_texts(request: Request, written: Written) -> list[tuple[str, str]]:
+    """Return the texts and tool names of a request that its wire lacks and no adjustment names."""
+    strings = set(strings_in(written.wire))
+    together = "\0".join(strings)  # texts may be joined
+    reasons = [note.reason for note in written.adjustments]
+    not_allowed = {
+        name for reason in reasons if reason.startswith(NOT_ALLOWED) for name in reason[len(NOT_ALLOWED) :].split(", ")
+    }
+    missing = []
+    for kind, text in texts_and_names(request):
+        adjustment = BLANK if text.isspace() else TRAILING_SPACE
+        if text in strings or (kind == "text" and text in together) or (kind == "name" and text in not_allowed):
+            continue
+        if kind == "text" and adjustment in reasons and text.rstrip() in together:
+            reasons.remove(adjustment)  # it names one text
+        else:
+            missing.append((kind, text))
+    return missing
+
+
+def test_missing_text_needs_an_adjustment_that_names_it() -> None:
+    tools = tuple(ToolDefinition(name, "", {"type": "object"}, SideEffects.EXECUTE) for name in ("read_file", "now"))
+    options = Options(tool_choice=ToolChoice("auto", allowed=("read_file",)))
+    history = (
+        message(Role.USER, TextBlock("Hi.")),
+        message(Role.ASSISTANT, TextBlock("\n"), CALLS[0]),
+        message(Role.TOOL, ToolResultBlock(CALLS[0].id, (TextBlock("The file."),))),
+        message(Role.ASSISTANT, TextBlock("Then \n")),
+    )
+    request = Request(model="some-model", messages=history, tools=tools, options=options)
+    written = dialects.load("anthropic").write_request(request)
+    assert missing_texts(request, written) == []
+    assert missing_texts(request, Written(written.wire)) == [("text", "\n"), ("text", "Then \n"), ("name", "now")]
 
 
 @pytest.mark.slow
@@ -459,15 +502,11 @@ def test_converted_requests_match_published_types(name: str) -> None:
         except FormatError:
             assert record["status"] >= 400  # the provider rejected it too
             continue
-        wire = dialects.load(name).write_request(request).wire
+        written = dialects.load(name).write_request(request)
         count += 1
-        for problem in problems(name, adapt_to_types(name, wire)):
+        for problem in problems(name, adapt_to_types(name, written.wire)):
             found.setdefault(problem, []).append(record["id"])
-        strings = set(strings_in(wire))
-        together = "\0".join(strings)  # texts may be joined
-        for kind, text in texts_and_names(request):
-            if text not in strings and not (kind == "text" and text in together):
-                lost.append((record["id"], kind, text))
+        lost.extend((record["id"], *missing) for missing in missing_texts(request, written))
     assert count > (4_000 if IS_FULL else 200)
     assert lost == []
     assert found == {}

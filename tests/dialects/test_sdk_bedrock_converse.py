@@ -44,7 +44,7 @@ from dragoman.message import (
 from tests.conftest import IS_FULL
 from tests.corpus import records
 from tests.dialects.test_every_dialect import CALLS, PIXEL
-from tests.dialects.test_sdk import read_stream, strings_in, texts_and_names
+from tests.dialects.test_sdk import missing_texts, read_stream
 
 MODEL = "anthropic.claude-sonnet-4-6"
 QUESTION: Any = [{"role": "user", "content": [{"text": "Hi."}]}]  # the answer of the server does not depend on it
@@ -134,19 +134,12 @@ def test_requests_of_every_dialect_match_service_model() -> None:
         except FormatError:
             assert record["status"] >= 400  # the provider rejected it too
             continue
-        wire = dialect.write_request(request).wire
+        written = dialect.write_request(request)
         count[source] += 1
-        for problem in find_problems(wire, "ConverseStream" if count[source] % 5 == 0 else "Converse"):
+        for problem in find_problems(written.wire, "ConverseStream" if count[source] % 5 == 0 else "Converse"):
             found.setdefault(problem, []).append(record["id"])
-        if source == dialect.NAME:  # test_corpus tests the same dialect
-            continue
-        strings = set(strings_in(wire))
-        together = "\0".join(strings)  # texts may be joined
-        lost.extend(
-            (record["id"], kind, text)
-            for kind, text in texts_and_names(request)
-            if text not in strings and not (kind == "text" and text in together)
-        )
+        if source != dialect.NAME:  # test_corpus tests the same dialect
+            lost.extend((record["id"], *missing) for missing in missing_texts(request, written))
     assert set(count) == set(dialects.callable_names())
     assert count.total() > (7_000 if IS_FULL else 250)
     assert lost == []

@@ -27,7 +27,7 @@ from dragoman.message import ImageBlock, ImageSource, Role, TextBlock, ThinkingB
 from dragoman.wire.tool_definitions import UNUSABLE
 from tests.corpus import records
 from tests.dialects.test_every_dialect import CALLS, PIXEL, REQUEST, message
-from tests.dialects.test_sdk import TEXT, read_stream, strings_in, texts_and_names
+from tests.dialects.test_sdk import TEXT, missing_texts, read_stream
 from tests.import_proxy import LazyModule
 
 cohere: Any = LazyModule("cohere")
@@ -85,17 +85,12 @@ def test_requests_of_every_dialect_match_published_types() -> None:
         except FormatError:
             assert record["status"] >= 400  # the provider rejected it too
             continue
-        wire = COHERE.write_request(request).wire
+        written = COHERE.write_request(request)
         count[source] += 1
-        for problem in find_problems({"model": "some-model", **wire}):  # if the source names its model in the URL
+        wire = {"model": "some-model", **written.wire}  # if the source names its model in the URL
+        for problem in find_problems(wire):
             found.setdefault(problem, []).append(record["id"])
-        strings = set(strings_in(wire))
-        together = "\0".join(strings)  # texts may be joined
-        lost.extend(
-            (record["id"], kind, text)
-            for kind, text in texts_and_names(request)
-            if text not in strings and not (kind == "text" and text in together)
-        )
+        lost.extend((record["id"], *missing) for missing in missing_texts(request, written))
     assert set(count) == set(OTHERS)
     assert lost == []
     assert found == {}
