@@ -112,6 +112,8 @@ def response_of(stream: Iterable[Any]) -> dict[str, Any]:
             joined[event.output_index, event.content_index] = event.snapshot
         elif event.type == "response.function_call_arguments.delta":
             joined[event.output_index, 0] = event.snapshot
+        elif event.type == "response.custom_tool_call_input.delta":  # the SDK does not join them
+            joined[event.output_index, 0] = joined.get((event.output_index, 0), "") + event.delta
         elif event.type in ("response.completed", "response.incomplete"):
             last = event.response.to_dict(mode="json")
     if not last["output"]:  # some providers end with an empty list
@@ -172,6 +174,7 @@ def normalize_chat(ours: dict[str, Any], theirs: dict[str, Any]) -> tuple[Any, A
             choice["message"]["role"] = "assistant"
         for call in choice["message"].get("tool_calls") or []:
             call.pop("index", None)  # where a fragment belongs: of the stream, and not of the message
+            without_nulls(call, {}, "function")  # of a custom call
             without_nulls(call.get("function", {}), {}, "parsed_arguments")  # its own, for tools it was given
     return ours, theirs
 
@@ -197,12 +200,15 @@ def normalize_responses(ours: dict[str, Any], theirs: dict[str, Any]) -> tuple[A
     return ours, theirs
 
 
+INPUT_KEYS = {"function_call": "arguments", "custom_tool_call": "input"}
+
+
 def delta_texts(response: dict[str, Any]) -> Iterator[str]:
     """Yield the texts and inputs of a response that arrive as deltas, in order."""
     for item in response["output"]:
         parts = item.get("content") or [] if item["type"] == "message" else []
-        texts = [part.get("text") for part in parts] if item["type"] != "function_call" else [item["arguments"]]
-        yield from (text for text in texts if text)
+        inputs = [item[INPUT_KEYS[item["type"]]]] if item["type"] in INPUT_KEYS else []
+        yield from (text for text in (*(part.get("text") for part in parts), *inputs) if text)
 
 
 def without_nulls(theirs: dict[str, Any], ours: Mapping[str, Any], *keys: str) -> None:
@@ -310,6 +316,10 @@ REPLIES = {
     "parallel calls": TEXT.replace(content=(TextBlock("I'll read them."), *CALLS), stop_reason=StopReason.TOOL_USE),
     "a call without input": TEXT.replace(
         content=(ToolUseBlock(CALLS[0].id, "now", {}),), stop_reason=StopReason.TOOL_USE
+    ),
+    "a custom call": TEXT.replace(
+        content=(ToolUseBlock(CALLS[0].id, "run", {"input": "print(3)"}, free_form=True),),
+        stop_reason=StopReason.TOOL_USE,
     ),
     "thinking": TEXT.replace(
         content=(

@@ -25,7 +25,16 @@ from dragoman.dialects import gemini
 from dragoman.errors import FormatError
 from dragoman.event import StreamEvent, fold, unfold
 from dragoman.exchange import Fault, Reply, StopReason
-from dragoman.message import ContentBlock, ImageBlock, Role, TextBlock, ThinkingBlock, TokenUsage, ToolUseBlock
+from dragoman.message import (
+    Alternative,
+    ContentBlock,
+    ImageBlock,
+    Role,
+    TextBlock,
+    ThinkingBlock,
+    TokenUsage,
+    ToolUseBlock,
+)
 from tests.conftest import IS_FULL
 from tests.corpus import records
 from tests.dialects.test_every_dialect import CALLS, PIXEL
@@ -106,19 +115,18 @@ def dump(response: Any) -> dict[str, Any]:
 def assemble(chunks: Iterable[dict[str, Any]]) -> dict[str, Any]:
     """Return the response that is assembled from chunks. The SDK does not assemble them."""
     whole: dict[str, Any] = {}
-    candidate: dict[str, Any] = {}
-    parts: list[dict[str, Any]] = []
+    candidates: dict[int, dict[str, Any]] = {}
     for chunk in chunks:
         for more in chunk.pop("candidates", ()):
+            candidate = candidates.setdefault(more.get("index", 0), {"content": {"parts": []}})
             content = more.pop("content", {})
-            parts += content.pop("parts", ())
+            candidate["content"]["parts"] += content.pop("parts", ())
+            candidate["content"].update(content)
             candidate.update(more)
-            candidate["content"] = {**candidate.get("content", {}), **content}
         whole.update(chunk)
-    if candidate:
-        candidate["content"] = {**candidate["content"], "parts": join_texts(parts)}
-        whole["candidates"] = [candidate]
-    return whole
+    for candidate in candidates.values():
+        candidate["content"]["parts"] = join_texts(candidate["content"]["parts"])
+    return {**whole, "candidates": [candidates[index] for index in sorted(candidates)]} if candidates else whole
 
 
 def join_texts(parts: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -227,6 +235,12 @@ REPLIES = {
     "a call without input": TEXT.replace(
         content=(ToolUseBlock(CALLS[0].id, "now", {}),), stop_reason=StopReason.TOOL_USE
     ),
+    "several answers": TEXT.replace(
+        alternatives=(
+            Alternative(content=(TextBlock("Hi."), TextBlock(" There.")), stop_reason=StopReason.MAX_TOKENS),
+            Alternative(content=(TextBlock("Ho."), CALLS[0]), stop_reason=StopReason.TOOL_USE),
+        )
+    ),
     "thinking": TEXT.replace(content=(ThinkingBlock("Let me see.", "c2lnbg==", provider_raw=OWN), TextBlock("Done."))),
     "thinking of another origin": TEXT.replace(
         content=(ThinkingBlock("Let me see.", "c2lnbg==", provider_raw={"dialect": "anthropic"}), TextBlock("Done."))
@@ -298,6 +312,14 @@ def texts_and_calls(content: Sequence[ContentBlock]) -> list[Any]:
     return join_texts(parts)
 
 
+def parts_with_calls(parts: Sequence[dict[str, Any]]) -> list[Any]:
+    """Return the parts of a candidate with their calls in the same form."""
+    return [
+        {"call": [called["name"], called.get("args", {})]} if (called := part.get("functionCall")) else part
+        for part in parts
+    ]
+
+
 def test_sdk_reads_converted_streams_of_every_dialect(loopback: Loopback) -> None:
     differences = {}
     seen = set()
@@ -310,12 +332,10 @@ def test_sdk_reads_converted_streams_of_every_dialect(loopback: Loopback) -> Non
         if reply.fault is not None:
             continue
         seen.add(name)
-        parts = loopback.read_stream(write(events))["candidates"][0]["content"]["parts"]
-        theirs = [
-            {"call": [called["name"], called.get("args", {})]} if (called := part.get("functionCall")) else part
-            for part in parts
-        ]
-        difference = first_difference(texts_and_calls(reply.content), theirs)
+        candidates = loopback.read_stream(write(events))["candidates"]
+        theirs = [parts_with_calls(candidate["content"]["parts"]) for candidate in candidates]
+        ours = [texts_and_calls(answer.content) for answer in (reply, *reply.alternatives)]
+        difference = first_difference(ours, theirs)
         if difference is not None:
             differences[record["id"]] = difference
     assert differences == {}

@@ -26,7 +26,7 @@ from dragoman.exchange import Fault, StopReason
 from dragoman.message import ImageBlock, ImageSource, TextBlock, ThinkingBlock, ToolUseBlock
 from tests.corpus import records
 from tests.dialects.test_every_dialect import CALLS, PIXEL
-from tests.dialects.test_sdk import TEXT, read_stream, strings_in, texts_and_names, unknown
+from tests.dialects.test_sdk import TEXT, as_floats, read_stream, strings_in, texts_and_names, unknown
 from tests.import_proxy import LazyModule
 
 ollama: Any = LazyModule("ollama")
@@ -194,6 +194,7 @@ def difference(ours: dict[str, Any], theirs: dict[str, Any]) -> str | None:
             {**without_bytes(token), "top_logprobs": [without_bytes(top) for top in token["top_logprobs"]]}
             for token in ours["logprobs"]
         ]
+        as_floats(ours["logprobs"], "logprob")
     if ours["message"].get("tool_calls"):
         ours["message"]["tool_calls"] = [
             {"function": {key: call["function"][key] for key in ("name", "arguments")}}

@@ -32,7 +32,7 @@ from dragoman.exchange import FAULT_CODES, Fault, Reply, StopReason
 from dragoman.message import RedactedThinkingBlock, TextBlock, ThinkingBlock, ToolUseBlock
 from tests.corpus import Part, records
 from tests.dialects.test_every_dialect import CALLS
-from tests.dialects.test_sdk import REPLIES, normalize_responses, response_of
+from tests.dialects.test_sdk import INPUT_KEYS, REPLIES, delta_texts, normalize_responses, response_of
 from tests.import_proxy import LazyModule
 
 openai: Any = LazyModule("openai")
@@ -134,9 +134,15 @@ def text_and_calls(reply: Reply) -> list[Any]:
 def text_and_calls_of_response(response: dict[str, Any]) -> list[Any]:
     """Return text and calls of the response that the SDK assembles."""
     parts = [part for item in response["output"] if item["type"] == "message" for part in item["content"]]
-    calls = [item for item in response["output"] if item["type"] == "function_call"]
     text = "".join(part.get("text") or part.get("refusal") or "" for part in parts)
-    return [text, [(call["name"], json.loads(call["arguments"] or "{}")) for call in calls]]
+    return [text, [(item["name"], input_of(item)) for item in response["output"] if item["type"] in INPUT_KEYS]]
+
+
+def input_of(item: dict[str, Any]) -> dict[str, Any]:
+    """Return the input of a call; that of a custom call is a text."""
+    if item["type"] == "custom_tool_call":
+        return {"input": item["input"]}
+    return dict(json.loads(item["arguments"] or "{}"))
 
 
 @pytest.mark.slow
@@ -151,22 +157,13 @@ def test_sdk_reads_converted_streams_of_every_dialect(name: str, loopback: Loopb
         theirs = loopback.read_stream(write_events(events))
         count += 1
         assert text_and_calls_of_response(theirs) == text_and_calls(reply), record["id"]
-        assert "".join(theirs["joined"]) == "".join(deltas_of(theirs)), record["id"]
+        assert "".join(theirs["joined"]) == "".join(delta_texts(theirs)), record["id"]
         if reply.usage is not None:
             usage = reply.usage
             fresh = usage.input_tokens + usage.cached_input_tokens + usage.cache_creation_input_tokens
             assert theirs["usage"]["input_tokens"] == fresh
             assert theirs["usage"]["output_tokens"] == usage.output_tokens
     assert count >= 3
-
-
-def deltas_of(response: dict[str, Any]) -> Iterator[str]:
-    """Yield the texts and inputs that arrive as deltas."""
-    for item in response["output"]:
-        if item["type"] == "function_call":
-            yield item["arguments"]
-        elif item["type"] == "message":
-            yield from (part["text"] for part in item["content"] if part["type"] == "output_text")
 
 
 # Error codes that OpenAI sends and its types do not list.

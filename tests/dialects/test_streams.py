@@ -24,12 +24,12 @@ from dragoman.event import (
     unfold,
 )
 from dragoman.exchange import Reply, StopReason
-from dragoman.message import TextBlock
+from dragoman.message import InvalidToolUseBlock, TextBlock, ToolUseBlock
 from dragoman.wire.frames import make_splitter
 from dragoman.wire.stream_reader import DeltaTemplate
 from tests.conftest import IS_FULL
 from tests.corpus import records
-from tests.dialects.stream_damage.case import calls_of, events_of, text_of
+from tests.dialects.stream_damage.case import calls_of, events_of, invalid_calls_of, text_of
 from tests.dialects.test_every_dialect import CALLS
 from tests.dialects.test_stream_writers import END, FAILURES, USAGE, round_trip, write_events
 
@@ -107,6 +107,9 @@ def test_converted_stream_has_same_content(source: str, dialect: ModuleType) -> 
         reply, again = fold(events), round_trip(dialect, *events)
         is_empty = again.fault is not None and again.fault.code == "empty_response"  # only foreign reasoning
         assert (again.fault is None) == (reply.fault is None) or is_empty, record["id"]
+        if reply.fault is not None and dialect.NAME == "openai_chat":
+            reply = leave_calls_open(reply)
+            assert open_calls_of(again) == open_calls_of(reply), record["id"]
         assert text_and_calls(again) == text_and_calls(reply), record["id"]
         assert not is_empty or text_and_calls(reply) == ("", []), record["id"]
         count += 1
@@ -116,6 +119,32 @@ def test_converted_stream_has_same_content(source: str, dialect: ModuleType) -> 
 def text_and_calls(reply: Reply) -> tuple[Any, ...]:
     """Return the text and the calls, which every dialect preserves."""
     return "".join(block.text for block in reply.content if isinstance(block, TextBlock)), calls_of(reply)
+
+
+def leave_calls_open(reply: Reply) -> Reply:
+    """Return a reply whose calls are incomplete: Chat Completions ends calls with the finish reason only."""
+    content = [
+        InvalidToolUseBlock(block.id, block.name, msgspec.json.encode(block.input).decode(), "")
+        if type(block) is ToolUseBlock
+        else block
+        for block in reply.content
+    ]
+    return reply.replace(content=tuple(content))
+
+
+def open_calls_of(reply: Reply) -> list[tuple[str, Any]]:
+    """Return the names and inputs of the invalid calls, without white space."""
+    return [(name, "".join(text.split())) for name, text in invalid_calls_of(reply)]
+
+
+def test_cut_stream_keeps_call(dialect: ModuleType) -> None:
+    call: Any = [ToolUseStart(0, CALLS[0].id, "f"), ToolUseInputDelta(0, '{"a": 1}'), ToolUseEnd(0)]
+    reply = round_trip(dialect, MessageStart("m"), *call)
+    assert reply.fault is not None
+    if dialect.NAME == "openai_chat":
+        assert (calls_of(reply), open_calls_of(reply)) == ([], [("f", '{"a":1}')])
+    else:
+        assert (calls_of(reply), open_calls_of(reply)) == ([("f", {"a": 1})], [])
 
 
 @pytest.mark.parametrize("name", FAILURES)
@@ -233,8 +262,9 @@ def test_stream_start_contains_known_fields() -> None:
 
 
 def split_events(data: bytes) -> list[bytes]:
-    """Return the events of a stream, each in one piece."""
-    frames = make_splitter("sse").feed(data)
+    """Return the events of a stream, each in one piece; the last one may lack its empty line."""
+    splitter = make_splitter("sse")
+    frames = [*splitter.feed(data), *splitter.close()]
     return [(f"event: {f.event}\n".encode() if f.event else b"") + b"data: " + f.data + b"\n\n" for f in frames]
 
 
