@@ -22,10 +22,19 @@ from dragoman.cli.prove import first_difference
 from dragoman.errors import FormatError
 from dragoman.event import fold, unfold
 from dragoman.exchange import Options, Reply, Request, SideEffects, StopReason, ToolChoice, ToolDefinition, Written
-from dragoman.message import Role, TextBlock, ThinkingBlock, TokenUsage, ToolResultBlock, ToolUseBlock
+from dragoman.message import (
+    ImageBlock,
+    ImageSource,
+    Role,
+    TextBlock,
+    ThinkingBlock,
+    TokenUsage,
+    ToolResultBlock,
+    ToolUseBlock,
+)
 from tests.conftest import IS_FULL
 from tests.corpus import records
-from tests.dialects.test_every_dialect import CALLS, message
+from tests.dialects.test_every_dialect import CALLS, PIXEL, message
 from tests.import_proxy import LazyModule
 
 anthropic: Any = LazyModule("anthropic")
@@ -316,6 +325,9 @@ REPLIES = {
     "parallel calls": TEXT.replace(content=(TextBlock("I'll read them."), *CALLS), stop_reason=StopReason.TOOL_USE),
     "a call without input": TEXT.replace(
         content=(ToolUseBlock(CALLS[0].id, "now", {}),), stop_reason=StopReason.TOOL_USE
+    ),
+    "an image": TEXT.replace(
+        content=(ImageBlock(ImageSource("base64", PIXEL), "image/png"), TextBlock("There it is."))
     ),
     "a custom call": TEXT.replace(
         content=(ToolUseBlock(CALLS[0].id, "run", {"input": "print(3)"}, free_form=True),),

@@ -7,7 +7,6 @@ what is known at the end only: extra fields and the usage.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from functools import partial
 from typing import Any, Final
 
 from dragoman.dialects.openai_chat.blocks import NAME, default_message, place_of, unsupported_reason
@@ -62,11 +61,11 @@ class StreamWriter(BaseStreamWriter):
 
     support = SUPPORT
     details = DETAILS
-    find_loss = staticmethod(partial(unsupported_reason, role=Role.ASSISTANT, is_native=True))
 
     def __init__(self, framing: str | None = None) -> None:
         super().__init__(NAME, framing)
         self._model: str | None = None
+        self._is_native = False  # whether the events were read in this dialect
         self._start_fields: dict[str, Any] = {}  # fields around the choices in the first chunk
         self._base: dict[str, Any] = {}  # fields that every chunk repeats
         self._message: dict[str, Any] = {}  # fields of the message beside its blocks
@@ -86,6 +85,7 @@ class StreamWriter(BaseStreamWriter):
     def write_start(self, start: MessageStart) -> bytes:
         """Write the first chunk: id, model and role."""
         notes = get_notes(start.provider_raw, NAME)
+        self._is_native = bool(notes)
         default = default_reply(Reply(stop_reason=StopReason.END_TURN, model=start.model))
         fields = {**apply_diff(default, notes.get("residue")), **self.identity}
         fields.pop("usage", None)
@@ -168,6 +168,10 @@ class StreamWriter(BaseStreamWriter):
 
     # --- blocks
 
+    def find_loss(self, block: ContentBlock) -> str | None:
+        """Return why the wire cannot carry a block; ``None`` if it can. Media needs a provider that sends it."""
+        return unsupported_reason(block, Role.ASSISTANT, is_native=self._is_native)
+
     def write_text_delta(self, delta: TextDelta, text: str) -> bytes:
         """Write more text; citations and probabilities are in the last chunk."""
         start = self._starts.setdefault(delta.index, self._length - len(delta.text))
@@ -223,7 +227,7 @@ class StreamWriter(BaseStreamWriter):
         block = self._wire_blocks.get(index)
         if block is None:
             opening = ThinkingBlock(_TEXT_MARK, signature, raw)
-            if unsupported_reason(opening, Role.ASSISTANT, is_native=True) is not None:
+            if self.find_loss(opening) is not None:
                 return b""
             start = self._make_delta(opening)
             continuation = self._make_delta(ThinkingBlock(_TEXT_MARK, None, raw))
@@ -274,7 +278,7 @@ class StreamWriter(BaseStreamWriter):
 
     def write_block(self, index: int, block: ContentBlock) -> bytes:  # noqa: ARG002  nothing follows it
         """Write a whole block."""
-        if unsupported_reason(block, Role.ASSISTANT, is_native=True) is not None:
+        if self.find_loss(block) is not None:
             return b""
         delta = self._make_delta(block)
         if "tool_calls" in delta:
