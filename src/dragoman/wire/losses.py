@@ -75,13 +75,16 @@ class SupportedDetails(msgspec.Struct, frozen=True, kw_only=True):
     has_tool_use: bool = True  # a word for an end that waits for results; else a call is the only sign of it
 
 
-def detail_losses(reply: Reply, dialect: str, supported: SupportedDetails) -> Iterator[Loss]:
-    """Return a loss for each detail that the wire has no field for; none for a reply that was read from this wire."""
+def detail_losses(reply: Reply, dialect: str, supported: SupportedDetails, *, has_call: bool = False) -> Iterator[Loss]:
+    """Return a loss for each detail that the wire has no field for; none for a reply that was read from this wire.
+
+    ``has_call`` is true if the content is not in the reply and has a call, as in a stream.
+    """
     if get_notes(reply.provider_raw, dialect):
         return
     if reply.fault is None and reply.stop_reason not in (StopReason.UNKNOWN, *supported.stop_reasons):
         yield Loss("", "", "stop_reason", dialect, f"this API has no word for {reply.stop_reason.value}")
-    elif not supported.has_tool_use and reply.stop_reason is StopReason.TOOL_USE and not _has_call(reply):
+    elif reply.stop_reason is StopReason.TOOL_USE and not (supported.has_tool_use or has_call or _has_call(reply)):
         yield Loss("", "", "stop_reason", dialect, "this API has no word for tool_use without a call")
     if reply.stop_sequence is not None and not supported.stop_sequence:
         yield Loss("", "", "stop_sequence", dialect, "this API does not report the stop sequence")

@@ -42,7 +42,7 @@ from dragoman.event import (
 )
 from dragoman.exchange import Loss, Reply, StopReason
 from dragoman.jsontext import has_lone_surrogate, join_surrogates
-from dragoman.message import Alternative, ContentBlock, ProviderRaw, ThinkingBlock, TokenUsage
+from dragoman.message import Alternative, CallBlock, ContentBlock, ProviderRaw, ThinkingBlock, TokenUsage
 from dragoman.wire.faults import early_end, stream_error
 from dragoman.wire.frames import json_text, select_framing
 from dragoman.wire.losses import SupportedDetails, detail_losses
@@ -76,6 +76,7 @@ class BaseStreamWriter:
         self._losses: dict[Loss, None] = {}
         self._model_name: str | None = None
         self._seen_thinking: set[int] = set()
+        self._has_call = False
         self._is_over = False
         self.identity: dict[str, Any] = {}  # top-level fields of the reply, in place of the dialect's placeholders
 
@@ -250,7 +251,7 @@ class BaseStreamWriter:
                 model=self._model_name,
                 provider_raw=end.provider_raw,
             )
-            for loss in detail_losses(reply, self._dialect, self.details):
+            for loss in detail_losses(reply, self._dialect, self.details, has_call=self._has_call):
                 self._losses.setdefault(loss)
 
     def _write_in_order(self, event: StreamEvent) -> bytes:
@@ -261,12 +262,14 @@ class BaseStreamWriter:
             case ThinkingDelta(index, text):
                 return self.write_thinking_delta(event, self._join_text(index, text))
             case ToolUseStart():
+                self._has_call = True
                 return self.write_call_start(event)
             case ToolUseInputDelta(index, text):
                 return self.write_call_input(index, self._join_text(index, text))
             case ToolUseEnd():
                 return self.write_call_end(event)
             case BlockComplete(index, block):
+                self._has_call = self._has_call or isinstance(block, CallBlock)
                 return self.write_block(index, block)
             case AlternativeComplete(alternative):
                 return self.write_alternative(alternative)
