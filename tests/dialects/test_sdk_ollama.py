@@ -26,7 +26,7 @@ from dragoman.exchange import Fault, StopReason
 from dragoman.message import ImageBlock, ImageSource, TextBlock, ThinkingBlock, ToolUseBlock
 from tests.corpus import records
 from tests.dialects.test_every_dialect import CALLS, PIXEL
-from tests.dialects.test_sdk import TEXT, as_floats, read_stream, strings_in, texts_and_names, unknown
+from tests.dialects.test_sdk import TEXT, as_floats, missing_texts, read_stream, unknown
 from tests.import_proxy import LazyModule
 
 ollama: Any = LazyModule("ollama")
@@ -151,17 +151,12 @@ def test_sdk_sends_requests_of_every_dialect_unchanged(loopback: Loopback) -> No
         except FormatError:
             assert record["status"] >= 400  # the provider rejected it too
             continue
-        wire = {"model": "some-model", **OLLAMA.write_request(request).wire}  # if the source names its model in the URL
+        written = OLLAMA.write_request(request)
+        wire = {"model": "some-model", **written.wire}  # if the source names its model in the URL
         count[source] += 1
         for problem in find_problems(wire, loopback) if record["status"] == 200 else ():
             found.setdefault(problem, []).append(record["id"])
-        strings = set(strings_in(wire))
-        together = "\0".join(strings)  # texts may be joined
-        lost.extend(
-            (record["id"], kind, text)
-            for kind, text in texts_and_names(request)
-            if text not in strings and not (kind == "text" and text in together)
-        )
+        lost.extend((record["id"], *missing) for missing in missing_texts(request, written))
     assert set(count) == set(OTHERS)
     assert lost == []
     assert found == {}
