@@ -30,7 +30,7 @@ from dragoman.fidelity import (
     native_samples,
     transcript_dialects,
 )
-from dragoman.fidelity.comparison import JOINED, MOVED, request_kinds
+from dragoman.fidelity.comparison import JOINED, MOVED, NOT_ALLOWED, request_kinds
 from dragoman.fidelity.reply_comparison import reply_kinds
 from dragoman.fidelity.table import cells_to_markdown, column_of, to_plain
 from dragoman.message import ContentBlock, DocumentBlock, TextBlock, ToolResultBlock, ToolUseBlock, UnknownBlock
@@ -44,7 +44,14 @@ NEVER_LOST = {
 FORMS = {
     "answer.text": {JOINED, MOVED, f"{JOINED}; {MOVED}"},
     "answer.usage.input_tokens": {"one count for the whole prompt"},
-    "text": {JOINED, MOVED, f"{JOINED}; {MOVED}", "an empty text is left out"},
+    "text": {
+        JOINED,
+        MOVED,
+        f"{JOINED}; {MOVED}",
+        "an empty text is left out",
+        "white space at the end is left out: the API rejects it",
+    },
+    "tool": {NOT_ALLOWED, "takes an object: the API requires a type"},
     "system": {JOINED, MOVED, f"{JOINED}; {MOVED}"},
     "tool_result": {
         "the result becomes a text: its call is missing",
@@ -208,12 +215,20 @@ def change_text(block: ContentBlock) -> ContentBlock:
     return block.replace(text=block.text.upper()) if isinstance(block, TextBlock) else block
 
 
+def trim_text(block: ContentBlock) -> ContentBlock:
+    return block.replace(text=block.text.rstrip()) if isinstance(block, TextBlock) else block
+
+
 def change_input(block: ContentBlock) -> ContentBlock:
     return block.replace(input={**block.input, "limit": 2}) if isinstance(block, ToolUseBlock) else block
 
 
 def change_tool(block: ContentBlock) -> ContentBlock:
     return block.replace(name="write_file") if isinstance(block, ToolUseBlock) else block
+
+
+def change_definition(**fields: Any) -> Change:
+    return lambda request: request.replace(tools=tuple(tool.replace(**fields) for tool in request.tools))
 
 
 def remove_name(block: ContentBlock) -> ContentBlock:
@@ -227,6 +242,8 @@ DEFECTS: dict[str, tuple[Change, str]] = {
     "an input altered": (change_blocks(change_input), "tool_use"),
     "a tool renamed": (change_blocks(change_tool), "tool_use"),
     "a result dropped": (change_blocks(remove_results), "tool_result"),
+    "a schema altered": (change_definition(input_schema={"type": "object"}), "tool"),
+    "a description altered": (change_definition(description="Something else."), "tool"),
     "a tool dropped": (lambda request: request.replace(tools=()), "tool"),
     "an option dropped": (
         lambda request: request.replace(options=request.options.replace(temperature=None)),
@@ -263,6 +280,22 @@ def test_reported_adjustment_explains_a_changed_option() -> None:
     (finding,) = outcome(change, "temperature", (adjustment,))
     assert finding.outcome == "changed"
     assert "becomes 0.99" in finding.note
+
+
+def test_reported_adjustment_of_a_text_explains_missing_white_space_alone() -> None:
+    adjustment = Loss("", "0" * 26, "text", "forgetful", "without white space", "adjusted")
+    wire = {"model": "m", "max_tokens": 1, "messages": [{"role": "user", "content": "Hello. "}]}
+    request = dialects.load("anthropic").read_request(wire)
+    for change, expected in ((trim_text, "changed"), (change_text, "silent"), (remove_texts, "silent")):
+        findings = measure_conversion(request, lossy_dialect(change_blocks(change), (adjustment,)))
+        assert {finding.outcome for finding in findings if finding.kind == "text"} == {expected}
+
+
+@pytest.mark.parametrize(("named", "expected"), [("read_file", "changed"), ("read_file_2", "silent")])
+def test_reported_adjustment_of_a_tool_explains_the_tool_that_it_names(named: str, expected: str) -> None:
+    adjustment = Loss("", "", "tool.input_schema", "forgetful", f"{named} takes an object", "adjusted")
+    (finding,) = outcome(change_definition(input_schema={"type": "object"}), "tool", (adjustment,))
+    assert finding.outcome == expected
 
 
 def test_loss_of_another_message_excuses_nothing() -> None:

@@ -9,6 +9,7 @@ import pytest
 from dragoman.dialects import anthropic, openai_chat
 from dragoman.event import fold
 from dragoman.exchange import Reply, StopReason
+from dragoman.fidelity import measure_conversion
 from dragoman.message import TextBlock, ToolUseBlock
 
 
@@ -65,3 +66,13 @@ def test_stop_reason_round_trips(name: str, reason: StopReason, elsewhere: str) 
     assert reply.stop_reason is reason
     assert anthropic.write_reply(reply).wire["stop_reason"] == name
     assert anthropic.write_reply(reply.replace(provider_raw=None)).wire["stop_reason"] == elsewhere
+
+
+def test_continued_text_without_its_last_white_space_keeps_its_cache_hint() -> None:
+    text = {"type": "text", "text": "Yes, ", "cache_control": {"type": "ephemeral"}}
+    messages = [{"role": "user", "content": "Hi."}, {"role": "assistant", "content": [text]}]
+    request = openai_chat.read_request({"model": "m", "messages": messages})
+    written = anthropic.write_request(request)
+    assert written.wire["messages"][-1]["content"] == [{**text, "text": "Yes,"}]
+    assert [adjustment.block_type for adjustment in written.adjustments] == ["text"]
+    assert {finding.outcome for finding in measure_conversion(request, anthropic)} <= {"kept", "changed"}

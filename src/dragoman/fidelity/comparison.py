@@ -31,6 +31,7 @@ Outcome = Literal["kept", "changed", "loss", "silent", "hint"]
 JOINED: Final = "joined with the text beside it"
 MOVED: Final = "moved to an earlier position"
 NEW_ID: Final = "under another id"
+NOT_ALLOWED: Final = "left out: the model may not call it"
 _TO_STANDARD: Final = str.maketrans("-_", "+/")
 _PLACEHOLDER: Final = re.compile(r"\[(?:image|audio|video|document) \([^\]]*\)\]")  # in place of a lost medium
 _Position = tuple[int, ...]
@@ -103,7 +104,8 @@ def request_kinds(request: Request) -> set[str]:
 class _Losses:
     """The reported losses. One loss excuses one missing block; the loss of an option excuses the option."""
 
-    def __init__(self, losses: Iterable[Loss], adjustments: Iterable[Loss]) -> None:
+    def __init__(self, losses: tuple[Loss, ...], adjustments: Iterable[Loss]) -> None:
+        self._all = losses
         self._blocks: dict[tuple[str, str], list[str]] = defaultdict(list)
         self._options: dict[str, str] = {}
         self._adjusted = {(item.message_id, item.block_type): item.reason for item in adjustments}
@@ -134,6 +136,11 @@ class _Losses:
     def get_option_reason(self, name: str) -> str | None:
         """Return the reason for a missing option, or for the option that it is part of."""
         return self._options.get(name) or self._options.get(name.partition(".")[0])
+
+    def find_tool_reason(self, name: str, tool: str) -> str | None:
+        """Return the reason for a change of the tools that names this tool."""
+        word = re.compile(rf"(?<![\w.-]){re.escape(tool)}(?![\w.-])")
+        return next((item.reason for item in self._all if item.block_type == name and word.search(item.reason)), None)
 
     def has_option_report(self, name: str) -> bool:
         """Return whether an option, the one that it is part of, or a part of it is reported."""
@@ -179,6 +186,11 @@ class _Scope:
     def next_text(self) -> _Match | None:
         """Return the match of the next expected text: a whole text or a part of one."""
         return next(self._text_matches)
+
+    def has_trimmed(self, text: str) -> bool:
+        """Return whether a text is blank, or present without the white space at its end."""
+        trimmed = text.rstrip()
+        return not trimmed or any(candidate == trimmed for _, candidate in self._texts)
 
     def find_medium(self, block: msg.MediaBlock) -> _Match | None:
         """Return a medium with the same bytes or the same URL."""
@@ -327,8 +339,7 @@ class _Comparison:
         match block:
             case msg.TextBlock(text):
                 if text:  # empty texts are ignored
-                    kind = "system" if message.role is msg.Role.SYSTEM else "text"
-                    yield self._finding_for_match(kind, block, scope.next_text(), message, place)
+                    yield self._compare_text(block, message, scope, place)
             case _ if isinstance(block, msg.CallBlock):
                 yield self._compare_call(block, message, place)
             case msg.ToolResultBlock():
@@ -366,6 +377,13 @@ class _Comparison:
             else:
                 reason = self.losses.peek_block_reason(message.id, kind, block.type)
                 yield self.losses.missing_finding(kind, reason, place)
+
+    def _compare_text(self, block: msg.TextBlock, message: msg.Message, scope: _Scope, place: str) -> Finding:
+        kind = "system" if message.role is msg.Role.SYSTEM else "text"
+        match = scope.next_text()
+        if match is None and not scope.has_trimmed(block.text):  # an adjustment leaves out white space alone
+            return _missing_finding(kind, self.losses.take_block_reason(message.id, block.type), place)
+        return self._finding_for_match(kind, block, match, message, place)
 
     def _finding_for_match(
         self, kind: str, block: msg.ContentBlock, match: _Match | None, message: msg.Message, place: str
@@ -483,7 +501,7 @@ def _is_same_block(block: msg.ContentBlock, other: msg.ContentBlock) -> bool:
     """Return whether a block is another one after the conversion."""
     match block, other:
         case msg.TextBlock(text), msg.TextBlock(other_text):
-            return text == other_text
+            return other_text in (text, text.rstrip())
         case msg.ToolUseBlock(name=name), msg.ToolUseBlock(name=other_name):
             return name == other_name
         case msg.ToolResultBlock(), msg.ToolResultBlock():
@@ -521,23 +539,34 @@ def _compare_tools(before: Request, after: Iterable[ToolDefinition | OpaqueTool]
             continue
         if isinstance(tool, OpaqueTool) and tool.kind is not None:
             yield _compare_server_tool(tool, new_tool, losses, place)
-        if new_tool is None:
-            is_allowed = isinstance(tool, OpaqueTool) or not allowed or tool.name in allowed
-            note = None if is_allowed else losses.get_adjustment("", "tool_choice.allowed")
-            if note is not None:  # a tool that may not be called is left out by name
-                yield Finding(kind, "changed", note, place)
-            else:
+        if new_tool is not None:
+            unmatched.remove(new_tool)
+        match tool, new_tool:
+            case ToolDefinition(name), None if (
+                allowed and name not in allowed and losses.find_tool_reason("tool_choice.allowed", name)
+            ):
+                yield Finding(kind, "changed", NOT_ALLOWED, place)
+            case _, None:
                 yield _missing_finding(kind, losses.take_block_reason("", "tool"), place)
+            case ToolDefinition(), ToolDefinition():
+                yield _compare_tool(tool, new_tool, losses, place)
+                yield from _compare_tool_fields(tool, new_tool, losses, place)
+            case _:
+                note = losses.get_adjustment("", "server_tool") or "another tool"
+                yield _match_finding(kind, "" if tool == new_tool else note, place)
+
+
+def _compare_tool(tool: ToolDefinition, new_tool: ToolDefinition, losses: _Losses, place: str) -> Finding:
+    """Return the finding for the description and the schema of a tool: a change has to be reported with its name."""
+    notes = []
+    for name in ("description", "input_schema"):
+        if diff(getattr(tool, name), getattr(new_tool, name)) is None:
             continue
-        unmatched.remove(new_tool)
-        names = ("description", "input_schema") if isinstance(tool, ToolDefinition) else ()
-        changed_fields = [name for name in names if diff(getattr(tool, name), getattr(new_tool, name)) is not None]
-        note = f"different {' and '.join(changed_fields)}" if changed_fields else ""
-        if isinstance(tool, OpaqueTool) and tool != new_tool:
-            note = losses.get_adjustment("", "server_tool") or "another tool"
-        yield _match_finding(kind, note, place)
-        if isinstance(tool, ToolDefinition) and isinstance(new_tool, ToolDefinition):
-            yield from _compare_tool_fields(tool, new_tool, losses, place)
+        reason = losses.find_tool_reason(f"tool.{name}", tool.name)
+        if reason is None:
+            return Finding("tool", "silent", f"different {name}", place)
+        notes.append(reason.removeprefix(f"{tool.name} "))
+    return _match_finding("tool", "; ".join(notes), place)
 
 
 def _compare_server_tool(

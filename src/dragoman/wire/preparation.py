@@ -387,7 +387,8 @@ def _strip_end(message: Message, report: Report) -> Message:
     if not isinstance(block, TextBlock) or block.text == block.text.rstrip():
         return message
     report.adjust("text", "white space at the end is left out: the API rejects it", message)
-    return msgspec.structs.replace(message, content=(*message.content[:-1], TextBlock(block.text.rstrip())))
+    trimmed = msgspec.structs.replace(block, text=block.text.rstrip())
+    return msgspec.structs.replace(message, content=(*message.content[:-1], trimmed))
 
 
 def _move_system(messages: Messages, limits: Limits, report: Report) -> Messages:
