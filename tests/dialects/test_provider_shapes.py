@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from dragoman import dialects
-from dragoman.event import fold
+from dragoman.event import fold, unfold
 from dragoman.exchange import Reply, StopReason, Written
 from dragoman.fidelity import measure_conversion
 from dragoman.fidelity.reply_comparison import compare_replies
@@ -135,6 +135,13 @@ STREAMS: dict[str, tuple[list[dict[str, Any]], tuple[str, str, list[Any]]]] = {
         [chunk({"tool_calls": [CALL]}), chunk({"tool_calls": [{**CALL, "id": "c2"}]}), chunk({}, "stop")],
         ("", "", [("f", {"a": 1}), ("f", {"a": 1})]),
     ),
+    "an empty legacy call (Snowflake)": (
+        [
+            chunk({"role": "assistant", "content": None, "function_call": {"name": "", "arguments": ""}}),
+            chunk({"content": "Hi.", "function_call": {"name": "", "arguments": ""}}, "stop"),
+        ],
+        ("Hi.", "", []),
+    ),
     "images (OpenRouter)": (
         [
             chunk({"role": "assistant", "content": "Hi."}),
@@ -190,6 +197,29 @@ def test_reply_emptied_by_filter_is_a_refusal() -> None:
     wire = completion({"content": None}, "sensitive", content_filter=[{"role": "assistant", "level": 0}])
     check(CHAT, "response", wire)
     assert (CHAT.read_reply(wire).stop_reason, CHAT.read_reply(wire).fault) == (StopReason.REFUSAL, None)
+
+
+@pytest.mark.parametrize(
+    "wire",
+    [
+        completion({"tool_calls": [{"index": None, **CALL}, {"index": None, **CALL, "id": "c2"}]}, "tool_calls"),
+        completion({"tool_calls": [CALL]}, ""),
+        completion({"tool_calls": [CALL]}, None),
+        completion({"function_call": {"name": "", "arguments": ""}}),
+    ],
+    ids=["calls without an index (Writer)", "no finish reason", "null as the finish reason", "an empty legacy call"],
+)
+def test_whole_reply_streams_with_same_content(wire: dict[str, Any]) -> None:
+    check(CHAT, "response", wire)
+    reply = CHAT.read_reply(wire)
+    writer, reader = CHAT.stream_writer(), CHAT.stream_reader()
+    data = b"".join([*(writer.feed(event) for event in unfold(reply)), writer.close()])
+    again = fold([*reader.feed(data), *reader.close()])
+    assert (again.fault, again.stop_reason) == (None, reply.stop_reason)
+    assert text_thinking_and_calls(again) == text_thinking_and_calls(reply)
+    frames = [json.loads(line[6:]) for line in data.splitlines() if line.startswith(b"data: {")]
+    ends = [choice["finish_reason"] for frame in frames for choice in frame["choices"] if choice["finish_reason"]]
+    assert ends == ["tool_calls" if reply.stop_reason is StopReason.TOOL_USE else "stop"]
 
 
 def test_images_of_reply_round_trip() -> None:

@@ -237,7 +237,8 @@ class PartialChoice:
             function = _encode_arguments(value, key)
             function_call = self.message[key] = self.message.get(key) or {}
             self._merge_function((key, 0), function_call, function)
-            yield Piece((key, 0), "call", function.get("arguments") or "")
+            if function_call.get("name") or function.get("arguments"):  # Snowflake sends an empty one without a call
+                yield Piece((key, 0), "call", function.get("arguments") or "")
         elif key == "reasoning_details":
             for detail in _expect_objects(value, key):
                 yield from self._add_detail(detail)

@@ -111,14 +111,16 @@ class StreamWriter(BaseStreamWriter):
             usage=usage,
             model=self._model,
         )
-        choice = apply_diff(default_choice(reply), notes.get("choice"))
+        default = default_choice(reply)
+        choice = apply_diff(default, notes.get("choice"))
         choice.pop("message", None)
         choice.update({"index": 0, "delta": self._rest_of_message(notes.get("message", {}))})
         if self._annotations:
             residue = get_notes(notes.get("message"), NAME).get("residue")
             choice["delta"]["annotations"] = apply_diff({"annotations": self._annotations}, residue).get("annotations")
         if end.stop_reason is not StopReason.UNKNOWN or not notes:  # otherwise the provider sends no finish reason
-            choice["finish_reason"] = choice.get("finish_reason") or "stop"  # without it a client sees a cut stream
+            # without it a client sees a cut stream
+            choice["finish_reason"] = choice.get("finish_reason") or default["finish_reason"]
         alternatives = [write_alternative(each, at) for at, each in enumerate(self._alternatives, 1)]
         others = [one for other in (*notes.get("others", ()), *alternatives) for one in _choice_chunks(other)]
         out = b"".join(sse_frame({**self._base, "choices": [one]}) for one in (choice, *others))
@@ -196,6 +198,8 @@ class StreamWriter(BaseStreamWriter):
         del wire["role"]
         if wire.get("content", "") is None:
             del wire["content"]
+        if "tool_calls" in wire:  # in a stream the index is the number of the call
+            wire["tool_calls"] = [{key: call[key] for key in call if key != "index"} for call in wire["tool_calls"]]
         return wire
 
     def _track_content(self, delta: dict[str, Any]) -> None:
@@ -321,7 +325,7 @@ def _choice_chunks(choice: dict[str, Any]) -> Iterator[dict[str, Any]]:
     index, message = choice.get("index", 0), dict(choice.get("message") or {})
     calls = message.get("tool_calls")
     if isinstance(calls, list):
-        message["tool_calls"] = [{"index": at, **call} for at, call in enumerate(calls)]
+        message["tool_calls"] = [{**call, "index": at} for at, call in enumerate(calls)]
     yield {"index": index, "delta": message, "finish_reason": None}
     rest = {key: value for key, value in choice.items() if key not in ("index", "message")}
     yield {"index": index, "delta": {}, "finish_reason": None, **rest}
