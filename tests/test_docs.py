@@ -354,10 +354,13 @@ def codes_in_source() -> dict[str, set[str]]:
     found: dict[str, set[str]] = {"fault": set(), "error": set()}
     gc.collect()  # a collection during parsing confuses the parser of Python 3.11
     for file in SOURCE.rglob("*.py"):
-        for call in (node for node in ast.walk(ast.parse(file.read_text("utf-8"))) if isinstance(node, ast.Call)):
-            kind = "fault" if ast.unparse(call.func) in ("Fault", "fault.replace") else "error"
+        text = file.read_text("utf-8")
+        if "code=" not in text:
+            continue
+        for call in (node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Call)):
             for keyword in call.keywords:
                 if keyword.arg == "code":
+                    kind = "fault" if ast.unparse(call.func) in ("Fault", "fault.replace") else "error"
                     constants = (node for node in ast.walk(keyword.value) if isinstance(node, ast.Constant))
                     found[kind].update(node.value for node in constants if isinstance(node.value, str))
     return found

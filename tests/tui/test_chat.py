@@ -13,7 +13,7 @@ from dragoman.exchange import SideEffects
 from dragoman.message import ImageBlock, MessageStatus, Role
 from dragoman.tools import tool
 from dragoman.tui import ChatApp
-from dragoman.tui.app import BUSY, MAX_MESSAGES
+from dragoman.tui.app import BUSY
 from dragoman.tui.input_line import image_paths
 from dragoman.tui.widgets import MessageView, text_of
 from tests.fake_providers import call_part, text_part, thinking_part
@@ -120,14 +120,15 @@ async def test_resumed_session_shows_its_messages_and_continues(tmp_path: Path) 
             assert len(await chat.read_messages()) == 4
 
 
-async def test_long_session_shows_its_last_messages(tmp_path: Path) -> None:
+async def test_long_session_shows_its_last_messages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dragoman.tui.app.MAX_MESSAGES", 20)
     async with open_chat(tmp_path, "anthropic", size=(80, 24)) as chat:
         session = await chat.store.create_session()
-        for number in range(MAX_MESSAGES // 2 + 5):
+        for number in range(15):
             await chat.app.agent.run(session.id, f"question {number}")
         await chat.app.open(session)
-        await chat.wait_for_text(f"question {MAX_MESSAGES // 2 + 4}")
-        assert len(chat.app.query(MessageView)) == MAX_MESSAGES
+        await chat.wait_for_text("question 14")
+        assert len(chat.app.query(MessageView)) == 20
         chat.app.query_one("#talk").scroll_home(animate=False)
         await chat.wait_for_text("10 older messages are not shown", "question 5")
 

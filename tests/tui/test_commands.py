@@ -295,7 +295,7 @@ async def test_session_is_found_by_text_and_opened(tmp_path: Path) -> None:
 async def test_found_session_opens_at_match_and_continues_at_end(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("dragoman.tui.app.MAX_MESSAGES", 30)
+    monkeypatch.setattr("dragoman.tui.app.MAX_MESSAGES", 16)
     async with open_chat(tmp_path, "anthropic") as chat:
         session = chat.app.session
         messages = [
@@ -307,7 +307,7 @@ async def test_found_session_opens_at_match_and_continues_at_end(
                 MessageMetadata(),
                 session.created_at,
             )
-            for n in range(1, 81)
+            for n in range(1, 41)
         ]
         await chat.app.store.append(session.id, messages)
         await chat.submit("/new")
@@ -329,7 +329,7 @@ async def test_found_session_opens_at_match_and_continues_at_end(
         await chat.submit("And now?")
         await chat.wait_until_idle()
         assert [text_of(message) for message in await chat.read_messages()][-2] == "And now?"
-        await chat.wait_for_text("line 80", "And now?")
+        await chat.wait_for_text("line 40", "And now?")
         assert not chat.app.query(".found")
 
 
