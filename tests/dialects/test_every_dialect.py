@@ -21,6 +21,7 @@ from dragoman.message import (
     ContentBlock,
     ImageBlock,
     ImageSource,
+    InvalidToolUseBlock,
     Message,
     MessageMetadata,
     OpaqueBlock,
@@ -501,6 +502,37 @@ def test_reply_round_trips_with_and_without_stream(chat_dialect: ModuleType) -> 
         ]
         assert again.usage is not None
         assert (again.usage.input_tokens, again.usage.output_tokens) == (8, 42)
+
+
+LOSSY = {
+    "calls": Reply(content=CALLS, stop_reason=StopReason.TOOL_USE),
+    "an invalid call": Reply(
+        content=(InvalidToolUseBlock(CALLS[0].id, "f", "{", "no JSON"),), stop_reason=StopReason.TOOL_USE
+    ),
+    "an end without its call": Reply(content=(TextBlock("Wait."),), stop_reason=StopReason.TOOL_USE),
+    "an image": Reply(
+        content=(ImageBlock(ImageSource("base64", PIXEL), "image/png"), TextBlock("There.")),
+        stop_reason=StopReason.END_TURN,
+    ),
+    "foreign reasoning": Reply(
+        content=(ThinkingBlock("Hm.", "c2ln", {"dialect": "another"}), TextBlock("Done.")),
+        stop_reason=StopReason.STOP_SEQUENCE,
+        stop_sequence="END",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", LOSSY)
+def test_stream_has_the_losses_of_its_reply(name: str, dialect: ModuleType) -> None:
+    events, writer = unfold(LOSSY[name]), dialect.stream_writer()
+    for event in events:
+        writer.feed(event)
+    writer.close()
+    written = dialect.write_reply(fold(events))
+    streamed, whole = (
+        {loss for loss in losses if loss.block_type != "fault"} for losses in (writer.losses, written.losses)
+    )
+    assert streamed == whole  # apart from a fault, which some wires have in streams only
 
 
 def test_stream_cut_at_any_byte_is_not_complete(dialect: ModuleType) -> None:

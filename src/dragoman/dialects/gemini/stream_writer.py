@@ -174,6 +174,7 @@ class StreamWriter(BaseStreamWriter):
     def write_block(self, index: int, block: ContentBlock) -> bytes:
         """Write a complete block, if the API supports it."""
         if isinstance(block, InvalidToolUseBlock):
+            self.add_loss(block.type, f"an invalid call: {block.reason}")
             self._fault = self._fault or _fold_fault(BlockComplete(0, block), MessageComplete(StopReason.TOOL_USE))
             return b""
         return self._add_parts(index, [] if unsupported_reason(block) is not None else [write_part(block)])
