@@ -7,10 +7,10 @@ import json
 import pytest
 
 from dragoman.dialects import anthropic, openai_chat
-from dragoman.event import fold
+from dragoman.event import MessageComplete, TextDelta, fold
 from dragoman.exchange import Reply, StopReason
 from dragoman.fidelity import measure_conversion
-from dragoman.message import TextBlock, ToolUseBlock
+from dragoman.message import Citation, TextBlock, ToolUseBlock
 
 
 def test_input_in_start_of_call_is_read() -> None:
@@ -76,3 +76,16 @@ def test_continued_text_without_its_last_white_space_keeps_its_cache_hint() -> N
     assert written.wire["messages"][-1]["content"] == [{**text, "text": "Yes,"}]
     assert [adjustment.block_type for adjustment in written.adjustments] == ["text"]
     assert {finding.outcome for finding in measure_conversion(request, anthropic)} <= {"kept", "changed"}
+
+
+def test_foreign_empty_text_does_not_split_a_block() -> None:
+    page = Citation(url="https://example.com/rome", title="Rome")
+    signature = {"dialect": "gemini", "residue": {"set": {"thoughtSignature": "c2ln"}}}
+    deltas = (TextDelta(0, "Rome "), TextDelta(0, ""), TextDelta(0, "is old."), TextDelta(0, "", signature))
+    writer = anthropic.stream_writer()
+    events = (*deltas, TextDelta(0, "", None, (page,)), MessageComplete(StopReason.END_TURN))
+    reader = anthropic.stream_reader()
+    data = b"".join([*map(writer.feed, events), writer.close()])
+    (block,) = fold([*reader.feed(data), *reader.close()]).content
+    assert isinstance(block, TextBlock)
+    assert (block.text, [cited.url for cited in block.citations]) == ("Rome is old.", [page.url])

@@ -164,14 +164,15 @@ class StreamWriter(BaseStreamWriter):
     # --- blocks
 
     def write_text_delta(self, delta: TextDelta, text: str) -> bytes:
-        """Write more text and its citations. An empty text closes an open block after its notes."""
+        """Write more text and its citations. An empty text of this dialect closes an open block after its notes."""
         return self._write_text(delta.index, text, delta.provider_raw, delta.citations)
 
     def _write_text(self, index: int, text: str, raw: ProviderRaw | None, cited: tuple[Citation, ...]) -> bytes:
         out, block = b"", self._open_block(index)
-        is_end = block is not None and not text
+        is_native = bool(get_notes(raw, NAME))
+        is_end = block is not None and not text and is_native
         if block is None:
-            is_foreign = raw is not None and not get_notes(raw, NAME)
+            is_foreign = raw is not None and not is_native
             if not text and not cited and (is_foreign or index in self._wire_blocks):
                 return b""
             start = write_block(TextBlock("", raw, cited))
