@@ -8,6 +8,7 @@ import json
 import os
 import re
 import shutil
+import socket
 import subprocess
 import sys
 import tempfile
@@ -98,13 +99,19 @@ def run_pgbouncer(server_folder: Path) -> Iterator[str]:
         user = ["-u", owner] if os.geteuid() == 0 else []
         with subprocess.Popen([program, "-q", *user, str(config)], stderr=subprocess.DEVNULL) as process:
             try:
-                while not (Path(folder) / ".s.PGSQL.6432").exists():
+                while not _accepts_connections(Path(folder) / ".s.PGSQL.6432"):
                     assert process.poll() is None, (Path(folder) / "log").read_text()
                     time.sleep(0.01)
                 yield f"postgresql://postgres:@/postgres?host={folder}&port=6432"
             finally:
                 process.kill()
                 process.wait()
+
+
+def _accepts_connections(path: Path) -> bool:
+    """Return whether a program listens on a Unix socket. The file exists before that."""
+    with socket.socket(socket.AF_UNIX) as client:
+        return client.connect_ex(str(path)) == 0
 
 
 @contextlib.contextmanager
