@@ -254,6 +254,35 @@ def test_streamed_cohere_citation_has_offsets_and_text(start: int) -> None:
     assert b"".join([*(writer.feed(event) for event in read), writer.close()]) == data
 
 
+def test_cohere_citation_belongs_to_the_part_of_its_index() -> None:
+    cohere = dialects.load("cohere")
+    cited = PAGE.replace(start=0, end=4, source_id="d1")
+    content = (TextBlock("I looked."), TextBlock("Rome is old.", citations=(cited,)))
+    reply = Reply(content=content, stop_reason=StopReason.END_TURN)
+    wire = cohere.write_reply(reply).wire
+    (citation,) = wire["message"]["citations"]
+    assert (citation["content_index"], citation["text"]) == (1, "Rome")
+    assert cohere.read_reply(wire).content == content
+    assert stream(cohere, reply)[0].content == content
+    del citation["content_index"]
+    assert [len(block.citations) for block in cohere.read_reply(wire).content] == [1, 0]
+
+
+@pytest.mark.parametrize(("kind", "counts"), [("TEXT_CONTENT", [1, 0]), ("PLAN", [0, 1]), ("THINKING_CONTENT", [0, 0])])
+def test_cohere_citation_belongs_to_text_or_plan(kind: str, counts: list[int]) -> None:
+    cohere = dialects.load("cohere")
+    source = {"type": "document", "id": "d1", "document": {"title": "Rome"}}
+    parts = [{"type": "thinking", "thinking": "Rome?"}, {"type": "text", "text": "Rome is old."}]
+    citation = {"start": 0, "end": 4, "text": "Rome", "sources": [source], "type": kind}
+    message = {"role": "assistant", "content": parts, "tool_plan": "Rome.", "citations": [citation]}
+    wire = {"id": "1", "message": message, "finish_reason": "COMPLETE"}
+    reply = cohere.read_reply(wire)
+    streamed, _ = stream(cohere, reply)
+    for again in (reply, streamed):
+        assert [len(block.citations) for block in again.content if isinstance(block, TextBlock)] == counts
+        assert cohere.write_reply(again).wire == wire
+
+
 def test_ollama_stream_logprobs_may_follow_their_text() -> None:
     line = b'{"model":"m","message":{"role":"assistant","content":"Rome"},"done":false}\n'
     known = line.replace(b'"Rome"', b'"","logprobs":0').replace(

@@ -160,6 +160,7 @@ FAILURES: dict[str, tuple[StreamEvent, ...]] = {
     "a fragment of a call that has not begun": (TextDelta(0, "Hi."), ToolUseInputDelta(1, "{}"), USAGE, END),
     "a fragment of a text": (TextDelta(0, "Hi."), ToolUseInputDelta(0, "{}"), USAGE, END),
     "a call in the place of a text": (TextDelta(0, "Hi."), ToolUseStart(0, CALL, "f"), USAGE, END),
+    "a text in the place of a call": (ToolUseStart(0, CALL, "f"), TextDelta(0, "Hi."), USAGE, END),
     "reasoning in the place of a text": (TextDelta(0, "Hi."), ThinkingDelta(0, "Hm."), USAGE, END),
     "a block twice": (BlockComplete(0, TextBlock("Hi.")), BlockComplete(0, TextBlock("Hi.")), USAGE, END),
     "a missing block": (TextDelta(0, "Hi."), TextDelta(2, "Ho."), USAGE, END),

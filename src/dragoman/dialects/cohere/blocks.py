@@ -75,7 +75,7 @@ def default_message(role: str, blocks: Iterable[ContentBlock], form: str | None 
     for block in blocks:
         if isinstance(block, CallBlock):
             calls.append(write_call(block))
-        elif role == "assistant" and "tool_plan" not in wire and _is_plan(block):
+        elif role == "assistant" and "tool_plan" not in wire and is_plan(block):
             wire["tool_plan"] = block.text
         else:
             parts.append(write_part(block))
@@ -88,7 +88,8 @@ def default_message(role: str, blocks: Iterable[ContentBlock], form: str | None 
     return wire
 
 
-def _is_plan(block: ContentBlock) -> TypeGuard[TextBlock]:
+def is_plan(block: ContentBlock) -> TypeGuard[TextBlock]:
+    """Return whether a text was read from the tool plan."""
     return isinstance(block, TextBlock) and get_notes(block.provider_raw, NAME).get("form") == "tool_plan"
 
 

@@ -1,42 +1,49 @@
-"""Citations of an answer: places in its text, each with its sources.
+"""Citations of an answer: places in its texts and its plan, each with its sources.
 
-read_citations(wire) -> citations      one for each source
-write_citations(text, citations)       one for each place
+read_citations(wire) -> citations          one for each source, with the wire of its place
+write_citations(text, citations, place)    one for each place of a text
 """
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Iterable
+from typing import Any, Final
 
 from dragoman.jsontext import integer_or_none, list_or_empty, text_or_none
 from dragoman.message import Citation
 
+PLAN: Final = {"type": "PLAN"}  # the place of a citation in the plan
 
-def read_citations(wire: Any) -> tuple[Citation, ...]:
-    """Return the citations of an answer."""
-    citations: list[Citation] = []
+
+def read_citations(wire: Any) -> list[tuple[dict[str, Any], Citation]]:
+    """Return the citations of an answer, each with its wire."""
+    citations: list[tuple[dict[str, Any], Citation]] = []
     for item in list_or_empty(wire):
         if not isinstance(item, dict):
-            return ()
+            return []
         start, end = integer_or_none(item.get("start")), integer_or_none(item.get("end"))
         for source in list_or_empty(item.get("sources")):
             if not isinstance(source, dict):
-                return ()
+                return []
             document = source.get("document")
             document = document if isinstance(document, dict) else {}
-            citations.append(
-                Citation(
-                    start=start,
-                    end=end,
-                    url=text_or_none(document.get("url")),
-                    title=text_or_none(document.get("title")),
-                    source_id=text_or_none(source.get("id")),
-                )
+            citation = Citation(
+                start=start,
+                end=end,
+                url=text_or_none(document.get("url")),
+                title=text_or_none(document.get("title")),
+                source_id=text_or_none(source.get("id")),
             )
-    return tuple(citations)
+            citations.append((item, citation))
+    return citations
 
 
-def write_citations(text: str, citations: tuple[Citation, ...]) -> list[dict[str, Any]]:
+def place_of_part(index: int) -> dict[str, Any]:
+    """Return the fields that name a text by its index; the first part needs none."""
+    return {**({"content_index": index} if index else {}), "type": "TEXT_CONTENT"}
+
+
+def write_citations(text: str, citations: Iterable[Citation], place: dict[str, Any]) -> list[dict[str, Any]]:
     """Return the citations of a text; sources of one place are together.
 
     A place after the end of the text has no text; its start and end locate it. The reader of a stream passes only the
@@ -51,7 +58,7 @@ def write_citations(text: str, citations: tuple[Citation, ...]) -> list[dict[str
             wire[-1]["sources"].append(source)
         else:
             cited = {"text": text[start:end]} if end <= len(text) else {}
-            wire.append({"start": start, "end": end, **cited, "sources": [source], "type": "TEXT_CONTENT"})
+            wire.append({"start": start, "end": end, **cited, "sources": [source], **place})
     return wire
 
 

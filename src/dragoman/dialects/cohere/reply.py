@@ -5,17 +5,24 @@ Invariant: a failed reply is written with an error finish reason, unless it was 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Any, Final, TypeGuard
+from collections.abc import Iterable, Iterator
+from typing import Any, Final
 
-from dragoman.dialects.cohere.blocks import NAME, default_message, has_no_input, read_content, unsupported_reason
-from dragoman.dialects.cohere.citations import read_citations, write_citations
+from dragoman.dialects.cohere.blocks import (
+    NAME,
+    default_message,
+    has_no_input,
+    is_plan,
+    read_content,
+    unsupported_reason,
+)
+from dragoman.dialects.cohere.citations import PLAN, place_of_part, read_citations, write_citations
 from dragoman.dialects.cohere.error import read_error, write_error
 from dragoman.dialects.cohere.support import SUPPORT
 from dragoman.event import mark_unusable
 from dragoman.exchange import ErrorClass, Fault, Loss, Reply, StopReason, Written
-from dragoman.jsontext import accepts_json_text, expect_object, text_or_none
-from dragoman.message import Citation, ContentBlock, TextBlock, TokenUsage, ToolUseBlock
+from dragoman.jsontext import accepts_json_text, expect_object, integer_or_none, text_or_none
+from dragoman.message import CallBlock, Citation, ContentBlock, TextBlock, TokenUsage, ToolUseBlock
 from dragoman.wire.counts import Counts
 from dragoman.wire.faults import make_fault
 from dragoman.wire.losses import SupportedDetails, detail_losses, supported_blocks
@@ -63,7 +70,7 @@ def reply_from(body: dict[str, Any]) -> Reply:
     """Read a reply without marking unusable calls; for a stream, the event fold marks them."""
     message = expect_object(body.get("message"), "$.message")
     content, form = read_content(message, "$.message", MessageBuilder())
-    content = _add_citations(content, read_citations(message.get("citations")))
+    content = _add_citations(content, message.get("citations"))
     has_call = any(isinstance(block, ToolUseBlock) for block in content)
     reason = STOP_REASONS.get(str(body.get("finish_reason")), StopReason.UNKNOWN)
     reason = wait_for_results(reason, has_call=has_call)
@@ -78,17 +85,27 @@ def reply_from(body: dict[str, Any]) -> Reply:
     return reply.replace(provider_raw=make_notes(NAME, default_reply(marked, marked.content, form), body, form=form))
 
 
-def _add_citations(content: list[ContentBlock], citations: tuple[Citation, ...]) -> list[ContentBlock]:
-    """Return the content with the citations at its first text, which their places refer to."""
-    at = next((at for at, block in enumerate(content) if is_cited_text(block)), None) if citations else None
-    if at is None:
-        return content
-    return [*content[:at], content[at].replace(citations=citations), *content[at + 1 :]]
+def _add_citations(content: list[ContentBlock], wire: Any) -> list[ContentBlock]:
+    """Return the content with each citation at its text. Citations of reasoning are residue."""
+    citations: dict[int | None, tuple[Citation, ...]] = {}
+    for item, citation in read_citations(wire):
+        at = _find_cited(content, item)
+        citations[at] = (*citations.get(at, ()), citation)
+    return [
+        block.replace(citations=citations[at]) if isinstance(block, TextBlock) and at in citations else block
+        for at, block in enumerate(content)
+    ]
 
 
-def is_cited_text(block: ContentBlock) -> TypeGuard[TextBlock]:
-    """Return whether citations refer to this block: a text of the content, not the plan."""
-    return isinstance(block, TextBlock) and get_notes(block.provider_raw, NAME).get("form") != "tool_plan"
+def _find_cited(content: list[ContentBlock], item: dict[str, Any]) -> int | None:
+    """Return the index of the text that a citation refers to: the plan, the part of its index, or the first text."""
+    if item.get("type") == "THINKING_CONTENT":
+        return None
+    index, is_of_plan = integer_or_none(item.get("content_index")), item.get("type") == "PLAN"
+    for at, block in enumerate(content):
+        if isinstance(block, TextBlock) and is_plan(block) is is_of_plan and (is_of_plan or index in (None, at)):
+            return at
+    return None
 
 
 def _mark_unusable(reply: Reply) -> Reply:
@@ -122,15 +139,22 @@ def write_reply(reply: Reply) -> Written:
     return Written(apply_diff(default_reply(reply, content, notes.get("form")), notes.get("residue")), tuple(losses))
 
 
+def _write_all_citations(blocks: Iterable[ContentBlock]) -> Iterator[dict[str, Any]]:
+    part_count = 0
+    for block in blocks:
+        if isinstance(block, TextBlock):
+            place = PLAN if is_plan(block) else place_of_part(part_count)
+            yield from write_citations(block.text, block.citations, place)
+        part_count += not (isinstance(block, CallBlock) or is_plan(block))
+
+
 def default_reply(reply: Reply, content: Iterable[ContentBlock], form: str | None) -> dict[str, Any]:
     """Write a reply without its residue."""
     blocks = tuple(content)
     wire: dict[str, Any] = {"id": PLACEHOLDER_ID, "message": default_message("assistant", blocks, form)}
-    cited = [block for block in blocks if is_cited_text(block) and block.citations]
-    if cited:
-        wire["message"]["citations"] = [
-            citation for block in cited for citation in write_citations(block.text, block.citations)
-        ]
+    citations = list(_write_all_citations(blocks))
+    if citations:
+        wire["message"]["citations"] = citations
     if reply.fault is None:
         wire["finish_reason"] = _FINISH_REASONS.get(reply.stop_reason, "COMPLETE")
     elif is_unusable(reply, NAME):

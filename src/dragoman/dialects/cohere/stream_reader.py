@@ -12,9 +12,17 @@ from typing import Any, Final, Literal
 
 import msgspec
 
-from dragoman.dialects.cohere.blocks import NAME, TOOL_PLAN_NOTES, call_from, content_form, read_call, read_part
+from dragoman.dialects.cohere.blocks import (
+    NAME,
+    TOOL_PLAN_NOTES,
+    call_from,
+    content_form,
+    is_plan,
+    read_call,
+    read_part,
+)
 from dragoman.dialects.cohere.error import read_error
-from dragoman.dialects.cohere.reply import default_start, is_cited_text, reply_from
+from dragoman.dialects.cohere.reply import default_start, reply_from
 from dragoman.errors import FormatError
 from dragoman.event import (
     BlockComplete,
@@ -80,7 +88,7 @@ class StreamReader(BaseStreamReader):
         self._parts: dict[int, dict[str, Any]] = {}
         self._calls: dict[int, dict[str, Any]] = {}
         self._citations: list[Any] = []
-        self._text_index: int | None = None  # of the text that citations refer to
+        self._places: list[int] = []  # block indexes of the parts
         self._open_parts: dict[int, int] = {}  # wire index to block index
         self._open_calls: dict[int, _OpenCall] = {}
         self._started_blocks: set[int] = set()  # blocks with an emitted event
@@ -132,6 +140,7 @@ class StreamReader(BaseStreamReader):
         if part.get("type") in _TEXT_TYPES and part.get(part["type"]) is None:
             part[part["type"]] = ""
         place = self._open_parts[index] = self._next_block_index()
+        self._places.append(place)
         match read_part(part):
             case TextBlock(text, raw) if part["type"] == "text" and (text or raw is not None):
                 self._emit(TextDelta(place, text, raw), events)
@@ -222,9 +231,11 @@ class StreamReader(BaseStreamReader):
             events.append(stream_error(NAME, "stream_incomplete", "the message ended without a finish reason"))
             return
         reply = reply_from({**self._reply, "message": self._join_message(), **delta})
-        cited = next((block for block in reply.content if is_cited_text(block) and block.citations), None)
-        if cited is not None and self._text_index is not None:
-            events.append(TextDelta(self._text_index, "", None, cited.citations))
+        for at, block in enumerate(reply.content):  # its parts are first
+            if isinstance(block, TextBlock) and block.citations:
+                place = self._plan_index if is_plan(block) else self._places[at]
+                if place is not None:
+                    events.append(TextDelta(place, "", None, block.citations))
         if reply.usage is not None:
             events.append(UsageUpdate(reply.usage))
         if reply.fault is not None:
@@ -246,9 +257,6 @@ class StreamReader(BaseStreamReader):
 
     def _emit(self, delta: TextDelta | ThinkingDelta, events: list[StreamEvent]) -> None:
         self._started_blocks.add(delta.index)
-        is_plan = (delta.provider_raw or {}).get("form") == "tool_plan"
-        if self._text_index is None and type(delta) is TextDelta and not is_plan:
-            self._text_index = delta.index
         events.append(delta)
 
     def _next_block_index(self) -> int:

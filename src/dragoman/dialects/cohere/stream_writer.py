@@ -7,7 +7,7 @@ from typing import Any, Final
 import msgspec
 
 from dragoman.dialects.cohere.blocks import NAME, unsupported_reason, write_call, write_part
-from dragoman.dialects.cohere.citations import write_citations
+from dragoman.dialects.cohere.citations import PLAN, place_of_part, write_citations
 from dragoman.dialects.cohere.reply import DETAILS, default_reply, default_start
 from dragoman.dialects.cohere.support import SUPPORT
 from dragoman.event import (
@@ -52,11 +52,10 @@ class _CitedText:
         self._pieces.append(delta.text)
         self._citations.extend(delta.citations)
 
-    def write(self) -> list[dict[str, Any]]:
+    def write(self, place: dict[str, Any]) -> list[dict[str, Any]]:
         """Write the citations."""
-        if not self._citations:
-            return []
-        return write_citations(join_surrogates("".join(self._pieces)), tuple(self._citations))
+        text = join_surrogates("".join(self._pieces)) if self._citations else ""
+        return write_citations(text, self._citations, place)
 
 
 class StreamWriter(BaseStreamWriter):
@@ -156,7 +155,11 @@ class StreamWriter(BaseStreamWriter):
     def _write_message_end(self, reply: Reply, raw: ProviderRaw | None) -> bytes:
         notes = get_notes(raw, NAME)
         default = default_reply(reply, (), notes.get("form"))
-        citations = [citation for text in self._cited_texts.values() for citation in text.write()]
+        places = {index: place_of_part(part) for index, part in self._parts.items()}
+        if self._plan_index is not None:
+            places[self._plan_index] = PLAN
+        texts = [(text, places[index]) for index, text in self._cited_texts.items() if index in places]
+        citations = [citation for text, place in texts for citation in text.write(place)]
         if citations:
             default["message"]["citations"] = citations
         wire = apply_diff(default, notes.get("residue"))
