@@ -15,9 +15,10 @@ import pytest
 
 from dragoman import dialects
 from dragoman.errors import FormatError, InputError
-from dragoman.event import UsageUpdate, fold, unfold
+from dragoman.event import BlockComplete, MessageComplete, MessageStart, TextDelta, UsageUpdate, fold, unfold
 from dragoman.exchange import FAULT_CODES, Fault, Options, Reply, Request, SideEffects, StopReason, ToolDefinition
 from dragoman.message import (
+    Citation,
     ContentBlock,
     ImageBlock,
     ImageSource,
@@ -29,6 +30,7 @@ from dragoman.message import (
     Role,
     TextBlock,
     ThinkingBlock,
+    TokenLogprob,
     TokenUsage,
     ToolResultBlock,
     ToolUseBlock,
@@ -533,6 +535,21 @@ def test_stream_has_the_losses_of_its_reply(name: str, dialect: ModuleType) -> N
         {loss for loss in losses if loss.block_type != "fault"} for losses in (writer.losses, written.losses)
     )
     assert streamed == whole  # apart from a fault, which some wires have in streams only
+
+
+def test_whole_text_in_a_stream_is_written_as_its_deltas_are(dialect: ModuleType) -> None:
+    cited, logprobs = Citation(start=0, end=4, url="https://example.com/rome"), (TokenLogprob("Rome", -0.5),)
+    block = TextBlock("Rome", citations=(cited,), token_logprobs=logprobs)
+    delta = TextDelta(0, block.text, None, block.citations, block.token_logprobs)
+    replies, losses = [], []
+    for event in (delta, BlockComplete(0, block)):
+        writer, reader = dialect.stream_writer(), dialect.stream_reader()
+        events = (MessageStart("m"), event, MessageComplete(StopReason.END_TURN))
+        data = b"".join([*map(writer.feed, events), writer.close()])
+        replies.append(fold([*reader.feed(data), *reader.close()]))
+        losses.append(set(writer.losses))
+    assert replies[0] == replies[1]
+    assert losses[0] == losses[1]
 
 
 def test_stream_cut_at_any_byte_is_not_complete(dialect: ModuleType) -> None:

@@ -42,7 +42,7 @@ from dragoman.event import (
 )
 from dragoman.exchange import Loss, Reply, StopReason
 from dragoman.jsontext import has_lone_surrogate, join_surrogates
-from dragoman.message import Alternative, CallBlock, ContentBlock, ProviderRaw, ThinkingBlock, TokenUsage
+from dragoman.message import Alternative, CallBlock, ContentBlock, ProviderRaw, TextBlock, ThinkingBlock, TokenUsage
 from dragoman.wire.faults import early_end, stream_error
 from dragoman.wire.frames import json_text, select_framing
 from dragoman.wire.losses import SupportedDetails, detail_losses
@@ -205,12 +205,9 @@ class BaseStreamWriter:
     def _record_losses(self, event: StreamEvent) -> None:
         """Record the losses of an event."""
         match event:
-            case TextDelta(provider_raw=raw, citations=citations, token_logprobs=logprobs):
+            case TextDelta(provider_raw=raw):
                 self._record_foreign(raw, "text")
-                if citations:
-                    self._record_field("text.citations")
-                if logprobs:
-                    self._record_field("text.token_logprobs")
+                self._record_text_fields(event)
             case ThinkingDelta(index, _, signature, raw):
                 self._record_foreign(raw, "thinking")
                 if index not in self._seen_thinking:
@@ -221,10 +218,18 @@ class BaseStreamWriter:
             case BlockComplete(block=block):
                 self._record_foreign(getattr(block, "provider_raw", None), block.type)
                 self._record_block(block)
+                if isinstance(block, TextBlock):
+                    self._record_text_fields(block)
             case AlternativeComplete():
                 self._record_field("alternatives")
             case MessageComplete(stop_details=stop_details) if stop_details is not None:
                 self._record_field("stop_details")
+
+    def _record_text_fields(self, text: TextDelta | TextBlock) -> None:
+        if text.citations:
+            self._record_field("text.citations")
+        if text.token_logprobs:
+            self._record_field("text.token_logprobs")
 
     def _record_field(self, name: str) -> None:
         if self.support is not None and name not in self.support.reply:

@@ -132,7 +132,8 @@ class StreamWriter(BaseStreamWriter):
     def write_block(self, index: int, block: ContentBlock) -> bytes:
         """Write a complete block, if the API supports it."""
         match block:
-            case TextBlock(text, raw):
+            case TextBlock(text, raw, citations):
+                self._cited_texts.setdefault(index, _CitedText()).add(TextDelta(index, text, raw, citations))
                 return self.write_text(index, text, raw)
             case ThinkingBlock(text, _, raw):
                 return self.write_thinking(index, text, raw)

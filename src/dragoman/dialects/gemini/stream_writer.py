@@ -177,6 +177,9 @@ class StreamWriter(BaseStreamWriter):
             self.add_loss(block.type, f"an invalid call: {block.reason}")
             self._fault = self._fault or _fold_fault(BlockComplete(0, block), MessageComplete(StopReason.TOOL_USE))
             return b""
+        if isinstance(block, TextBlock):
+            delta = TextDelta(index, block.text, block.provider_raw, block.citations, block.token_logprobs)
+            return self.write_text_delta(delta, block.text)
         return self._add_parts(index, [] if unsupported_reason(block) is not None else [write_part(block)])
 
     def write_end(self, end: MessageComplete, usage: TokenUsage | None) -> bytes:
