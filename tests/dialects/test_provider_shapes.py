@@ -222,6 +222,18 @@ def test_whole_reply_streams_with_same_content(wire: dict[str, Any]) -> None:
     assert ends == ["tool_calls" if reply.stop_reason is StopReason.TOOL_USE else "stop"]
 
 
+def test_whole_reply_without_finish_reason_streams_as_complete() -> None:
+    wire = completion({}, "")
+    absent = {**wire, "choices": [{key: wire["choices"][0][key] for key in ("index", "message")}]}
+    for body in (wire, absent):
+        check(CHAT, "response", body)
+        reply = CHAT.read_reply(body)
+        writer, reader = CHAT.stream_writer(), CHAT.stream_reader()
+        data = b"".join([*(writer.feed(event) for event in unfold(reply)), writer.close()])
+        again = fold([*reader.feed(data), *reader.close()])
+        assert (reply.stop_reason, again.stop_reason, again.fault) == (StopReason.UNKNOWN, StopReason.END_TURN, None)
+
+
 def test_images_of_reply_round_trip() -> None:
     wire = completion({"content": None, "images": [IMAGE]})
     check(CHAT, "response", wire)

@@ -118,8 +118,8 @@ class StreamWriter(BaseStreamWriter):
         if self._annotations:
             residue = get_notes(notes.get("message"), NAME).get("residue")
             choice["delta"]["annotations"] = apply_diff({"annotations": self._annotations}, residue).get("annotations")
-        if end.stop_reason is not StopReason.UNKNOWN or not notes:  # otherwise the provider sends no finish reason
-            # without it a client sees a cut stream
+        # Without a finish reason, most clients see a cut stream; null is that of a stream that had none.
+        if end.stop_reason is not StopReason.UNKNOWN or choice.get("finish_reason", "") is not None:
             choice["finish_reason"] = choice.get("finish_reason") or default["finish_reason"]
         alternatives = [write_alternative(each, at) for at, each in enumerate(self._alternatives, 1)]
         others = [one for other in (*notes.get("others", ()), *alternatives) for one in _choice_chunks(other)]
