@@ -29,6 +29,7 @@ from dragoman.message import (
     Alternative,
     ContentBlock,
     ImageBlock,
+    ImageSource,
     Role,
     TextBlock,
     ThinkingBlock,
@@ -235,6 +236,9 @@ REPLIES = {
     "a call without input": TEXT.replace(
         content=(ToolUseBlock(CALLS[0].id, "now", {}),), stop_reason=StopReason.TOOL_USE
     ),
+    "an image": TEXT.replace(
+        content=(ImageBlock(ImageSource("base64", PIXEL), "image/png"), TextBlock("There it is."))
+    ),
     "several answers": TEXT.replace(
         alternatives=(
             Alternative(content=(TextBlock("Hi."), TextBlock(" There.")), stop_reason=StopReason.MAX_TOKENS),
@@ -302,13 +306,17 @@ def test_sdk_raises_for_failed_stream(fault: Fault, kind: str, status: int, loop
     assert raised.value.code == status
 
 
-def texts_and_calls(content: Sequence[ContentBlock]) -> list[Any]:
-    """Return texts and calls of a reply in order, as the SDK has them."""
-    parts = [
-        {"text": block.text} if isinstance(block, TextBlock) else {"call": [block.name, block.input]}
-        for block in content
-        if isinstance(block, TextBlock | ToolUseBlock)
-    ]
+def parts_of(content: Sequence[ContentBlock]) -> list[Any]:
+    """Return texts, calls and images of a reply in order, as the SDK has them."""
+    parts: list[dict[str, Any]] = []
+    for block in content:
+        match block:
+            case TextBlock(text):
+                parts.append({"text": text})
+            case ToolUseBlock(name=name, input=value):
+                parts.append({"call": [name, value]})
+            case ImageBlock(source, media_type):
+                parts.append(normalize({"inlineData": {"data": source.data, "mimeType": media_type}}))
     return join_texts(parts)
 
 
@@ -334,7 +342,7 @@ def test_sdk_reads_converted_streams_of_every_dialect(loopback: Loopback) -> Non
         seen.add(name)
         candidates = loopback.read_stream(write(events))["candidates"]
         theirs = [parts_with_calls(candidate["content"]["parts"]) for candidate in candidates]
-        ours = [texts_and_calls(answer.content) for answer in (reply, *reply.alternatives)]
+        ours = [parts_of(answer.content) for answer in (reply, *reply.alternatives)]
         difference = first_difference(ours, theirs)
         if difference is not None:
             differences[record["id"]] = difference
