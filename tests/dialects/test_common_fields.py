@@ -128,6 +128,21 @@ def test_citation_converts_between_dialects_with_citations() -> None:
         assert (citation.url, citation.title) == (PAGE.url, PAGE.title)
 
 
+def test_gemini_stream_citation_has_its_place_in_the_joined_text() -> None:
+    whole = PAGE.replace(start=None, end=None)
+    content = (
+        TextBlock("Köln. "),
+        TextBlock("Rome is old. ", citations=(whole,)),
+        TextBlock("Yes.", citations=(PAGE,)),
+    )
+    reply = Reply(content=content, stop_reason=StopReason.END_TURN)
+    (text,) = stream(GEMINI, reply)[0].content
+    assert [text.text[cited.start : cited.end] for cited in text.citations] == ["Rome is old. ", "Yes."]
+    reply = Reply(content=(content[0], CALL, content[1]), stop_reason=StopReason.TOOL_USE)
+    *_, last = stream(GEMINI, reply)[0].content
+    assert [(cited.start, cited.end) for cited in last.citations] == [(0, 13)]
+
+
 def test_gemini_citation_offsets_are_bytes() -> None:
     cited = TextBlock("Köln liegt am Rhein.", citations=(PAGE,))
     wire = GEMINI.write_reply(Reply(content=(cited,), stop_reason=StopReason.END_TURN)).wire

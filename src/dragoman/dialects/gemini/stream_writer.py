@@ -9,6 +9,7 @@ Invariant: only a complete message gets the finish reason of a complete message.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any, Final
 
 from dragoman.dialects.gemini.blocks import unsupported_reason, write_part
@@ -41,7 +42,15 @@ from dragoman.event import (
 )
 from dragoman.exchange import Fault, Reply, StopReason
 from dragoman.jsontext import join_surrogates
-from dragoman.message import Alternative, ContentBlock, InvalidToolUseBlock, TextBlock, ThinkingBlock, TokenUsage
+from dragoman.message import (
+    Alternative,
+    Citation,
+    ContentBlock,
+    InvalidToolUseBlock,
+    TextBlock,
+    ThinkingBlock,
+    TokenUsage,
+)
 from dragoman.wire.frames import json_line, sse_frame
 from dragoman.wire.residue import apply_diff, get_notes
 from dragoman.wire.stream_writer import BaseStreamWriter
@@ -67,6 +76,19 @@ class _OpenCall:
         return fold((self.start, text, self.end or ToolUseEnd(self.start.index))).content[0]
 
 
+def _join_texts(first: TextBlock, second: TextBlock) -> TextBlock:
+    citations = (*_place_citations(first, 0), *_place_citations(second, len(first.text)))
+    logprobs = (*first.token_logprobs, *second.token_logprobs)
+    return TextBlock(first.text + second.text, citations=citations, token_logprobs=logprobs)
+
+
+def _place_citations(block: TextBlock, offset: int) -> Iterator[Citation]:
+    """Yield the citations of a text that starts at an offset; one without a place refers to the whole text."""
+    for citation in block.citations:
+        end = len(block.text) if citation.end is None else citation.end
+        yield citation.replace(start=offset + (citation.start or 0), end=offset + end)
+
+
 class StreamWriter(BaseStreamWriter):
     """Convert events to the bytes of a stream."""
 
@@ -90,6 +112,7 @@ class StreamWriter(BaseStreamWriter):
         self._native_thinking: set[int] = set()  # reasoning blocks of this dialect
         self._has_content = False
         self._texts: dict[int, list[TextDelta]] = {}
+        self._other_blocks: set[int] = set()  # indexes of written blocks that are not texts
         self._alternatives: list[Alternative] = []
         self._fault: Fault | None = None  # of an invalid call
         self._last_reply: Reply | None = None
@@ -134,16 +157,25 @@ class StreamWriter(BaseStreamWriter):
         self._alternatives.append(alternative)
         return b""
 
-    def _details(self) -> tuple[ContentBlock, ...]:
-        """Return the texts with citations or probabilities, as far as the last chunk needs them."""
+    def _details(self, *, is_native: bool) -> tuple[ContentBlock, ...]:
+        """Return the texts with citations or probabilities, as far as the last chunk needs them.
+
+        A client joins texts that follow each other, so the places of citations count from the start of the joined text.
+        """
         if not any(delta.citations or delta.token_logprobs for deltas in self._texts.values() for delta in deltas):
             return ()
-        blocks = []
-        for _, deltas in sorted(self._texts.items()):
+        blocks: list[TextBlock] = []
+        last = 0
+        for index, deltas in sorted(self._texts.items()):
             citations = tuple(citation for delta in deltas for citation in delta.citations)
             logprobs = tuple(item for delta in deltas for item in delta.token_logprobs)
             text = join_surrogates("".join(delta.text for delta in deltas))
-            blocks.append(TextBlock(text, citations=citations, token_logprobs=logprobs))
+            block = TextBlock(text, citations=citations, token_logprobs=logprobs)
+            if blocks and not is_native and self._other_blocks.isdisjoint(range(last, index)):
+                blocks[-1] = _join_texts(blocks[-1], block)
+            else:
+                blocks.append(block)
+            last = index
         return tuple(blocks)
 
     def write_thinking_delta(self, delta: ThinkingDelta, text: str) -> bytes:
@@ -193,7 +225,7 @@ class StreamWriter(BaseStreamWriter):
         data = b"".join([self.write_block(index, calls[index].to_block()) for index in sorted(calls)])
         raw = {name: note for name, note in (end.provider_raw or {}).items() if name != "unsaid"}  # required here
         reply = Reply(
-            content=self._details(),
+            content=self._details(is_native=bool(get_notes(raw, NAME))),
             stop_reason=end.stop_reason,
             usage=usage,
             model=self._model,
@@ -230,6 +262,8 @@ class StreamWriter(BaseStreamWriter):
     def _add_parts(self, index: int, parts: list[_Part]) -> bytes:
         if self._fault is not None:
             return b""  # ignore blocks after an invalid call
+        if parts and index not in self._texts:
+            self._other_blocks.add(index)
         self._pending_parts.setdefault(index, []).extend(parts)
         return self._write_ready()
 
