@@ -17,7 +17,7 @@ from rich.console import Console
 from dragoman import dialects
 from dragoman.cli import fidelity as report
 from dragoman.cli.prove import Proof, prove, prove_records
-from dragoman.exchange import Loss, Request, Written
+from dragoman.exchange import Loss, Request, SideEffects, ToolDefinition, Written
 from dragoman.fidelity import (
     CASES,
     Case,
@@ -296,6 +296,13 @@ def test_reported_adjustment_of_a_tool_explains_the_tool_that_it_names(named: st
     adjustment = Loss("", "", "tool.input_schema", "forgetful", f"{named} takes an object", "adjusted")
     (finding,) = outcome(change_definition(input_schema={"type": "object"}), "tool", (adjustment,))
     assert finding.outcome == expected
+
+
+def test_schema_of_a_tool_that_takes_any_text_is_not_compared() -> None:
+    tool = ToolDefinition("run", "Runs it.", {"type": "object", "title": "x"}, SideEffects.EXECUTE, free_form=True)
+    request = Request(model="m", messages=(), tools=(tool,))
+    (finding,) = [each for each in measure_conversion(request, dialects.load("openai_chat")) if each.kind == "tool"]
+    assert finding.outcome == "kept"
 
 
 def test_loss_of_another_message_excuses_nothing() -> None:

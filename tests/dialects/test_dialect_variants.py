@@ -10,7 +10,7 @@ import pytest
 
 from dragoman import dialects
 from dragoman.event import StreamEvent, fold, unfold
-from dragoman.exchange import Reply, Request, StopReason, Written
+from dragoman.exchange import Reply, Request, SideEffects, StopReason, ToolDefinition, Written
 from dragoman.message import (
     ImageBlock,
     ImageSource,
@@ -442,3 +442,12 @@ def test_results_without_ids_match_calls_in_order() -> None:
         item.content[0].tool_use_id for item in request.messages[2:]
     ]
     assert chat.write_request(request).wire == wire
+
+
+@pytest.mark.parametrize("dialect", [INVOKE, COHERE])
+def test_changed_schema_of_every_tool_is_reported(dialect: ModuleType) -> None:
+    choices = {"anyOf": [{"type": "object"}, {"type": "null"}]}
+    tools = tuple(ToolDefinition(name, "Does it.", choices, SideEffects.NONE) for name in ("first", "second"))
+    written = dialect.write_request(REQUEST.replace(tools=tools))
+    reasons = [each.reason for each in (*written.losses, *written.notes) if each.block_type == "tool.input_schema"]
+    assert [tool.name in reason for tool, reason in zip(tools, reasons, strict=True)] == [True, True]

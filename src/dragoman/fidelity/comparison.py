@@ -559,7 +559,7 @@ def _compare_tools(before: Request, after: Iterable[ToolDefinition | OpaqueTool]
 def _compare_tool(tool: ToolDefinition, new_tool: ToolDefinition, losses: _Losses, place: str) -> Finding:
     """Return the finding for the description and the schema of a tool: a change has to be reported with its name."""
     notes = []
-    for name in ("description", "input_schema"):
+    for name in ("description",) if tool.free_form and new_tool.free_form else ("description", "input_schema"):
         if diff(getattr(tool, name), getattr(new_tool, name)) is None:
             continue
         reason = losses.find_tool_reason(f"tool.{name}", tool.name)

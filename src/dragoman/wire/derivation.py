@@ -163,10 +163,11 @@ class DerivedDialect:
         return fault.replace(provider=self.name) if fault is not None and fault.provider == self.base.NAME else fault
 
     def _own_losses(self, losses: Iterable[Loss]) -> tuple[Loss, ...]:
-        """Return the losses of the base dialect as losses of this one, each field of a message once."""
+        """Return the losses of the base dialect as losses of this one, each field of a message or a tool once."""
         own: dict[tuple[str, str, str], Loss] = {}
         for number, loss in enumerate(losses):
-            key = (loss.message_id, loss.block_type, str(number) if loss.block_type in _COUNTED else "")
+            tool = loss.reason if loss.block_type.startswith("tool.") else ""  # which names the tool
+            key = (loss.message_id, loss.block_type, str(number) if loss.block_type in _COUNTED else tool)
             own.setdefault(key, loss.replace(adapter=self.name))
         return tuple(own.values())
 

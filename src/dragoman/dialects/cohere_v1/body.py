@@ -14,7 +14,6 @@ from dragoman.dialects.cohere_v1.tools import (
     call_from_base,
     call_to_base,
     definitions_from,
-    is_describable,
     schema_from,
 )
 from dragoman.errors import FormatError
@@ -214,10 +213,7 @@ def _prepare(request: Request, losses: list[Loss]) -> Request:
         request = _drop_opaque_tools(request, losses)
     if "form" in (notes := get_notes(request.provider_raw, cohere.NAME)):  # the key of the schema is another one here
         request = request.replace(provider_raw={key: note for key, note in notes.items() if key != "form"})
-    for tool in request.tools:
-        if isinstance(tool, ToolDefinition) and not is_describable(tool.input_schema):
-            reason = f"this API cannot describe all parameters of {tool.name}"
-            losses.append(Loss("", "", "tool.input_schema", NAME, reason))
+    tools = tuple(_reduce_schema(tool, losses) for tool in request.tools)
     options = request.options
     for name in ("tool_choice", "reasoning"):
         if getattr(options, name) is not None:
@@ -237,7 +233,19 @@ def _prepare(request: Request, losses: list[Loss]) -> Request:
         for message, before in zip(messages, request.messages, strict=True)
         if message.content or not before.content
     )
-    return request.replace(messages=kept, options=options.replace(tool_choice=None, reasoning=None))
+    return request.replace(messages=kept, tools=tools, options=options.replace(tool_choice=None, reasoning=None))
+
+
+def _reduce_schema(tool: ToolDefinition | OpaqueTool, losses: list[Loss]) -> ToolDefinition | OpaqueTool:
+    """Return the tool with the part of its schema that this API can describe."""
+    if isinstance(tool, OpaqueTool):
+        return tool
+    schema = schema_from(definitions_from(tool.input_schema))
+    if schema == tool.input_schema:
+        return tool
+    reason = f"this API cannot describe all parameters of {tool.name}"
+    losses.append(Loss("", "", "tool.input_schema", NAME, reason))
+    return tool.replace(input_schema=schema)
 
 
 def _drop_opaque_tools(request: Request, losses: list[Loss]) -> Request:

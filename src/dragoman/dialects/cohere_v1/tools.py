@@ -64,11 +64,6 @@ def _definition_from(schema: dict[str, Any], *, is_required: bool) -> dict[str, 
     return {**description, "type": word, **({"required": True} if is_required else {})}
 
 
-def is_describable(schema: dict[str, Any]) -> bool:
-    """Return whether the parameters of this API can represent a schema."""
-    return schema_from(definitions_from(schema)) == schema
-
-
 class CallIds:
     """Ids for the calls of one conversation; a result takes that of the oldest equal call without a result."""
 
