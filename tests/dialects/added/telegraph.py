@@ -286,6 +286,7 @@ class StreamWriter:
         if framing not in (None, "ndjson"):
             raise LookupError(f"{NAME} streams are lines of JSON, not {framing!r}")
         self._taken: list[StreamEvent] = []
+        self.losses: tuple[Loss, ...] = ()  # known at the end
 
     def feed(self, event: StreamEvent) -> bytes:
         """Return the bytes of an event. Nothing is written before the end of the reply."""
@@ -295,7 +296,8 @@ class StreamWriter:
     def close(self) -> bytes:
         """Return the stream."""
         reply = fold(self._taken)
-        wire = write_reply(reply).wire
+        written = write_reply(reply)
+        wire, self.losses = written.wire, written.losses
         begin, lines = {"begin": wire.pop("model", None)}, wire.pop("lines")
         end = wire if reply.fault is None else write_error(reply.fault).wire
         return b"".join(json_line(line) + b"\n" for line in [begin, *lines, end])
