@@ -99,6 +99,20 @@ LOSSY_REPLIES = {
         content=(ImageBlock(ImageSource("base64", "iVBORw0K"), "image/png"), TextBlock("There.")),
         stop_reason=StopReason.END_TURN,
     ),
+    "further answer": Reply(
+        content=(TextBlock("Hi."),),
+        stop_reason=StopReason.END_TURN,
+        alternatives=(
+            Alternative(
+                content=(
+                    ThinkingBlock("Hm.", "sig"),
+                    ImageBlock(ImageSource("base64", "iVBORw0K"), "image/png"),
+                    TextBlock("Ho."),
+                ),
+                stop_reason=StopReason.END_TURN,
+            ),
+        ),
+    ),
     "call": Reply(content=(CALL,), stop_reason=StopReason.TOOL_USE),
     "custom call": Reply(content=(CALL.replace(free_form=True),), stop_reason=StopReason.TOOL_USE),
     "no call": Reply(content=(TextBlock("Wait."),), stop_reason=StopReason.TOOL_USE),
@@ -115,6 +129,15 @@ def test_stream_writer_reports_losses(name: str, case: str) -> None:
     writer.close()
     whole = {loss.block_type for loss in dialect.write_reply(reply).losses}
     assert {loss.block_type for loss in writer.losses} == whole - {"fault"}
+
+
+def test_blocks_of_further_answer_are_written_or_losses() -> None:
+    reply = LOSSY_REPLIES["further answer"]
+    for dialect, lost in ((CHAT, ["thinking", "image"]), (GEMINI, ["thinking"])):
+        written = dialect.write_reply(reply)
+        assert [loss.block_type for loss in written.losses] == lost
+        (again,) = dialect.read_reply(written.wire).alternatives
+        assert sorted([*lost, *(block.type for block in again.content)]) == ["image", "text", "thinking"]
 
 
 def test_citation_converts_between_dialects_with_citations() -> None:

@@ -220,8 +220,10 @@ class BaseStreamWriter:
                 self._record_block(block)
                 if isinstance(block, TextBlock):
                     self._record_text_fields(block)
-            case AlternativeComplete():
+            case AlternativeComplete(alternative):
                 self._record_field("alternatives")
+                for block in alternative.content if self._has_field("alternatives") else ():
+                    self._record_block(block)
             case MessageComplete(stop_details=stop_details) if stop_details is not None:
                 self._record_field("stop_details")
 
@@ -231,8 +233,11 @@ class BaseStreamWriter:
         if text.token_logprobs:
             self._record_field("text.token_logprobs")
 
+    def _has_field(self, name: str) -> bool:
+        return self.support is None or name in self.support.reply
+
     def _record_field(self, name: str) -> None:
-        if self.support is not None and name not in self.support.reply:
+        if self.support is not None and not self._has_field(name):
             self.add_loss(name, field_reason(name, self.support))
 
     def _record_foreign(self, raw: ProviderRaw | None, subject: str) -> None:

@@ -26,7 +26,7 @@ from dragoman.message import (
     ToolUseBlock,
 )
 from dragoman.wire.counts import Counts
-from dragoman.wire.losses import SupportedDetails, detail_losses
+from dragoman.wire.losses import SupportedDetails, detail_losses, supported_blocks
 from dragoman.wire.message_builder import fault_loss
 from dragoman.wire.residue import apply_diff, get_notes, make_notes
 from dragoman.wire.support import reply_losses
@@ -120,7 +120,7 @@ def read_alternative(candidate: dict[str, Any], number: int, builder: GeminiMess
 
 
 def write_alternative(alternative: Alternative, number: int) -> dict[str, Any]:
-    """Write a further candidate; blocks that the wire cannot carry are left out."""
+    """Write a further candidate; blocks that the wire cannot carry are left out, and the reply reports them."""
     notes = get_notes(alternative.provider_raw, NAME)
     wire: dict[str, Any] = apply_diff(
         _default_alternative(alternative, number, notes.get("form")), notes.get("residue")
@@ -239,6 +239,8 @@ def write_reply(reply: Reply) -> Written:
             parts.append(write_part(block))
         else:
             losses.append(Loss("", "", block.type, NAME, reason))
+    for alternative in reply.alternatives:
+        supported_blocks(alternative.content, unsupported_reason, NAME, losses)
     if write_finish_reason(reply, get_notes(reply.provider_raw, NAME)) is None:
         losses.extend(fault_loss(reply, NAME))
     losses.extend(detail_losses(reply, NAME, DETAILS))

@@ -135,7 +135,7 @@ def write_reply(reply: Reply) -> Written:
     find_reason = partial(unsupported_reason, role=Role.ASSISTANT, is_native=message_notes.get("form") == "list")
     blocks = supported_blocks(reply.content, find_reason, NAME, losses)
     others = [_restore_calls(other, blocks, at) for at, other in enumerate(notes.get("others", ()))]
-    others.extend(write_alternative(alternative, at) for at, alternative in enumerate(reply.alternatives, 1))
+    others.extend(write_alternative(alternative, at, losses) for at, alternative in enumerate(reply.alternatives, 1))
     default = default_message(Role.ASSISTANT, _blocks_of_first(blocks, len(others)), message_notes, reply=True)
     message = apply_diff(default, message_notes.get("residue"))
     form = notes.get("form")
@@ -149,12 +149,12 @@ def write_reply(reply: Reply) -> Written:
     return Written({**wire, "choices": choices}, tuple(losses))
 
 
-def write_alternative(alternative: Alternative, index: int) -> dict[str, Any]:
-    """Write a further answer as a choice; blocks that the wire cannot carry are left out."""
+def write_alternative(alternative: Alternative, index: int, losses: list[Loss]) -> dict[str, Any]:
+    """Write a further answer as a choice, and add a loss for each block that the wire cannot carry."""
     notes = get_notes(alternative.provider_raw, NAME)
     message_notes = notes.get("message", {})
     find_reason = partial(unsupported_reason, role=Role.ASSISTANT, is_native=message_notes.get("form") == "list")
-    blocks = [block for block in alternative.content if find_reason(block) is None]
+    blocks = supported_blocks(alternative.content, find_reason, NAME, losses)
     default = default_message(Role.ASSISTANT, blocks, message_notes, reply=True)
     choice: dict[str, Any] = apply_diff(_default_alternative(alternative, index), notes.get("choice"))
     return {**choice, "message": apply_diff(default, message_notes.get("residue"))}

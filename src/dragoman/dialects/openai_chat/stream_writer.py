@@ -121,7 +121,7 @@ class StreamWriter(BaseStreamWriter):
         # Without a finish reason, most clients see a cut stream; null is that of a stream that had none.
         if end.stop_reason is not StopReason.UNKNOWN or choice.get("finish_reason", "") is not None:
             choice["finish_reason"] = choice.get("finish_reason") or default["finish_reason"]
-        alternatives = [write_alternative(each, at) for at, each in enumerate(self._alternatives, 1)]
+        alternatives = [write_alternative(each, at, []) for at, each in enumerate(self._alternatives, 1)]
         others = [one for other in (*notes.get("others", ()), *alternatives) for one in _choice_chunks(other)]
         out = b"".join(sse_frame({**self._base, "choices": [one]}) for one in (choice, *others))
         reply_wire = {**apply_diff(default_reply(reply), notes.get("residue")), **self.identity}
