@@ -89,3 +89,11 @@ def test_foreign_empty_text_does_not_split_a_block() -> None:
     (block,) = fold([*reader.feed(data), *reader.close()]).content
     assert isinstance(block, TextBlock)
     assert (block.text, [cited.url for cited in block.citations]) == ("Rome is old.", [page.url])
+
+
+def test_document_of_another_type_round_trips() -> None:
+    source = {"type": "base64", "media_type": "text/csv", "data": "YSxi"}
+    content = [{"type": "text", "text": "Hi."}, {"type": "document", "source": source}]
+    wire = {"model": "m", "max_tokens": 9, "messages": [{"role": "user", "content": content}]}
+    written = anthropic.write_request(anthropic.read_request(wire))
+    assert (written.wire, written.losses) == (wire, ())

@@ -321,3 +321,14 @@ def test_document_result_converts_to_cohere_v1() -> None:
     wire = {"model": "command-a", "messages": messages}
     check(cohere, "request", wire)
     assert "It rains." in json.dumps(first.write_request(cohere.read_request(wire)).wire)
+
+
+@pytest.mark.parametrize("arguments", [{}, {"arguments": None}, {"arguments": ""}])
+def test_call_that_the_limit_cut_before_its_arguments_round_trips(arguments: dict[str, Any]) -> None:
+    call = {"id": "c", "type": "function", "function": {"name": "look", **arguments}}
+    message = {"role": "assistant", "content": None, "tool_calls": [call]}
+    choice = {"index": 0, "finish_reason": "length", "message": message}
+    wire = {"id": "1", "object": "chat.completion", "model": "m", "choices": [choice]}
+    reply = CHAT.read_reply(wire)
+    assert [block.type for block in reply.content] == ["invalid_tool_use"]
+    assert CHAT.write_reply(reply).wire == wire

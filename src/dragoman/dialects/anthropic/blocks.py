@@ -57,9 +57,10 @@ def block_notes(block: ContentBlock, wire: dict[str, Any]) -> ProviderRaw | None
     provider_id = None
     if isinstance(block, ToolUseBlock | InvalidToolUseBlock) and wire["id"] != block.id:
         provider_id = wire["id"]
-    own = (
-        True if isinstance(block, ThinkingBlock | RedactedThinkingBlock) else None
-    )  # marks the block as native: only native blocks can be sent back
+    needs_mark = isinstance(block, ThinkingBlock | RedactedThinkingBlock) or (
+        isinstance(block, DocumentBlock) and block.media_type not in _DOCUMENT_TYPES
+    )  # only a native block can be sent back
+    own = True if needs_mark else None
     return make_notes(NAME, _default_block(block, provider_id), wire, id=provider_id, own=own)
 
 

@@ -33,6 +33,7 @@ from dragoman.message import (
     ImageSource,
     InvalidToolUseBlock,
     OpaqueBlock,
+    ProviderRaw,
     RedactedThinkingBlock,
     Role,
     TextBlock,
@@ -549,6 +550,14 @@ def write_call(block: ContentBlock) -> dict[str, Any]:
     wire: dict[str, Any] = default["function"] if notes.get("at") == "function_call" else default
     wire = apply_diff(wire, notes.get("residue"))
     return wire
+
+
+def call_notes(call: InvalidToolUseBlock, wire: dict[str, Any]) -> ProviderRaw | None:
+    """Return the notes of a call, with the difference between it and its wire."""
+    notes = get_notes(call.provider_raw, NAME)
+    default = write_call(call.replace(provider_raw={key: note for key, note in notes.items() if key != "residue"}))
+    others = {key: note for key, note in notes.items() if key not in ("dialect", "residue")}
+    return make_notes(NAME, default, wire, **others)
 
 
 def _default_call(block: ContentBlock, notes: Mapping[str, Any]) -> dict[str, Any]:

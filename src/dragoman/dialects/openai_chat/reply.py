@@ -11,6 +11,7 @@ from dragoman.dialects.openai_chat.blocks import (
     DEFAULT_ID,
     NAME,
     TIERS,
+    call_notes,
     default_message,
     make_message_notes,
     place_of,
@@ -108,7 +109,8 @@ def _mark_cut_call(block: ContentBlock) -> ContentBlock:
     if isinstance(arguments, dict) or (arguments or "").strip():
         return block
     reason = "the output limit was reached before its input"
-    return InvalidToolUseBlock(block.id, block.name, "", reason, block.provider_raw)
+    call = InvalidToolUseBlock(block.id, block.name, "", reason, block.provider_raw)
+    return call if write_call(call) == wire else call.replace(provider_raw=call_notes(call, wire))
 
 
 DETAILS: Final = SupportedDetails(
