@@ -140,7 +140,11 @@ async def test_200_clients_lose_nothing_while_workers_are_killed(
 async def check_threads(store: Store) -> collections.Counter[str]:
     """Check that every thread is valid and has all complete answers, and count the answers by status."""
     ends: collections.Counter[str] = collections.Counter()
-    for name in ALL_THREADS:
+    for chat_id in ALL_THREADS:
+        session = await store.get_session(chat_id)
+        assert session is not None, chat_id
+        # A browser may repeat a request after a failed connection. useChat then continues in a fork, as after an edit.
+        name = str(session.metadata.get("ui_branch", chat_id))
         while (
             run := await store.runs.latest(name)
         ) is not None and run.is_running:  # a page shows the answer before the run ends
