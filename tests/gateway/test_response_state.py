@@ -6,11 +6,14 @@ import asyncio
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from dragoman.gateway.endpoints import ENDPOINTS
 from dragoman.gateway.gateway import Gateway
 from tests.fake_providers import call_part, text_part
+from tests.gateway.in_process import open_gateway
+from tests.gateway.replies import answer_call
 from tests.gateway.sdk_clients import KEY
 from tests.import_proxy import LazyModule
 from tests.server.conftest import ServerFixture, run_test_server
@@ -201,3 +204,12 @@ async def test_stream_contains_previous_response_and_conversation(gateway_server
     assert len(events) >= 2
     assert {response.previous_response_id for response in events} == {first}
     assert {(response.conversation.id, response.previous_response_id) for response in others} == {(conversation, None)}
+
+
+@pytest.mark.parametrize("path", ["/v1/responses", "/v1/chat/completions"])
+async def test_unknown_previous_response_has_the_code_of_openai(tmp_path: Path, path: str) -> None:
+    async with open_gateway(tmp_path, answer_call, record="durable") as gateway:
+        body = {"model": "anthropic:m", "input": "Hi", "previous_response_id": "resp_unknown"}
+        sent = await gateway.send(path, body)
+    error = msgspec.json.decode(sent.body)["error"]
+    assert (sent.status, error["code"]) == (400, "previous_response_not_found")
