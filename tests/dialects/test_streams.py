@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 from collections.abc import Iterator
 from types import ModuleType
 from typing import Any
@@ -27,7 +28,7 @@ from dragoman.exchange import Reply, StopReason
 from dragoman.message import InvalidToolUseBlock, TextBlock, ToolUseBlock
 from dragoman.wire.frames import make_splitter
 from dragoman.wire.stream_reader import DeltaTemplate
-from tests.conftest import IS_FULL
+from tests.conftest import IS_FULL, scale
 from tests.corpus import records
 from tests.dialects.stream_damage.case import calls_of, events_of, invalid_calls_of, text_of
 from tests.dialects.test_every_dialect import CALLS
@@ -376,6 +377,27 @@ def test_unusual_chunk_uses_general_path(change: dict[str, Any], monkeypatch: py
     skip_fast_path(dialect, monkeypatch)
     assert encode_events(dialect, pieces) == short
     assert encode_events(dialect, [b"".join(pieces)]) == short
+
+
+def test_streams_with_random_padding_are_read_alike_in_all_reads(monkeypatch: pytest.MonkeyPatch) -> None:
+    rng, dialect = random.Random(7), dialects.load("openai_chat")
+    end = {**CHUNK, "choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]}
+    for _ in range(scale(150, 6_000)):
+        chunks = []
+        for _ in range(rng.randint(3, 14)):
+            text = "".join(rng.choices(['"', "}", "\\", "\n", '","', "é", "😀", "a", "b"], k=rng.randint(0, 5)))
+            padding = "".join(rng.choices("ab", k=rng.choice([0, 0, 1, 1, 2])))
+            choice = {"index": 0, "delta": {"content": text}, "finish_reason": None}
+            chunks.append({**CHUNK, "choices": [choice], "obfuscation": padding})
+        pieces = [b"data: " + json.dumps(chunk).encode() + b"\n\n" for chunk in (*chunks, end)]
+        with monkeypatch.context() as patch:
+            skip_templates(patch)
+            expected = encode_events(dialect, pieces)
+        data, size = b"".join(pieces), rng.randint(2, 5)
+        groups = [b"".join(pieces[at : at + size]) for at in range(0, len(pieces), size)]
+        cut = rng.randrange(len(data))
+        for reads in (pieces, groups, [data], [data[:cut], data[cut:]]):
+            assert encode_events(dialect, reads) == expected
 
 
 @pytest.mark.parametrize(
