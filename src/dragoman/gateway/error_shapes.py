@@ -35,7 +35,7 @@ _FALLBACK_CLASSES: Final = frozenset(
 )
 _NETWORK_STATUS: Final = 502  # the provider did not answer, or with something that is no answer
 _OVERLOADED: Final = {"anthropic": 529}
-_OPENAI: Final = ("openai_chat", "openai_responses")  # two APIs with the same codes
+OPENAI_DIALECTS: Final = ("openai_chat", "openai_responses")  # two APIs with the same codes
 _REQUEST_ID_HEADERS: Final = {"anthropic": "request-id", "bedrock_converse": "x-amzn-requestid"}
 
 
@@ -65,7 +65,7 @@ def own_fault(dialect: str, fault: Fault) -> Fault:
     """Return the fault without the code of another API; the gateway's own codes stay."""
     if fault.provider in (dialect, "dragoman"):
         return fault
-    has_same_codes = fault.provider in _OPENAI and dialect in _OPENAI
+    has_same_codes = fault.provider in OPENAI_DIALECTS and dialect in OPENAI_DIALECTS
     return fault.replace(provider=dialect, provider_code=fault.provider_code if has_same_codes else None)
 
 

@@ -13,7 +13,7 @@ from typing import Final
 
 from dragoman.exchange import ErrorClass, Fault
 from dragoman.gateway import endpoints
-from dragoman.gateway.error_shapes import error_response
+from dragoman.gateway.error_shapes import OPENAI_DIALECTS, error_response
 from dragoman.gateway.types import GatewayResponse
 
 _DIALECTS: Final = {  # by the first segment of a path
@@ -30,7 +30,6 @@ _DIALECTS: Final = {  # by the first segment of a path
     "messages": "anthropic",
 }
 _OLLAMA: Final = ("blobs", "copy", "create", "delete", "me", "pull", "push")
-_OPENAI: Final = ("openai_chat", "openai_responses")
 _VERSIONS: Final = ("", "/v1", "/v1beta")
 _GEMINI_VERSIONS: Final = ("/v1alpha", "/v1beta")
 _MAX_SEGMENTS: Final = 8  # more than any endpoint has
@@ -62,7 +61,7 @@ def missing_endpoint(
         error_class=ErrorClass.INVALID_REQUEST,
         status=405 if methods else 404,
         provider=dialect,
-        provider_code="unknown_url" if dialect in _OPENAI and not methods else None,
+        provider_code="unknown_url" if dialect in OPENAI_DIALECTS and not methods else None,
     )
     response = error_response(dialect, fault, request_id)
     if methods:
