@@ -21,6 +21,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
@@ -65,6 +66,9 @@ TASKS = {
 }
 
 
+Start = Callable[[str, Path, dict[str, str]], subprocess.CompletedProcess[str]]
+
+
 class Outcome(msgspec.Struct, frozen=True):
     """A program that was run."""
 
@@ -99,7 +103,20 @@ def script_answers(task: str, side: str, anthropic: StrictProvider, openai: Stri
             openai.reply("Too long.")
 
 
-async def run_program(task: str, side: str, python: str) -> str | None:
+def start_process(python: str, folder: Path, environment: dict[str, str]) -> subprocess.CompletedProcess[str]:
+    """Run the program of a folder to its end."""
+    return subprocess.run(
+        [python, "program.py"],
+        cwd=folder,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=300,
+    )
+
+
+async def run_program(task: str, side: str, python: str, start: Start = start_process) -> str | None:
     """Run a program against fake providers. Returns what is wrong, or none."""
     openai_dialect = "openai_responses" if side == "dragoman" else "openai_chat"
     async with strict_provider("anthropic") as anthropic, strict_provider(openai_dialect) as openai:
@@ -116,16 +133,7 @@ async def run_program(task: str, side: str, python: str) -> str | None:
                 "OPENAI_BASE_URL": openai.base_url,
                 "LITELLM_LOCAL_MODEL_COST_MAP": "True",
             }
-            done = await asyncio.to_thread(
-                subprocess.run,
-                [python, "program.py"],
-                cwd=folder,
-                env=environment,
-                capture_output=True,
-                text=True,
-                check=False,
-                timeout=300,
-            )
+            done = await asyncio.to_thread(start, python, Path(folder), environment)
     if done.returncode:
         return (done.stderr.strip().splitlines() or ["no output"])[-1]
     if not re.search(TASKS[task], done.stdout.strip()):

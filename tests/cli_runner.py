@@ -1,6 +1,7 @@
 """Run command-line commands without the cost of their imports: each command is a fork of one process that has them.
 
     run("sessions", "--json", environment=…) -> CompletedProcess[bytes]; run_text returns texts
+    run_program("program.py", environment=…, cwd=…) runs a Python program in the same way
 
 Use it to test what a command does. Tests of start-up, of its duration and of signals start the real program; see
 test_cli.py. Invariant: a command has its own arguments, environment, working directory, input and outputs, and shares
@@ -9,6 +10,7 @@ no state with earlier commands.
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import functools
 import gc
@@ -16,11 +18,14 @@ import importlib
 import json
 import os
 import pkgutil
+import runpy
 import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping
+import threading
+import warnings
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -58,12 +63,39 @@ def run(
     merge_stderr: bool = False,
 ) -> subprocess.CompletedProcess[bytes]:
     """Run a command to its end. With ``merge_stderr``, standard output contains both outputs in their order."""
-    command = [str(argument) for argument in arguments]
+    return _run("dragoman", arguments, environment, stdin=stdin, cwd=cwd, merge_stderr=merge_stderr)
+
+
+def run_program(
+    file: str | Path, *, environment: Mapping[str, str], cwd: Path | None = None, on_warning: str = "default"
+) -> subprocess.CompletedProcess[str]:
+    """Run a Python program to its end, as ``python -W ON_WARNING FILE`` does."""
+    return _decode(_run(str(file), (), environment, cwd=cwd, on_warning=on_warning))
+
+
+def _run(
+    program: str,
+    arguments: Sequence[str | Path],
+    environment: Mapping[str, str],
+    *,
+    stdin: bytes = b"",
+    cwd: Path | None = None,
+    merge_stderr: bool = False,
+    on_warning: str | None = None,
+) -> subprocess.CompletedProcess[bytes]:
+    """Run ``dragoman``, or with ``on_warning`` a Python program."""
+    command = [program, *map(str, arguments)]
     with tempfile.TemporaryDirectory(prefix="dragoman-command-") as folder:
         names = ("in", "out", "out" if merge_stderr else "err")
         paths = [os.path.join(folder, name) for name in names]
         Path(paths[0]).write_bytes(stdin)
-        order = {"arguments": command, "environment": dict(environment), "cwd": str(cwd or Path.cwd()), "paths": paths}
+        order = {
+            "command": command,
+            "environment": dict(environment),
+            "cwd": str(cwd or Path.cwd()),
+            "paths": paths,
+            "on_warning": on_warning,
+        }
         code = _server().execute(order)
         out = Path(paths[1]).read_bytes()
         err = b"" if merge_stderr else Path(paths[2]).read_bytes()
@@ -74,7 +106,10 @@ def run(
 
 def run_text(*arguments: str | Path, **options: Any) -> subprocess.CompletedProcess[str]:
     """Run a command and decode its outputs."""
-    done = run(*arguments, **options)
+    return _decode(run(*arguments, **options))
+
+
+def _decode(done: subprocess.CompletedProcess[bytes]) -> subprocess.CompletedProcess[str]:
     return subprocess.CompletedProcess(done.args, done.returncode, done.stdout.decode(), done.stderr.decode())
 
 
@@ -141,8 +176,8 @@ def _execute(order: dict[str, Any]) -> None:
         sys.stdin, sys.stdout, sys.stderr = (
             os.fdopen(number, mode, encoding="utf-8") for number, mode in enumerate("rww")
         )
-        sys.argv = ["dragoman", *order["arguments"]]
-        code = _run_main()
+        sys.argv = order["command"]
+        code = _run_main() if order["on_warning"] is None else _run_file(order["on_warning"])
         for stream in (sys.stdout, sys.stderr):
             with contextlib.suppress(BrokenPipeError, ValueError):
                 stream.flush()
@@ -153,6 +188,23 @@ def _execute(order: dict[str, Any]) -> None:
 def _run_main() -> int:
     from dragoman.cli import main
 
+    return _call(main)
+
+
+def _run_file(action: Any) -> int:
+    """Run the program that the arguments name, and end its threads as the interpreter does."""
+    warnings.resetwarnings()
+    warnings.simplefilter(action)
+    sys.path[0] = os.getcwd()
+    code = _call(lambda: runpy.run_path(sys.argv[0], run_name="__main__"))
+    threading._shutdown()  # type: ignore[attr-defined]
+    atexit._run_exitfuncs()
+    gc.collect()  # warnings about open resources are printed
+    return code
+
+
+def _call(main: Callable[[], object]) -> int:
+    """Call a function and return the exit code of a process that ends with it."""
     try:
         main()
     except SystemExit as end:

@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 from benchmarks import programs_bench
+from tests import cli_runner
+from tests.conftest import IS_FULL
+
+IN_NEW_PROCESSES = ("mcp",)  # also in the default run
 
 
 def test_page_contains_the_table() -> None:
@@ -21,6 +27,12 @@ def test_no_program_is_longer_than_those_of_peers(task: str) -> None:
     assert counts["dragoman"] == min(counts.values())
 
 
+def fork(_python: str, folder: Path, environment: dict[str, str]) -> subprocess.CompletedProcess[str]:
+    """Run a program without the cost of its imports."""
+    return cli_runner.run_program("program.py", environment=environment, cwd=folder)
+
+
 @pytest.mark.parametrize("task", programs_bench.TASKS)
 def test_program_runs(task: str) -> None:
-    assert asyncio.run(programs_bench.run_program(task, "dragoman", sys.executable)) is None
+    start = programs_bench.start_process if IS_FULL or task in IN_NEW_PROCESSES else fork
+    assert asyncio.run(programs_bench.run_program(task, "dragoman", sys.executable, start)) is None
