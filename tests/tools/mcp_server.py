@@ -132,5 +132,9 @@ async def serve_http(port: int) -> None:
     await uvicorn.Server(config).serve(sockets=[listener])
 
 
-if __name__ == "__main__":
+def main() -> None:
     asyncio.run(serve_pipes() if sys.argv[1] == "stdio" else serve_http(int(sys.argv[2])))
+
+
+if __name__ == "__main__":
+    main()

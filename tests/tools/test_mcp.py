@@ -29,15 +29,20 @@ from dragoman import (
 from dragoman.errors import ToolSourceError
 from dragoman.tools import ToolRegistry, dispatch
 from dragoman.tools.mcp import McpServer, McpTools, servers_from, tool_name
+from tests import program_forks
 from tests.conftest import ROOT
+from tests.program_forks import Fork, ForkServer
 from tests.servers.processes import node, npm
 from tests.tools.tool_fixtures import EventLog, make_call, make_session, text_of
 
-PROGRAM = (sys.executable, "-m", "tests.tools.mcp_server")
+TARGET = "tests.tools.mcp_server:main"
 
 
-def make_pipe_server(name: str = "probe", **options: Any) -> McpServer:
-    return McpServer(name=name, command=PROGRAM[0], args=(*PROGRAM[1:], "stdio"), cwd=str(ROOT), **options)
+@pytest.fixture(scope="module")
+def programs() -> Iterator[ForkServer]:
+    """A process that has imported the SDK, from which its servers are forked."""
+    with ForkServer("tests.tools.mcp_server", "mcp.server.stdio", "uvicorn.protocols.http.auto") as server:
+        yield server
 
 
 def make_small_server(name: str = "probe", **options: Any) -> McpServer:
@@ -49,51 +54,55 @@ def make_small_server(name: str = "probe", **options: Any) -> McpServer:
 class HttpServer:
     """The server over HTTP, in its own process, that can be restarted at the same address."""
 
-    def __init__(self, **environment: str) -> None:
-        self._environment = environment
-        self._process: subprocess.Popen[str] | None = None
+    def __init__(self, programs: ForkServer) -> None:
+        self._programs = programs
+        self._process: Fork | None = None
         self.url = ""
 
     def start(self) -> None:
         match = re.search(r":(\d+)/", self.url)
-        self._process = subprocess.Popen(
-            [*PROGRAM, "http", match[1] if match else "0"],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            text=True,
-            cwd=ROOT,
-            env={**os.environ, **self._environment},
-        )
-        assert self._process.stdout is not None
-        self.url = self._process.stdout.readline().strip()
+        reader, writer = os.pipe()
+        with open(os.devnull, "r+") as null, open(reader) as output:
+            self._process = self._programs.start(
+                TARGET,
+                "mcp_server",
+                "http",
+                match[1] if match else "0",
+                environment={**os.environ, "WORD": "sesame"},
+                streams=(null.fileno(), writer, null.fileno()),
+            )
+            os.close(writer)
+            self.url = output.readline().strip()
 
     def stop(self) -> None:
         assert self._process is not None
-        with self._process as process:
-            process.kill()
+        self._process.kill()
+        self._process.wait()
 
 
 @pytest.fixture
-def http_server() -> Iterator[HttpServer]:
-    running = HttpServer(WORD="sesame")
+def http_server(programs: ForkServer) -> Iterator[HttpServer]:
+    """A server that a test may stop."""
+    running = HttpServer(programs)
     running.start()
     yield running
     running.stop()
 
 
 @pytest.fixture(scope="module")
-def module_http_server() -> Iterator[HttpServer]:
+def module_http_server(programs: ForkServer) -> Iterator[HttpServer]:
     """One server for all tests that do not stop it."""
-    running = HttpServer(WORD="sesame")
+    running = HttpServer(programs)
     running.start()
     yield running
     running.stop()
 
 
 @pytest.fixture(params=["pipes", "http"])
-def server(request: pytest.FixtureRequest) -> McpServer:
+def server(request: pytest.FixtureRequest, programs: ForkServer) -> McpServer:
     if request.param == "pipes":
-        return make_pipe_server()
+        arguments = ("-S", program_forks.__file__, programs.path, TARGET, "mcp_server", "stdio")
+        return McpServer(name="probe", command=sys.executable, args=arguments, cwd=str(ROOT))
     http_server: HttpServer = request.getfixturevalue("module_http_server")
     return McpServer(name="probe", url=http_server.url, headers={"Authorization": "Bearer sesame"})
 
@@ -240,14 +249,14 @@ async def test_server_receives_configured_variables_and_no_other_secrets(
 # --- failures --------------------------------------------------------------------------------------------------------
 
 
-async def test_unreachable_server_is_reported_and_others_work(http_server: HttpServer) -> None:
+async def test_unreachable_server_is_reported_and_others_work(module_http_server: HttpServer) -> None:
     servers = [
         make_small_server("good", allowed=("echo",)),
         McpServer(name="missing", command="no-such-program-here"),
         McpServer(name="ends", command="/bin/sh", args=("-c", "echo no config >&2; exit 3")),
         McpServer(name="mute", command="/bin/sleep", args=("600",), connect_timeout_s=0.5),
         McpServer(name="babbles", command="/bin/sh", args=("-c", "echo hello; cat > /dev/null"), connect_timeout_s=2),
-        McpServer(name="denied", url=http_server.url),
+        McpServer(name="denied", url=module_http_server.url),
         McpServer(name="closed", url="http://127.0.0.1:9/mcp"),
         McpServer(name="unset", command="x", env={"A": "${NO_SUCH_VARIABLE}"}),
     ]
