@@ -121,7 +121,7 @@ def serve(number: int, modules: tuple[str, ...]) -> None:
     gc.freeze()  # forks share these objects
     with socket.socket(fileno=number) as listener:
         while True:
-            ready, _, _ = select.select([listener, 0], [], [])
+            ready, _, _ = select.select([listener.fileno(), 0], [], [])
             if 0 in ready:
                 break
             connection, _ = listener.accept()
@@ -152,7 +152,7 @@ def _watch(connection: socket.socket) -> NoReturn:
         for number in (lifetime, *streams):
             os.close(number)
         connection.sendall(_NUMBER.pack(pid))
-        ready, _, _ = select.select([connection, end], [], [])
+        ready, _, _ = select.select([connection.fileno(), end], [], [])
         if end not in ready:
             os.kill(pid, signal.SIGKILL)
         _, status = os.waitpid(pid, 0)
@@ -196,7 +196,7 @@ def _call(target: str) -> int:
         sys.stderr.write(f"{end.code}\n")
         return 1
     except BaseException:  # noqa: BLE001  as the interpreter does
-        sys.excepthook(*sys.exc_info())  # type: ignore[arg-type]
+        sys.excepthook(*sys.exc_info())
         return 1
     return 0
 

@@ -11,12 +11,13 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import pytest
 
@@ -25,11 +26,32 @@ from dragoman.errors import SettingsError
 from dragoman.server.config import ServerConfig
 from dragoman.server.server import attachments_url
 from dragoman.settings import load
-from tests.conftest import WEIGHTS_VARIABLE
+from tests.conftest import IS_FULL, WEIGHTS_VARIABLE
+from tests.program_forks import Fork, ForkServer
+
+PRELOAD = (
+    "dragoman.cli",
+    "dragoman.cli.keys",
+    "dragoman.server.supervisor",
+    "dragoman.store.engines.sqlite",
+    # libraries that a server imports when it starts
+    "genai_prices.data",
+    "jsonschema_rs",
+    "keyring.core",
+    "re2",
+    "uvloop",
+    "websockets.server",
+)
 
 
-def command(*arguments: str) -> list[str]:
-    return [sys.executable, "-c", "from dragoman.cli import main; main()", *arguments]
+@pytest.fixture(scope="module")
+def forks() -> Iterator[ForkServer | None]:
+    """A process that has imported the server, to fork commands from; none in the full run, which starts programs."""
+    if IS_FULL:
+        yield None
+        return
+    with ForkServer(*PRELOAD) as server:
+        yield server
 
 
 def make_environment(folder: Path, **more: str) -> dict[str, str]:
@@ -40,27 +62,35 @@ def make_environment(folder: Path, **more: str) -> dict[str, str]:
     return {**inherited, "HOME": str(folder), "XDG_CONFIG_HOME": str(folder), "XDG_DATA_HOME": str(folder), **more}
 
 
+def start_command(
+    forks: ForkServer | None, *arguments: str, environment: dict[str, str], stdout: IO[str], stderr: IO[str]
+) -> Fork | subprocess.Popen[bytes]:
+    """Start a command: as a fork, or without a server of forks as a program."""
+    if forks is None:
+        program = [sys.executable, "-c", "from dragoman.cli import main; main()", *arguments]
+        return subprocess.Popen(program, stdout=stdout, stderr=stderr, env=environment)
+    streams = (0, stdout.fileno(), stderr.fileno())
+    return forks.start("dragoman.cli:main", "dragoman", *arguments, environment=environment, streams=streams)
+
+
 @contextlib.contextmanager
-def run_process(folder: Path, *arguments: str, **more: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
+def run_process(
+    forks: ForkServer | None, folder: Path, *arguments: str, **more: str
+) -> Iterator[tuple[Fork | subprocess.Popen[bytes], str]]:
     """Run a server in its own process, and yield the process and its address."""
-    with (folder / "log.jsonl").open("w") as log:
-        process = subprocess.Popen(
-            command("serve", *arguments),
-            stdout=subprocess.PIPE,
-            stderr=log,
-            text=True,
-            env=make_environment(folder, **more),
-        )
+    reader, writer = os.pipe()
+    with open(reader) as output, (folder / "log.jsonl").open("w") as log:
+        with open(writer, "w") as stdout:
+            environment = make_environment(folder, **more)
+            process = start_command(forks, "serve", *arguments, environment=environment, stdout=stdout, stderr=log)
         try:
-            assert process.stdout is not None
-            line = process.stdout.readline()
+            line = output.readline()
             match = re.fullmatch(r"Dragoman runs at (http://\S+)\n", line)
             assert match is not None, line + (folder / "log.jsonl").read_text()
             yield process, match[1]
         finally:
             process.kill()
             process.wait()
-            process.stdout.close()
 
 
 def get_json(address: str, path: str = "/healthz") -> Any:
@@ -93,19 +123,22 @@ def list_workers(pid: int) -> list[int]:
     return [int(child) for child in children if "spawn_main" in Path(f"/proc/{child}/cmdline").read_text()]
 
 
-def run_command(folder: Path, *arguments: str, **more: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        command(*arguments),
-        capture_output=True,
-        text=True,
-        env=make_environment(folder, **more),
-        timeout=60,
-        check=False,
-    )
+def run_command(forks: ForkServer | None, folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run a command to its end."""
+    with tempfile.TemporaryFile("w+") as stdout, tempfile.TemporaryFile("w+") as stderr:
+        process = start_command(forks, *arguments, environment=make_environment(folder), stdout=stdout, stderr=stderr)
+        try:
+            code = process.wait(60)
+        finally:
+            process.kill()
+            process.wait()
+        for file in (stdout, stderr):
+            file.seek(0)
+        return subprocess.CompletedProcess(arguments, code, stdout.read(), stderr.read())
 
 
 def test_server_prints_address_and_exits_cleanly_on_sigterm(tmp_path: Path) -> None:
-    with run_process(tmp_path, "--port", "0", "--store", str(tmp_path / "chats.db")) as (process, address):
+    with run_process(None, tmp_path, "--port", "0", "--store", str(tmp_path / "chats.db")) as (process, address):
         assert get_json(address)["status"] == "ok"
         process.send_signal(signal.SIGTERM)
         assert process.wait(20) == 0
@@ -115,7 +148,7 @@ def test_server_prints_address_and_exits_cleanly_on_sigterm(tmp_path: Path) -> N
 
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="requires /proc")
 def test_killed_worker_is_restarted_on_same_store(tmp_path: Path) -> None:
-    with run_process(tmp_path, "--port", "0", "--workers", "2", "--store", str(tmp_path / "chats.db")) as (
+    with run_process(None, tmp_path, "--port", "0", "--workers", "2", "--store", str(tmp_path / "chats.db")) as (
         process,
         address,
     ):
@@ -135,8 +168,8 @@ def test_killed_worker_is_restarted_on_same_store(tmp_path: Path) -> None:
         assert not any(is_alive(pid) for pid in workers)
 
 
-def test_workers_exit_cleanly_on_sigterm(tmp_path: Path) -> None:
-    with run_process(tmp_path, "--port", "0", "--workers", "2", "--store", str(tmp_path / "chats.db")) as (
+def test_workers_exit_cleanly_on_sigterm(forks: ForkServer | None, tmp_path: Path) -> None:
+    with run_process(forks, tmp_path, "--port", "0", "--workers", "2", "--store", str(tmp_path / "chats.db")) as (
         process,
         address,
     ):
@@ -146,7 +179,7 @@ def test_workers_exit_cleanly_on_sigterm(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("workers", [1, 2])
-def test_second_interrupt_ends_wait_for_active_call(tmp_path: Path, workers: int) -> None:
+def test_second_interrupt_ends_wait_for_active_call(forks: ForkServer | None, tmp_path: Path, workers: int) -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent_provider:
         silent_provider.settimeout(60)
         port = silent_provider.getsockname()[1]
@@ -156,7 +189,7 @@ def test_second_interrupt_ends_wait_for_active_call(tmp_path: Path, workers: int
         )
         file.chmod(0o600)
         options = ("--port", "0", "--workers", str(workers), "--grace-s", "3600", "--store", str(tmp_path / "chats.db"))
-        with run_process(tmp_path, *options, DRAGOMAN_CONFIG=str(file)) as (process, address):
+        with run_process(forks, tmp_path, *options, DRAGOMAN_CONFIG=str(file)) as (process, address):
             get_json(address)
             host, _, own_port = address.removeprefix("http://").partition(":")
             body = b'{"model":"up:m","messages":[{"role":"user","content":"hi"}]}'
@@ -178,9 +211,11 @@ def test_second_interrupt_ends_wait_for_active_call(tmp_path: Path, workers: int
 @pytest.mark.parametrize(
     "arguments", [("--host", "0.0.0.0"), ("--require-keys",), ("--base-url", "https://chat.example.org")]
 )
-def test_public_server_requires_existing_key(tmp_path: Path, arguments: tuple[str, ...]) -> None:
+def test_public_server_requires_existing_key(
+    forks: ForkServer | None, tmp_path: Path, arguments: tuple[str, ...]
+) -> None:
     store = ("--store", str(tmp_path / "chats.db"))
-    completed = run_command(tmp_path, "serve", "--port", "0", *store, *arguments)
+    completed = run_command(forks, tmp_path, "serve", "--port", "0", *store, *arguments)
     assert completed.returncode == 2
     assert "[no_keys]" in completed.stderr
     assert "dragoman keys create" in completed.stderr
@@ -193,10 +228,10 @@ def send_until_rejected(request: urllib.request.Request) -> None:
         time.sleep(0.05)
 
 
-def test_server_on_all_interfaces_requires_key(tmp_path: Path) -> None:
+def test_server_on_all_interfaces_requires_key(forks: ForkServer | None, tmp_path: Path) -> None:
     store = ("--store", str(tmp_path / "chats.db"))
-    key = json.loads(run_command(tmp_path, "keys", "create", "--user", "ada", "--json", *store).stdout)
-    with run_process(tmp_path, "--host", "0.0.0.0", "--port", "0", *store) as (_, address):
+    key = json.loads(run_command(forks, tmp_path, "keys", "create", "--user", "ada", "--json", *store).stdout)
+    with run_process(forks, tmp_path, "--host", "0.0.0.0", "--port", "0", *store) as (_, address):
         local_address = address.replace("0.0.0.0", "127.0.0.1")
         with pytest.raises(urllib.error.HTTPError, match="401"):
             get_json(local_address, "/api/v1/agent/me")
@@ -205,26 +240,28 @@ def test_server_on_all_interfaces_requires_key(tmp_path: Path) -> None:
         )
         with urllib.request.urlopen(request, timeout=60) as response:
             assert json.loads(response.read())["userId"] == "ada"
-        assert run_command(tmp_path, "keys", "revoke", key["public_id"], *store).returncode == 0
+        assert run_command(forks, tmp_path, "keys", "revoke", key["public_id"], *store).returncode == 0
         with pytest.raises(urllib.error.HTTPError, match="401"):
             send_until_rejected(request)
 
 
-def test_port_in_use_is_reported(tmp_path: Path) -> None:
+def test_port_in_use_is_reported(forks: ForkServer | None, tmp_path: Path) -> None:
     store = ("--store", str(tmp_path / "chats.db"))
-    with run_process(tmp_path, "--port", "0", *store) as (_, address):
-        completed = run_command(tmp_path, "serve", "--port", address.rpartition(":")[2], *store)
+    with run_process(forks, tmp_path, "--port", "0", *store) as (_, address):
+        completed = run_command(forks, tmp_path, "serve", "--port", address.rpartition(":")[2], *store)
     assert completed.returncode == 2
     assert "[cannot_listen]" in completed.stderr
 
 
-def test_unknown_default_model_is_rejected_at_start(tmp_path: Path) -> None:
-    completed = run_command(tmp_path, "serve", "--port", "0", "--model", "sonet", "--store", str(tmp_path / "chats.db"))
+def test_unknown_default_model_is_rejected_at_start(forks: ForkServer | None, tmp_path: Path) -> None:
+    completed = run_command(
+        forks, tmp_path, "serve", "--port", "0", "--model", "sonet", "--store", str(tmp_path / "chats.db")
+    )
     assert completed.returncode == 2
     assert "no model is called 'sonet'. Did you mean sonnet" in completed.stderr
 
 
-def test_options_override_variables_and_file(tmp_path: Path) -> None:
+def test_options_override_variables_and_file(forks: ForkServer | None, tmp_path: Path) -> None:
     config = tmp_path / "config.toml"
     config.write_text('[serve]\nport = 1\ngrace_s = 5\nmodel = "local"\nkeep_alive_s = 7.5\n')
     config.chmod(0o600)
@@ -236,7 +273,7 @@ def test_options_override_variables_and_file(tmp_path: Path) -> None:
         "of-the-file.db"
     )
     with run_process(
-        tmp_path, "--store", str(tmp_path / "chats.db"), DRAGOMAN_CONFIG=str(config), DRAGOMAN_SERVE_PORT="0"
+        forks, tmp_path, "--store", str(tmp_path / "chats.db"), DRAGOMAN_CONFIG=str(config), DRAGOMAN_SERVE_PORT="0"
     ) as (_, address):
         assert not address.endswith(":1")
 
