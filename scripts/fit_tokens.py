@@ -125,11 +125,17 @@ class Sample(msgspec.Struct):
     may_call: bool = True  # the request does not forbid calls of tools
 
 
-def read_samples(folder: Path) -> Iterator[Sample]:
-    """Yield the recorded prompts whose tokens are known and that contain all that was counted."""
+def read_samples(folder: Path, *, with_fitted: bool = True) -> Iterator[Sample]:
+    """Yield the recorded prompts whose tokens are known and that contain all that was counted.
+
+    Without ``with_fitted``, yield only the half that is measured.
+    """
     names = dialects.names_in_recordings()
     for file in sorted(folder.glob("*.jsonl.gz")):
         for record in read_records(file):
+            is_fitted = hashlib.sha256(record["id"].encode()).digest()[-1] % 2 == 0
+            if is_fitted and not with_fitted:
+                continue
             exchange = _read_exchange(record, names)
             if exchange is None or not _is_whole(record, exchange[0]):
                 continue
@@ -140,11 +146,10 @@ def read_samples(folder: Path) -> Iterator[Sample]:
             if counted <= 0:
                 continue
             model = f"{record['provider']}:{request.model or reply.model or record['endpoint']}"
-            digest = hashlib.sha256(record["id"].encode()).digest()
             counts = tokens.measure(request.messages, request.tools, request.options)  # type: ignore[arg-type]
             choice = request.options.tool_choice
             may_call = choice is None or choice.mode != "none"
-            yield Sample(model, counts, counted, digest[-1] % 2 == 0, may_call)
+            yield Sample(model, counts, counted, is_fitted, may_call)
 
 
 def _read_exchange(record: dict[str, Any], names: dict[str, str]) -> tuple[Request, Reply] | None:
