@@ -12,6 +12,7 @@ field:
 
 from __future__ import annotations
 
+import ast
 import enum
 import functools
 import importlib
@@ -292,12 +293,20 @@ def _comments(cls: type) -> dict[str, str]:
     comments: dict[str, str] = {}
     for part in reversed(cls.__mro__):
         if part.__module__.startswith("dragoman."):
-            source = inspect.getsource(part)
-            for line in source.split("\n"):
+            for line in _class_lines(inspect.getfile(part))[part.__qualname__]:
                 match = re.match(r"    (\w+)(?:: | = ).*?  # (.*)$", line)
                 if match:
                     comments[match[1]] = match[2].replace("|", "\\|").replace("<", "&lt;")
     return comments
+
+
+@functools.cache
+def _class_lines(file: str) -> dict[str, list[str]]:
+    """Return the source lines of each top-level class of a file, which is parsed once for all of them."""
+    text = Path(file).read_text("utf-8")
+    lines = text.split("\n")
+    classes = [node for node in ast.parse(text).body if isinstance(node, ast.ClassDef)]
+    return {node.name: lines[node.lineno - 1 : node.end_lineno] for node in classes}
 
 
 def _type(cls: type, field: str) -> str:

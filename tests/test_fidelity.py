@@ -6,7 +6,7 @@ import functools
 import io
 import json
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, get_args
@@ -14,7 +14,7 @@ from typing import Any, get_args
 import pytest
 from rich.console import Console
 
-from dragoman import dialects
+from dragoman import dialects, fidelity
 from dragoman.cli import fidelity as report
 from dragoman.cli.prove import Proof, prove, prove_records
 from dragoman.exchange import Loss, Request, SideEffects, ToolDefinition, Written
@@ -34,6 +34,8 @@ from dragoman.fidelity.comparison import JOINED, MOVED, NOT_ALLOWED, request_kin
 from dragoman.fidelity.reply_comparison import reply_kinds
 from dragoman.fidelity.table import cells_to_markdown, column_of, to_plain
 from dragoman.message import ContentBlock, DocumentBlock, TextBlock, ToolResultBlock, ToolUseBlock, UnknownBlock
+from scripts import reference
+from tests.conftest import IS_FULL, ROOT
 from tests.corpus import records
 
 # Kinds that survive every pair, and the other forms that they may have afterwards.
@@ -77,6 +79,19 @@ ALL_NAMES = (*dialects.callable_names(), *CONVERSATIONS)
 @functools.cache
 def measure_all() -> tuple[Cell, ...]:
     return make_cells((*(dialects.load(name) for name in dialects.callable_names()), *CONVERSATIONS.values()))
+
+
+@pytest.fixture
+def reuse_cells(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Measure all dialects once for all tests of this module; the full run measures them in each test."""
+
+    def reuse(modules: Iterable[Any]) -> tuple[Cell, ...]:
+        assert [each.NAME for each in modules] == list(ALL_NAMES)
+        return measure_all()
+
+    if not IS_FULL:
+        for module in (fidelity, report):
+            monkeypatch.setattr(module, "make_cells", reuse)
 
 
 def case(name: str) -> Case:
@@ -138,7 +153,7 @@ def test_every_case_is_supported_by_some_dialect() -> None:
 def test_recorded_traffic_has_no_silent_loss_in_any_dialect(source: str) -> None:
     by_name = {name: dialects.load(name) for name in dialects.callable_names()}
     tally = Tally()
-    for _, record in records(source, sample=50):
+    for _, record in records(source, sample=25):
         report.tally_record(record, source, by_name, tally)
     assert tally.requests[source] > 0
     assert tally.answers[source] > 0
@@ -156,7 +171,7 @@ def test_recorded_traffic_has_no_silent_loss_in_any_dialect(source: str) -> None
 def test_recorded_traffic_has_no_silent_loss_in_any_transcript_format(source: str) -> None:
     by_name = {source: dialects.load(source), **CONVERSATIONS}
     tally = Tally()
-    for _, record in records(source, sample=50):
+    for _, record in records(source, sample=25):
         report.tally_record({**record, "response": None}, source, by_name, tally)
     assert tally.requests[source] > 0
     assert tally.shortfalls == []
@@ -360,6 +375,13 @@ RECORD: dict[str, Any] = {
 }
 
 
+@pytest.mark.usefixtures("reuse_cells")
+def test_page_is_current() -> None:
+    text = (ROOT / "docs" / "fidelity.md").read_text("utf-8")
+    assert reference.fill(text) == text, "run: python scripts/reference.py"
+
+
+@pytest.mark.usefixtures("reuse_cells")
 def test_prove_with_a_folder_writes_the_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "traffic.jsonl").write_text(json.dumps(RECORD) + "\n", "utf-8")
     assert prove(tmp_path / "traffic.jsonl", table_to=tmp_path / "made" / "here") == 0
