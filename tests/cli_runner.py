@@ -58,11 +58,14 @@ _PRELOAD = (
 def run(
     *arguments: str | Path,
     environment: Mapping[str, str],
-    stdin: bytes = b"",
+    stdin: bytes | Path = b"",
     cwd: Path | None = None,
     merge_stderr: bool = False,
 ) -> subprocess.CompletedProcess[bytes]:
-    """Run a command to its end. With ``merge_stderr``, standard output contains both outputs in their order."""
+    """Run a command to its end. With ``merge_stderr``, standard output contains both outputs in their order.
+
+    ``stdin`` is its input, or the path of a file or terminal to read.
+    """
     return _run("dragoman", arguments, environment, stdin=stdin, cwd=cwd, merge_stderr=merge_stderr)
 
 
@@ -78,7 +81,7 @@ def _run(
     arguments: Sequence[str | Path],
     environment: Mapping[str, str],
     *,
-    stdin: bytes = b"",
+    stdin: bytes | Path = b"",
     cwd: Path | None = None,
     merge_stderr: bool = False,
     on_warning: str | None = None,
@@ -88,7 +91,10 @@ def _run(
     with tempfile.TemporaryDirectory(prefix="dragoman-command-") as folder:
         names = ("in", "out", "out" if merge_stderr else "err")
         paths = [os.path.join(folder, name) for name in names]
-        Path(paths[0]).write_bytes(stdin)
+        if isinstance(stdin, Path):
+            paths[0] = str(stdin)
+        else:
+            Path(paths[0]).write_bytes(stdin)
         order = {
             "command": command,
             "environment": dict(environment),

@@ -6,7 +6,6 @@ import asyncio
 import json
 import os
 import pty
-import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -17,7 +16,6 @@ from dragoman.message import Attachment
 from dragoman.store import Store
 from tests.cli_store import EXAMPLE, expect_error, fill_store, run, run_json, with_store
 from tests.store.messages import text_message
-from tests.test_cli import COMMAND
 
 # --- delete, retain, erase -------------------------------------------------------------------------------------------
 
@@ -35,14 +33,14 @@ def test_deletion_without_a_terminal_requires_yes(chats: Path, arguments: Sequen
 @pytest.mark.parametrize(("answer", "remaining"), [("n\n", 1), ("\n", 1), ("", 1), ("y\n", 0), ("yes\n", 0)])
 def test_deletion_prompts_and_accepts_only_yes(chats: Path, answer: str, remaining: int) -> None:
     master, slave = pty.openpty()
-    environment = {**os.environ, "DRAGOMAN_STORE": str(chats)}
-    with subprocess.Popen([COMMAND, "delete", "last"], env=environment, stdin=slave, stderr=subprocess.PIPE) as process:
-        os.close(slave)
+    try:
         os.write(master, answer.encode() or b"\x04")
-        _, stderr = process.communicate(timeout=60)
-    os.close(master)
-    assert stderr.startswith(f"Delete {EXAMPLE[0].session_id} 'What the README says' with 4 messages? [y/N] ".encode())
-    assert process.returncode == (2 if remaining else 0)
+        done = run("delete", "last", store=chats, stdin=Path(os.ttyname(slave)))
+    finally:
+        os.close(slave)
+        os.close(master)
+    assert done.stderr.startswith(f"Delete {EXAMPLE[0].session_id} 'What the README says' with 4 messages? [y/N] ")
+    assert done.returncode == (2 if remaining else 0)
     assert len(run_json("sessions", store=chats)["sessions"]) == remaining
 
 

@@ -5,15 +5,13 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from dragoman.local import find_weights
+from tests import cli_runner
 from tests.conftest import WEIGHTS_VARIABLE
-
-COMMAND = [sys.executable, "-m", "dragoman"]
 
 
 def run(*arguments: str, folder: Path, **variables: str) -> subprocess.CompletedProcess[str]:
@@ -23,9 +21,7 @@ def run(*arguments: str, folder: Path, **variables: str) -> subprocess.Completed
     environment |= {"PIP_CONFIG_FILE": os.devnull, "PIP_INDEX_URL": "http://127.0.0.1:1/"}
     environment |= {"UV_NO_CONFIG": "1", "UV_DEFAULT_INDEX": "http://127.0.0.1:1/", "UV_CACHE_DIR": str(folder / "uv")}
     environment |= variables
-    return subprocess.run(
-        [*COMMAND, *arguments], capture_output=True, text=True, check=False, timeout=120, env=environment, cwd=folder
-    )
+    return cli_runner.run_text(*arguments, environment=environment, cwd=folder)
 
 
 def test_copied_weights_are_installed_verified_and_removed(tmp_path: Path) -> None:
