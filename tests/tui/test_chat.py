@@ -32,6 +32,7 @@ async def test_message_is_answered_shown_and_stored(tmp_path: Path) -> None:
         assert chat.line.text == ""
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("size", [(80, 24), (40, 12), (200, 60)])
 async def test_layout_fits_terminals_of_any_size(size: tuple[int, int], tmp_path: Path) -> None:
     async with open_chat(tmp_path, "anthropic", size=size) as chat:

@@ -44,6 +44,7 @@ async def read_results(chat: ChatDriver) -> list[ToolResultBlock]:
 # --- approval --------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("size", [(80, 24), (160, 50)])
 async def test_write_tool_requires_approval(size: tuple[int, int], tmp_path: Path) -> None:
     async with open_chat(tmp_path, "anthropic", tools=[burn], size=size) as chat:
@@ -167,14 +168,14 @@ async def test_model_show_before_first_answer_names_routing(tmp_path: Path) -> N
         await chat.wait_for_text("Chosen with /model: none; the routing chooses", "No answers yet.")
 
 
-@pytest.mark.parametrize("keys", [("right", "enter"), ("escape",)])
-async def test_declined_swap_changes_nothing(keys: tuple[str, ...], tmp_path: Path) -> None:
+async def test_declined_swap_changes_nothing(tmp_path: Path) -> None:
     async with open_chat(tmp_path, "anthropic", "gemini") as chat:
-        await chat.submit("/model gemini")
-        await chat.wait_for_dialog()
-        await chat.press(*keys)
-        await chat.wait_until_idle()
-        assert chat.app.session.active_model is None
+        for keys in (("right", "enter"), ("escape",)):
+            await chat.submit("/model gemini")
+            await chat.wait_for_dialog()
+            await chat.press(*keys)
+            await chat.wait_until_idle()
+            assert chat.app.session.active_model is None
 
 
 async def test_impossible_swap_shows_reason_and_cannot_be_confirmed(tmp_path: Path) -> None:
@@ -222,6 +223,7 @@ async def test_mentioned_model_answers_only_that_message(tmp_path: Path) -> None
 # --- costs -----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("size", [(80, 24), (160, 50)])
 async def test_costs_are_shown_by_model(size: tuple[int, int], tmp_path: Path) -> None:
     async with open_chat(tmp_path, "anthropic", "gemini", size=size) as chat:
@@ -355,27 +357,26 @@ async def test_sessions_are_listed_with_titles_and_resumed(tmp_path: Path) -> No
 # --- export and other commands----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("kind", "expected"),
-    [("markdown", "The answer"), ("html", "<html"), ("canonical", '"role"'), ("openai_chat", '"role"')],
-)
-async def test_session_is_exported_to_file(kind: str, expected: str, tmp_path: Path) -> None:
-    file = tmp_path / "a talk"
+async def test_session_is_exported_to_file(tmp_path: Path) -> None:
     async with open_chat(tmp_path, "anthropic") as chat:
         chat.fakes["anthropic"].reply("The answer.")
         await chat.submit("The question")
         await chat.wait_until_idle()
-        await chat.submit(f"/export {kind} '{file}'")
-        await chat.wait_for_text("Written to")
-        assert expected in file.read_text("utf-8")
-        assert "The answer" in file.read_text("utf-8")
+        kinds = {"markdown": "The answer", "html": "<html", "canonical": '"role"', "openai_chat": '"role"'}
+        for number, (kind, expected) in enumerate(kinds.items(), 1):
+            file = tmp_path / f"a talk in {kind}"
+            await chat.submit(f"/export {kind} '{file}'")
+            await chat.wait_until(lambda number=number: chat.screen.count("Written to") == number, kind)  # type: ignore[misc]
+            assert expected in file.read_text("utf-8")
+            assert "The answer" in file.read_text("utf-8")
 
 
-@pytest.mark.parametrize("line", ["/export html", "/export", "/export nonsense /nowhere/x", "/export html /nowhere/x"])
-async def test_failed_export_is_an_error_and_chat_continues(line: str, tmp_path: Path) -> None:
+async def test_failed_export_is_an_error_and_chat_continues(tmp_path: Path) -> None:
+    lines = ("/export html", "/export", "/export nonsense /nowhere/x", "/export html /nowhere/x")
     async with open_chat(tmp_path, "anthropic") as chat:
-        await chat.submit(line)
-        await chat.wait_until(lambda: "]" in chat.screen, "an error with its code")
+        for number, line in enumerate(lines, 1):
+            await chat.submit(line)
+            await chat.wait_until(lambda number=number: chat.screen.count("]") == number, "an error with its code")  # type: ignore[misc]
         chat.fakes["anthropic"].reply("Still here.")
         await chat.submit("Hello?")
         await chat.wait_for_text("Still here.")
