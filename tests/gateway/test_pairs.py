@@ -11,6 +11,7 @@ import httpx
 import pytest
 
 from dragoman.gateway.endpoints import ENDPOINTS
+from tests.conftest import IS_FULL
 from tests.fake_providers import call_part, text_part, thinking_part
 from tests.gateway.sdk_clients import CLIENTS, KEY, SdkError, ask
 from tests.server.conftest import ServerFixture
@@ -28,9 +29,9 @@ def test_every_chat_endpoint_has_a_client() -> None:
 
 @pytest.mark.parametrize("client", DIALECTS)
 async def test_every_client_reads_reply_of_every_provider(gateway_server: ServerFixture, client: str) -> None:
-    for upstream in DIALECTS:
+    for number, upstream in enumerate(DIALECTS, DIALECTS.index(client)):
         fake = gateway_server.fakes[upstream]
-        for stream in (False, True):
+        for stream in (False, True) if IS_FULL else (number % 2 == 0,):
             fake.answer_with(text_part(TEXT))
             answer = await asyncio.to_thread(ask, client, gateway_server.base_url, upstream, "hi", stream=stream)
             assert (answer.text, answer.calls) == (TEXT, []), (client, upstream, stream)

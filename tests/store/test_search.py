@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 from collections.abc import Generator
 from datetime import timedelta
 from pathlib import Path
@@ -109,14 +110,22 @@ QUERIES = [
 ]
 
 
-async def test_engines_match_reference_search(store: Store) -> None:
-    session = await create_session(store, *MANY)
+@functools.cache
+def reference_matches() -> dict[str, list[int]]:
+    """Return the numbers of the messages of MANY that contain all terms of each query."""
     analyses = [analyze(text) for text in MANY]
+    matches = {}
     for query in QUERIES:
         terms = terms_from(query)
-        expected = [
+        matches[query] = [
             seq for seq, one in enumerate(analyses, 1) if terms and all(matches_term(term, one) for term in terms)
         ]
+    return matches
+
+
+async def test_engines_match_reference_search(store: Store) -> None:
+    session = await create_session(store, *MANY)
+    for query, expected in reference_matches().items():
         assert await search_seqs(store, query) == expected, query
         assert await search_seqs(store, query, session_id=session.id) == expected, query
 
