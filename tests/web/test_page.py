@@ -275,11 +275,15 @@ async def test_keyboard_shortcuts_are_listed(visitor: Visitor, site: Site) -> No
     await visitor.wait_until("document.activeElement.id === 'search'")
 
 
+TRANSITIONS_END = """() => Promise.allSettled(document.getAnimations()
+    .filter(each => Number.isFinite(each.effect.getComputedTiming().endTime)).map(each => each.finished))"""
+
+
 async def test_axe_finds_no_serious_violation(visitor: Visitor, site: Site, axe: str) -> None:
     violations: list[str] = []
 
     async def run_axe(state: str) -> None:
-        await visitor.page.wait_for_timeout(200)  # until transitions have ended
+        await visitor.page.evaluate(TRANSITIONS_END)
         result = await visitor.page.evaluate("() => axe.run({ resultTypes: ['violations'] })")
         for violation in result["violations"]:
             if violation["impact"] in ("serious", "critical"):
