@@ -25,12 +25,13 @@ import sys
 import tempfile
 import threading
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
+
+from tests.program_forks import execute
 
 _TIMEOUT_S = 60
-_NOT_STARTED = 70  # the exit code of a command that failed before its first line
 _PACKAGES = ("dragoman.cli", "dragoman.dialects")  # imported with every module in them
 _PRELOAD = (
     "dragoman.store.engines.sqlite",
@@ -96,7 +97,7 @@ def _run(
         else:
             Path(paths[0]).write_bytes(stdin)
         order = {
-            "command": command,
+            "arguments": command,
             "environment": dict(environment),
             "cwd": str(cwd or Path.cwd()),
             "paths": paths,
@@ -168,60 +169,34 @@ def _serve() -> None:
         sys.stdout.flush()
 
 
-def _execute(order: dict[str, Any]) -> None:
+def _execute(order: dict[str, Any]) -> NoReturn:
     """Run the command in this process and end the process."""
     signal.alarm(_TIMEOUT_S)
-    code = _NOT_STARTED
-    try:
-        os.environ.clear()
-        os.environ.update(order["environment"])
-        os.chdir(order["cwd"])
-        output = os.O_WRONLY | os.O_CREAT | os.O_APPEND
-        for number, (path, mode) in enumerate(zip(order["paths"], (os.O_RDONLY, output, output), strict=True)):
-            os.dup2(os.open(path, mode, 0o600), number)
-        sys.stdin, sys.stdout, sys.stderr = (
-            os.fdopen(number, mode, encoding="utf-8") for number, mode in enumerate("rww")
-        )
-        sys.argv = order["command"]
-        code = _run_main() if order["on_warning"] is None else _run_file(order["on_warning"])
-        for stream in (sys.stdout, sys.stderr):
-            with contextlib.suppress(BrokenPipeError, ValueError):
-                stream.flush()
-    finally:
-        os._exit(code)
+    output = os.O_WRONLY | os.O_CREAT | os.O_APPEND
+    streams = [
+        os.open(path, mode, 0o600) for path, mode in zip(order["paths"], (os.O_RDONLY, output, output), strict=True)
+    ]
+    action = order["on_warning"]
+    execute(order, streams, _run_main if action is None else functools.partial(_run_file, action))
 
 
-def _run_main() -> int:
+def _run_main() -> None:
     from dragoman.cli import main
 
-    return _call(main)
+    main()
 
 
-def _run_file(action: Any) -> int:
+def _run_file(action: Any) -> None:
     """Run the program that the arguments name, and end its threads as the interpreter does."""
     warnings.resetwarnings()
     warnings.simplefilter(action)
     sys.path[0] = os.getcwd()
-    code = _call(lambda: runpy.run_path(sys.argv[0], run_name="__main__"))
-    threading._shutdown()  # type: ignore[attr-defined]
-    atexit._run_exitfuncs()
-    gc.collect()  # warnings about open resources are printed
-    return code
-
-
-def _call(main: Callable[[], object]) -> int:
-    """Call a function and return the exit code of a process that ends with it."""
     try:
-        main()
-    except SystemExit as end:
-        if end.code is None or isinstance(end.code, int):
-            return end.code or 0
-        sys.stderr.write(f"{end.code}\n")
-        return 1
-    except BaseException:  # noqa: BLE001  as the interpreter does
-        sys.excepthook(*sys.exc_info())  # type: ignore[arg-type]
-        return 1
-    return 0
+        runpy.run_path(sys.argv[0], run_name="__main__")
+    finally:
+        threading._shutdown()  # type: ignore[attr-defined]
+        atexit._run_exitfuncs()
+        gc.collect()  # warnings about open resources are printed
 
 
 if __name__ == "__main__":

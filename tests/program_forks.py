@@ -29,7 +29,7 @@ from pathlib import Path
 from typing import Any, NoReturn, Self
 
 _NUMBER = struct.Struct("i")
-_FAILED = 1
+_NOT_STARTED = 70  # the exit code of a program that failed before its first line
 _MAX_BYTES = 1 << 20
 _STREAMS = 3
 
@@ -148,7 +148,8 @@ def _watch(connection: socket.socket) -> NoReturn:
         if pid == 0:
             connection.close()
             os.close(end)
-            _execute(json.loads(line), streams)
+            order = json.loads(line)
+            execute(order, streams, _find(order["target"]))
         for number in (lifetime, *streams):
             os.close(number)
         connection.sendall(_NUMBER.pack(pid))
@@ -162,9 +163,16 @@ def _watch(connection: socket.socket) -> NoReturn:
         os._exit(0)
 
 
-def _execute(order: dict[str, Any], streams: list[int]) -> NoReturn:
-    """Run the program in this process and end the process."""
-    code = _FAILED
+def _find(target: str) -> Callable[[], object]:
+    """Return the function ``module:name``."""
+    module, _, name = target.partition(":")
+    function: Callable[[], object] = getattr(importlib.import_module(module), name)
+    return function
+
+
+def execute(order: dict[str, Any], streams: list[int], main: Callable[[], object]) -> NoReturn:
+    """Call a function as the program of this process, with the arguments and environment of an order, and exit."""
+    code = _NOT_STARTED
     try:
         os.environ.clear()
         os.environ.update(order["environment"])
@@ -176,7 +184,7 @@ def _execute(order: dict[str, Any], streams: list[int]) -> NoReturn:
             os.fdopen(number, mode, encoding="utf-8") for number, mode in enumerate("rww")
         )
         sys.argv = order["arguments"]
-        code = _call(order["target"])
+        code = _call(main)
         for stream_file in (sys.stdout, sys.stderr):
             with contextlib.suppress(BrokenPipeError, ValueError):
                 stream_file.flush()
@@ -184,12 +192,10 @@ def _execute(order: dict[str, Any], streams: list[int]) -> NoReturn:
         os._exit(code)
 
 
-def _call(target: str) -> int:
+def _call(main: Callable[[], object]) -> int:
     """Call a function and return the exit code of the program, as the interpreter does."""
-    module, _, name = target.partition(":")
     try:
-        function: Callable[[], object] = getattr(importlib.import_module(module), name)
-        function()
+        main()
     except SystemExit as end:
         if end.code is None or isinstance(end.code, int):
             return end.code or 0
