@@ -350,7 +350,7 @@ class CorruptDataError(StoreError):
 
 
 class StoreUnusableError(StoreError):
-    """Codes: unsafe_store, newer_store, not_a_store, missing_extra."""
+    """Codes: unsafe_store, cannot_open, newer_store, not_a_store, missing_extra."""
 
     code = "unsafe_store"
 

@@ -179,6 +179,7 @@ async def test_role_with_row_privileges_opens_existing_store(url: str) -> None:
 async def test_unreachable_server_raises_without_password(url: str) -> None:
     with pytest.raises(StoreUnusableError) as caught:
         await open_store(url).open()
+    assert caught.value.code == "cannot_open"
     assert "password" not in str(caught.value)
 
 

@@ -485,11 +485,16 @@ async def test_single_question_can_be_streamed(tmp_path: Path) -> None:
         assert "".join(texts) == "It snows."
 
 
-def test_stream_rejects_unknown_keywords() -> None:
-    with pytest.raises(TypeError, match="temperature"):
+def test_unknown_keyword_error_names_function_and_options() -> None:
+    option = r"\(\) got an unexpected keyword argument 'temperature'. Pass options=dragoman.Options\(temperature=…\)$"
+    with pytest.raises(TypeError, match="^ask" + option):
+        dragoman.ask("Hello", temperature=0.2)  # type: ignore[call-overload]
+    with pytest.raises(TypeError, match="^stream" + option):
         dragoman.stream("Hello", temperature=0.2)  # type: ignore[call-arg]
-    with pytest.raises(TypeError, match="output"):
+    with pytest.raises(TypeError, match=r"^stream\(\) got an unexpected keyword argument 'output'$"):
         dragoman.stream("Hello", output=City)  # type: ignore[call-arg]
+    with pytest.raises(TypeError, match="missing 1 required positional argument: 'question'"):
+        dragoman.ask()  # type: ignore[call-overload]
     assert dragoman.ask.__name__ == "ask"
 
 

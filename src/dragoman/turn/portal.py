@@ -15,14 +15,17 @@ from __future__ import annotations
 import asyncio
 import atexit
 import concurrent.futures
+import contextlib
 import functools
 import os
 import queue
+import re
 import threading
 from collections.abc import AsyncIterable, Callable, Coroutine, Iterator
 from typing import Any, Concatenate, Final, Generic, ParamSpec, TypeVar
 
 from dragoman.errors import InputError
+from dragoman.exchange import Options
 from dragoman.store import Store
 from dragoman.turn.agent import Agent
 from dragoman.turn.answer import Answer, AnswerStream
@@ -140,9 +143,24 @@ def block(method: Callable[P, Coroutine[Any, Any, T]]) -> Callable[P, T]:
 
     @functools.wraps(method)
     def call(*args: P.args, **keywords: P.kwargs) -> T:
-        return wait_for(method(*args, **keywords))
+        with explain_keywords(call.__name__):
+            coroutine = method(*args, **keywords)
+        return wait_for(coroutine)
 
     return call
+
+
+@contextlib.contextmanager
+def explain_keywords(name: str) -> Iterator[None]:
+    """Name this function in the error about an unknown keyword, and how to pass an option."""
+    try:
+        yield
+    except TypeError as error:
+        match = re.search(r"unexpected keyword argument '(\w+)'", str(error))
+        if match is None:
+            raise
+        remedy = f". Pass options=dragoman.Options({match[1]}=…)" if match[1] in Options.__struct_fields__ else ""
+        raise TypeError(f"{name}() got an {match[0]}{remedy}") from None
 
 
 def _block_method(

@@ -27,7 +27,7 @@ from dragoman.tools import ToolRegistry
 from dragoman.turn.agent import Agent, AnyTool, Question
 from dragoman.turn.answer import Answer, AnswerStream
 from dragoman.turn.config import AgentConfig
-from dragoman.turn.portal import BlockingStream, block
+from dragoman.turn.portal import BlockingStream, block, explain_keywords
 from dragoman.turn.types import TurnEvent
 
 T = TypeVar("T")
@@ -102,7 +102,8 @@ async def _stream_events(
 
 def stream(question: Question, **fields: Unpack[AskFields]) -> BlockingStream[None]:
     """Ask a model one question, and return its answer as it arrives, for code without an event loop."""
-    return BlockingStream(stream_async(question, **fields))
+    with explain_keywords("stream"):
+        return BlockingStream(stream_async(question, **fields))
 
 
 ask = block(ask_async)

@@ -116,13 +116,13 @@ async def test_text_file_is_rejected_and_unchanged(tmp_path: Path) -> None:
 async def test_folder_is_rejected(tmp_path: Path) -> None:
     folder = tmp_path / "folder"
     folder.mkdir()
-    assert (await _expect_rejection(folder)).code in ("not_a_store", "unsafe_store")
+    assert (await _expect_rejection(folder)).code == "cannot_open"
     assert [path.name for path in tmp_path.iterdir()] == ["folder"]
 
 
 async def test_path_through_file_is_rejected(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("x")
-    assert (await _expect_rejection(tmp_path / "file" / "store.db")).code == "unsafe_store"
+    assert (await _expect_rejection(tmp_path / "file" / "store.db")).code == "cannot_open"
 
 
 def _open_as_nobody(path: Path, says: Connection) -> None:
@@ -165,7 +165,7 @@ async def test_unwritable_path_is_rejected(what: str, tmp_path: Path) -> None:
     says.close()
     error = hears.recv()
     process.join(30)
-    assert error.startswith("unsafe_store: ")
+    assert error.startswith("cannot_open: ")
     assert str(path) in error
     if what == "file":
         assert "the file is read-only. Make it writable" in error

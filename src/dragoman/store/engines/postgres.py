@@ -105,7 +105,7 @@ class PostgresStore(Store):
             pool = await self._open_pool()
         except (asyncpg.PostgresError, *_CONNECTION_ERRORS, ValueError) as error:
             remedy = "Check that the server runs, and the host, port, user and database of the URL"
-            raise StoreUnusableError(f"it cannot be opened ({error})", where=self._where, remedy=remedy) from None
+            raise self._open_error(error, remedy) from None
         try:
             async with pool.acquire() as connection:
                 await self._check(connection)
@@ -113,7 +113,7 @@ class PostgresStore(Store):
                 await self._restart_leases(connection)
         except (asyncpg.PostgresError, *_CONNECTION_ERRORS) as error:
             await pool.close()
-            raise StoreUnusableError(f"it cannot be opened ({error})", where=self._where) from None
+            raise self._open_error(error) from None
         except StoreUnusableError:
             await pool.close()
             raise
@@ -207,6 +207,10 @@ class PostgresStore(Store):
         if self._schema is not None and self.uses_pooler:
             setup.append(f"SET LOCAL search_path = {_quote_name(self._schema)}")
         self._setup = "; ".join(setup)
+
+    def _open_error(self, error: Exception, remedy: str = "") -> StoreUnusableError:
+        what = f"it cannot be opened ({error})"
+        return StoreUnusableError(what, where=self._where, remedy=remedy, code="cannot_open")
 
     def _unsafe_error(self, what: str) -> StoreUnusableError:
         return StoreUnusableError(what, where=self._where, remedy="Change the server's settings, or use another server")

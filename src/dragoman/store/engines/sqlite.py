@@ -315,7 +315,7 @@ class SqliteStore(Store):
         if is_full:
             what = "it cannot be opened: the disk is full, and even reading needs a little room"
             return StorageError(what, where=self._where, remedy="Make room, and open it again", code="disk_full")
-        return StoreUnusableError(f"it cannot be opened ({error})", where=self._where)
+        return StoreUnusableError(f"it cannot be opened ({error})", where=self._where, code="cannot_open")
 
     def _unsafe_error(self, what: str) -> StoreUnusableError:
         return StoreUnusableError(
@@ -325,9 +325,8 @@ class SqliteStore(Store):
     def _check_ownership(self, connection: apsw.Connection) -> None:
         """Raise unless this version may write the file. No setting is changed before."""
         if connection.readonly("main"):
-            raise StoreUnusableError(
-                "the file is read-only", where=self._where, remedy="Make it writable, or name another file"
-            )
+            remedy = "Make it writable, or name another file"
+            raise StoreUnusableError("the file is read-only", where=self._where, remedy=remedy, code="cannot_open")
         is_ours = connection.pragma("application_id") == _APPLICATION_ID
         if not is_ours and connection.execute("SELECT 1 FROM sqlite_schema LIMIT 1").fetchall():
             raise StoreUnusableError(
