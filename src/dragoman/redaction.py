@@ -157,12 +157,12 @@ class Redactor:
 
     def __init__(self, *, emails: bool = False, rules: Iterable[Rule] = (), secrets: Iterable[str] = ()) -> None:
         known_secrets = sorted({secret for secret in secrets if len(secret) >= 4}, key=len, reverse=True)
-        own = list(rules)
+        all_rules = list(rules)
         if known_secrets:
-            own.insert(0, Rule("secret", "|".join(_escape(secret) for secret in known_secrets)))
+            all_rules.insert(0, Rule("secret", "|".join(_escape(secret) for secret in known_secrets)))
         if emails:
-            own.append(Rule("email", _EMAIL))
-        self._own = tuple((rule.kind, _compile(rule.pattern)) for rule in own)
+            all_rules.append(Rule("email", _EMAIL))
+        self._own = tuple((rule.kind, _compile(rule.pattern)) for rule in all_rules)
 
     def text(self, text: str) -> str:
         """Return the text without secrets, or ``WITHHELD`` if redaction fails."""
@@ -170,14 +170,14 @@ class Redactor:
             data = text.encode("utf-8", "surrogatepass")
             redacted = self._redact_bytes(data)
             return text if redacted is data else redacted.decode("utf-8", "surrogatepass")
-        except Exception:  # noqa: BLE001  whatever it is, nothing may pass
+        except Exception:  # noqa: BLE001  on any error, the text is withheld
             return WITHHELD
 
     def value(self, value: Any) -> Any:
         """Return a JSON value without secrets, or ``WITHHELD`` if redaction fails."""
         try:
             return self._redact_value(value)
-        except Exception:  # noqa: BLE001  whatever it is, nothing may pass
+        except Exception:  # noqa: BLE001  on any error, the text is withheld
             return WITHHELD
 
     def json(self, data: bytes) -> bytes:
@@ -187,14 +187,14 @@ class Redactor:
             if self._is_clean(value):
                 return data
             return msgspec.json.encode(self.value(value))
-        except Exception:  # noqa: BLE001  whatever it is, nothing may pass
+        except Exception:  # noqa: BLE001  on any error, the text is withheld
             return msgspec.json.encode(WITHHELD)
 
     def json_list(self, texts: Sequence[bytes]) -> list[bytes]:
         """Return several JSON texts without secrets. All of them are checked at once; usually none has a secret."""
         try:
             is_clean = self._is_clean(msgspec.json.decode(b"[%b]" % b",".join(texts)))
-        except Exception:  # noqa: BLE001  whatever it is, each text is checked for itself
+        except Exception:  # noqa: BLE001  on any error, each text is checked separately
             is_clean = False
         return list(texts) if is_clean else [self.json(text) for text in texts]
 
@@ -385,7 +385,7 @@ def redact_record(record: LogRecord) -> bool:
         text = record.getMessage()
         if record.exc_info is not None and record.exc_text is None:
             record.exc_text = "".join(_traceback(record.exc_info)).rstrip("\n")
-    except Exception:  # noqa: BLE001  a message that does not fit its arguments; nothing of it may pass
+    except Exception:  # noqa: BLE001  the message does not match its arguments, so it is withheld
         text = WITHHELD
     record.msg, record.args = redact(text), None
     if record.exc_text is not None:

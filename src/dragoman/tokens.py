@@ -312,7 +312,7 @@ def _sum_counts(texts: list[str]) -> Counts:
 
 
 def _image_size(block: msg.ImageBlock) -> tuple[int, int]:
-    """Return width and height from the head of an image; a usual size if they are not there."""
+    """Return width and height from the head of an image; a usual size if it has none."""
     if block.source.kind != "base64":
         return _DEFAULT_SIZE
     try:

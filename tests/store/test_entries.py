@@ -159,5 +159,5 @@ async def test_damaged_entry_is_never_returned(store: Store) -> None:
     await execute(store, "DELETE FROM entries WHERE seq = 5")
     assert [damage.what for damage in (await store.verify()).damage] == [
         "entry 2: its hash does not match its content",
-        "entry 5 is not there",
+        "entry 5 is missing",
     ]

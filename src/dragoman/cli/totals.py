@@ -30,7 +30,7 @@ def totals_table(by: str, totals: Sequence[Totals]) -> Table:
     table.add_column(by, "total", overflow="fold")
     for name in ("replies", "input", "cached", "output", "cost"):
         table.add_column(name, justify="right", no_wrap=True)
-    for row in sorted(totals, key=lambda one: -one.cost_usd):
+    for row in sorted(totals, key=lambda group: -group.cost_usd):
         table.add_row(escape_line(row.group or "–"), *_cells([row]))
     for column, total in zip(table.columns[1:], _cells(totals), strict=True):
         column.footer = total

@@ -165,9 +165,9 @@ def _describe_value(value: Any) -> str:
 
 _TYPE_CHECKS: Final[dict[str, Callable[[Any], bool]]] = {
     ANY: lambda _: True,
-    TEXT: lambda given: isinstance(given, str) and bool(given),
-    OBJECT: lambda given: isinstance(given, dict),
-    WHOLE: lambda given: isinstance(given, int) and not isinstance(given, bool),
+    TEXT: lambda value: isinstance(value, str) and bool(value),
+    OBJECT: lambda value: isinstance(value, dict),
+    WHOLE: lambda value: isinstance(value, int) and not isinstance(value, bool),
 }
 _FIELDS: Final = {  # of each type: name, description of the value, and its check
     kind: tuple((name, type_, _TYPE_CHECKS[type_]) for name, type_ in (shape.required | shape.optional).items())

@@ -218,7 +218,7 @@ def _cases_of_shared_fields() -> dict[str, tuple[str, exchange.Request | None]]:
     hello, hint = msg.TextBlock("Hello."), msg.CacheHint("1h")
     user = _message(msg.Role.USER, hello)
     cited = msg.TextBlock("Rome is in Italy.", citations=(_DOCUMENT_CITATION,))
-    said = (_message(msg.Role.USER, hello), _message(msg.Role.ASSISTANT, cited), user)
+    conversation = (_message(msg.Role.USER, hello), _message(msg.Role.ASSISTANT, cited), user)
     grammar = exchange.Grammar("lark", "start: /[0-9]+/")
     custom = exchange.ToolDefinition(
         "count",
@@ -274,7 +274,7 @@ def _cases_of_shared_fields() -> dict[str, tuple[str, exchange.Request | None]]:
         ),
         "cache hint on a tool": ("tool.cache_hint", _request(tools=(_TOOL.replace(cache_hint=hint),))),
         "cache hint on the prompt": ("options.cache_hint", _request(cache_hint=msg.CacheHint())),
-        "citation of a document": ("text.citations", _request(*said)),
+        "citation of a document": ("text.citations", _request(*conversation)),
         "document to cite": ("document.cite", _user_request(_PDF.replace(name="report", cite=True))),
         "context of a document": ("document.context", _user_request(_PDF.replace(name="report", context="2026"))),
         "detail of an image": ("image.detail", _user_request(_PICTURE.replace(detail="low"))),

@@ -195,9 +195,9 @@ def _by_weight(route: WeightedModels, seed: str) -> tuple[str, ...]:
     """Return the models with the chosen one first. The seed decides, in proportion to the weights."""
     weights = route.weights or (1.0,) * len(route.models)
     digest = hashlib.sha256(seed.encode("utf-8", "surrogatepass")).digest()
-    left = int.from_bytes(digest[:8]) / 2**64 * sum(weights)
-    at = 0
-    while at < len(weights) - 1 and left >= weights[at]:
-        left -= weights[at]
-        at += 1
-    return (route.models[at], *route.models[:at], *route.models[at + 1 :])
+    point = int.from_bytes(digest[:8]) / 2**64 * sum(weights)
+    index = 0
+    while index < len(weights) - 1 and point >= weights[index]:
+        point -= weights[index]
+        index += 1
+    return (route.models[index], *route.models[:index], *route.models[index + 1 :])

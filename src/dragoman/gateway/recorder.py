@@ -348,7 +348,7 @@ def has_signatures(content: Iterable[ContentBlock], dialect: str) -> bool:
 
 
 def _is_same_answer(message: Message, original: Message) -> bool:
-    first, second = (session_chain.extend_chain(b"", Role.ASSISTANT, one.content) for one in (message, original))
+    first, second = (session_chain.extend_chain(b"", Role.ASSISTANT, each.content) for each in (message, original))
     return first == second
 
 

@@ -92,8 +92,14 @@ async def get_metrics(store: Store, team_id: str | None = None) -> Metrics:
     by_agent, by_model = group_by(newest, "agent_id"), group_by(newest, "model")
     return Metrics(
         tasks=_overall_performance(newest),
-        agents=[AgentMetrics(agent_id=one.group, **_performance(one, by_agent.get(one.group, []))) for one in agents],
-        models=[ModelMetrics(model=one.group, **_performance(one, by_model.get(one.group, []))) for one in models],
+        agents=[
+            AgentMetrics(agent_id=totals.group, **_performance(totals, by_agent.get(totals.group, [])))
+            for totals in agents
+        ],
+        models=[
+            ModelMetrics(model=totals.group, **_performance(totals, by_model.get(totals.group, [])))
+            for totals in models
+        ],
         mail=await _mail_metrics(store, team_id),
     )
 
@@ -113,23 +119,23 @@ def _performance(totals: EvaluationTotals, newest: list[Evaluation]) -> dict[str
 
 
 def _overall_performance(newest: list[Evaluation]) -> Performance:
-    scores = [one.score for one in newest if one.score is not None]
-    verdicts = [one.success for one in newest if one.success is not None]
+    scores = [row.score for row in newest if row.score is not None]
+    verdicts = [row.success for row in newest if row.success is not None]
     return Performance(
         evaluations=len(newest),
-        task_count=len({one.task_id for one in newest if one.task_id is not None}),
+        task_count=len({row.task_id for row in newest if row.task_id is not None}),
         average_score=sum(scores) / len(scores) if scores else None,
         success_rate=sum(verdicts) / len(verdicts) if verdicts else None,
         succeeded=sum(verdicts),
         durations=_summarize_durations(newest),
         resources=summarize_resources(newest),
-        cost_usd=sum((one.cost_usd for one in newest if one.cost_usd is not None), Decimal(0)),
+        cost_usd=sum((row.cost_usd for row in newest if row.cost_usd is not None), Decimal(0)),
         last_activity=newest[0].created_at if newest else None,
     )
 
 
 def _summarize_durations(newest: list[Evaluation]) -> Durations | None:
-    return summarize_durations([one.duration_ms for one in newest if one.duration_ms is not None])
+    return summarize_durations([row.duration_ms for row in newest if row.duration_ms is not None])
 
 
 async def _mail_metrics(store: Store, team_id: str | None) -> MailMetrics:

@@ -276,7 +276,7 @@ class NatsTransport:
         if not await mail_store.has_unsent():
             return 0
         batch = await mail_store.claim(self._resend_s, self._batch)
-        sequences = await asyncio.gather(*(self._send(*one) for one in batch))
+        sequences = await asyncio.gather(*(self._send(*item) for item in batch))
         keys = [_letter_key(posted) for posted, _, _ in batch]
         sent = [(key, place) for key, place in zip(keys, sequences, strict=True) if place is not None]
         failed = [key for key, place in zip(keys, sequences, strict=True) if place is None]
@@ -444,7 +444,7 @@ class NatsTransport:
             if len(letters) == 1:
                 await self._reject(letters[0][0], error)
                 return []
-            return [one for letter in letters for one in await self._insert([letter])]
+            return [stored for letter in letters for stored in await self._insert([letter])]
         return letters
 
     async def _acknowledge_all(self, received: Sequence[ReceivedLetter]) -> None:

@@ -140,14 +140,14 @@ def _with_agent_key(row: EntryRow, agent_key: str | None) -> Entry:
 
 
 @operation
-def append(session_id: str, drafts: Sequence[Draft], now: datetime, made: Session | None) -> Steps[list[int]]:
+def append(session_id: str, drafts: Sequence[Draft], now: datetime, new_session: Session | None) -> Steps[list[int]]:
     """Append entries; ``new_session`` is created if the session does not exist."""
     alone = f"SELECT id FROM sessions WHERE id = ?{FOR_UPDATE}", (session_id,)
     if not (yield alone):
-        if made is None:
+        if new_session is None:
             raise unknown_session(session_id)
         with contextlib.suppress(ConflictError):  # another process has created it meanwhile
-            yield from create_session(made)
+            yield from create_session(new_session)
         yield alone
     places = yield from insert_entries(session_id, drafts)
     yield f"UPDATE sessions SET {TOUCH} WHERE id = ?", (*touch_arguments(now), session_id)
@@ -226,7 +226,7 @@ def find_damage(session_id: str) -> Steps[list[str]]:
     ):
         for expected, row in enumerate(rows, after_seq + 1):
             if row[1] != expected:
-                problems.append(f"entry {expected} is not there")
+                problems.append(f"entry {expected} is missing")
                 break
             if hash_of(row[:5]) != bytes(row[5]):
                 problems.append(f"entry {row[1]}: its hash does not match its content")

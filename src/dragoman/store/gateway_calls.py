@@ -146,8 +146,8 @@ class GatewayStore(Facet):
         size = sum(map(len, call.request_parts.values()))
 
         def make_operation(drafts: Sequence[Draft]) -> Operation[tuple[GatewayRow, MessageRange]]:
-            wanted = _record(call, drafts, self._known_parts, store.clock())
-            return quick_if_small(wanted, drafts, gather, size)
+            recording = _record(call, drafts, self._known_parts, store.clock())
+            return quick_if_small(recording, drafts, gather, size)
 
         row, places = await store._store_messages(drafts, make_operation)
         self._note_parts(row.session_id, call.request_parts)
@@ -282,9 +282,11 @@ def _insert_plain(makers: Sequence[Callable[[], PlainSession]]) -> Steps[list[Pl
         raise existing_session(items[0].id)
     messages = [row for session in items for row in _plain_message_columns(session)]
     yield from _insert_rows(messages_insert_sql, messages)
-    usages = [usage_columns(one.id, len(one.messages), one.created_at, one.answer) for one in items]
+    usages = [usage_columns(session.id, len(session.messages), session.created_at, session.answer) for session in items]
     yield from _insert_rows(usage_insert_sql, usages)
-    places = {one.hash: (one.hash, one.id, len(one.messages), one.system_hash, None) for one in items}
+    places = {
+        session.hash: (session.hash, session.id, len(session.messages), session.system_hash, None) for session in items
+    }
     yield from _insert_rows(_places_sql, list(places.values()))  # of equal transcripts, the last one is found
     return items
 

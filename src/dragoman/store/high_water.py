@@ -279,7 +279,7 @@ def _add_loss(previous: Loss | None, loss: Loss) -> Loss:
     """Merge two losses of one session."""
     if previous is None:
         return loss
-    last = max(previous, loss, key=lambda one: one.acknowledged)
+    last = max(previous, loss, key=lambda each: each.acknowledged)
     return Loss(last.acknowledged, last.message_id, min(previous.end, loss.end))
 
 

@@ -2,7 +2,8 @@
 
 ``MessageCache`` holds decoded messages, so that a history that every turn reads is decoded once.
 
-Invariants: a seq without its row is damage and is never skipped. A page costs a page, however long the history is.
+Invariants: a seq without its row is damage and is never skipped. The cost of a page does not depend on the length of
+the history.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ def message_row_from(row: tuple[Any, ...]) -> MessageRow:
 def read_rows(session_id: str, after_seq: int, limit: int) -> Steps[list[MessageRow]]:
     """Read the rows after a seq, in order."""
     page = yield from read_page_after(session_id, after_seq, limit, MessageCache())
-    return [one for one in page if isinstance(one, MessageRow)]
+    return [item for item in page if isinstance(item, MessageRow)]
 
 
 @operation
@@ -128,7 +129,7 @@ def _read_page(page: Page, seqs: range, cache: MessageCache) -> Steps[list[Messa
 def _check_complete(page: Page, rows: Rows, seqs: range) -> None:
     """Raise ``CorruptDataError`` unless there is exactly one row for each seq."""
     if [row[1] for row in rows] != list(reversed(seqs) if page.backward else seqs):
-        raise damage_error(page.session_id, f"of the messages {seqs.start} to {seqs.stop - 1} some are not there")
+        raise damage_error(page.session_id, f"of the messages {seqs.start} to {seqs.stop - 1} some are missing")
 
 
 @operation
@@ -137,7 +138,7 @@ def read_at(session_id: str, seqs: Sequence[int]) -> Steps[list[MessageRow]]:
     results: list[MessageRow] = []
     segments = yield from lineage(session_id)
     for seq in seqs:
-        owner = next((one.session_id for one in segments if one.first <= seq <= one.last), session_id)
+        owner = next((each.session_id for each in segments if each.first <= seq <= each.last), session_id)
         rows = yield f"SELECT {MESSAGE_COLUMNS} FROM messages WHERE session_id = ? AND seq = ?", (owner, seq)
         results.extend(map(message_row_from, rows))
     return results
@@ -175,10 +176,10 @@ def seq_before(session_id: str, moment: int) -> Steps[int]:
 
 
 def _created_at(segments: Sequence[Segment], seq: int) -> Steps[int]:
-    owner = next(one.session_id for one in segments if one.first <= seq <= one.last)
+    owner = next(each.session_id for each in segments if each.first <= seq <= each.last)
     rows = yield "SELECT created_at FROM messages WHERE session_id = ? AND seq = ?", (owner, seq)
     if not rows:
-        raise damage_error(owner, f"message {seq} is not there")
+        raise damage_error(owner, f"message {seq} is missing")
     return int(rows[0][0])
 
 

@@ -95,10 +95,10 @@ def drafts_from(messages: Sequence[Message]) -> list[Draft]:
     return [Draft(message, columns_from(message)) for message in messages]
 
 
-def quick_if_small(wanted: AnyOp, drafts: Sequence[Draft], gather: Gather = NO_GATHER, size: int = 0) -> AnyOp:
+def quick_if_small(operation: AnyOp, drafts: Sequence[Draft], gather: Gather = NO_GATHER, size: int = 0) -> AnyOp:
     """An operation on messages, marked as quick if these are few and short, with ``size`` bytes that it also stores."""
     size += sum(len(draft.columns.content_json) + len(draft.columns.metadata_json) for draft in drafts)
-    return quick(wanted, gather) if size < LARGE and len(drafts) <= _FEW_MESSAGES else wanted
+    return quick(operation, gather) if size < LARGE and len(drafts) <= _FEW_MESSAGES else operation
 
 
 async def make_drafts(messages: Sequence[Message]) -> list[Draft]:
@@ -444,7 +444,7 @@ _MAX_LENGTHS: Final = (100, 1_024)  # of buckets and paths, limited by the index
 
 def attachment_files(message: Message) -> set[File]:
     """Return the attachments of a message, without invalid names."""
-    files = {(one.bucket, one.path) for one in message.metadata.attachments}
+    files = {(attachment.bucket, attachment.path) for attachment in message.metadata.attachments}
     return {file for file in files if all(map(_is_valid_name, file, _MAX_LENGTHS))}
 
 

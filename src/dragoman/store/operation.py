@@ -105,19 +105,19 @@ def operation(steps: Callable[Params, Steps[Result]]) -> Callable[Params, Operat
     return wrapper
 
 
-def volatile(wanted: Operation[Outcome]) -> VolatileOperation[Outcome]:
+def volatile(operation: Operation[Outcome]) -> VolatileOperation[Outcome]:
     """The same operation, committed unsynced."""
-    return VolatileOperation(wanted.__iter__)
+    return VolatileOperation(operation.__iter__)
 
 
 AnyOp = TypeVar("AnyOp", bound=Operation[Any])
 
 
-def quick(wanted: AnyOp, gather: Gather = NO_GATHER) -> AnyOp:
+def quick(operation: AnyOp, gather: Gather = NO_GATHER) -> AnyOp:
     """The same operation, marked as one that touches a few rows by their keys, and may wait for others."""
-    wanted.is_quick = True
-    wanted.gather = gather
-    return wanted
+    operation.is_quick = True
+    operation.gather = gather
+    return operation
 
 
 def volatile_operation(steps: Callable[Params, Steps[Result]]) -> Callable[Params, VolatileOperation[Result]]:

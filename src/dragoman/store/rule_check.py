@@ -70,7 +70,7 @@ async def _has_other_result(
         session_id, call.result_seq - 1, 1
     )  # a fork may end before it or have another message there
     messages = [row.message for row in rows if any(one.tool_use_id == call_id for _, one in results_of(row.message))]
-    return any(one.id != message.id for one in messages)
+    return any(other.id != message.id for other in messages)
 
 
 async def _propose_repair(
@@ -82,4 +82,4 @@ async def _propose_repair(
     result = repair([*stored, *messages])
     last = max((place for place, message in enumerate(result.messages) if message.id in stored_ids), default=-1)
     new_ids = {message.id for message in messages}
-    return result.messages[last + 1 :], tuple(one for one in result.actions if one.message_id in new_ids)
+    return result.messages[last + 1 :], tuple(action for action in result.actions if action.message_id in new_ids)

@@ -180,8 +180,8 @@ class RunStore(Facet):
         """
         is_stored = await self._store._try_append_events(run, after, events)
         if is_stored is None:
-            wanted = volatile(self._append_op(run, after, events))
-            is_stored = await self._store._write(quick(wanted) if sum(map(len, events)) < LARGE else wanted)
+            insertion = volatile(self._append_op(run, after, events))
+            is_stored = await self._store._write(quick(insertion) if sum(map(len, events)) < LARGE else insertion)
         self.announce(run.session_id)
         return is_stored
 
@@ -262,7 +262,7 @@ class RunStore(Facet):
 
 
 def _open_run(
-    wanted: Run,
+    new_run: Run,
     events: tuple[str, ...],
     length: int,
     *,
@@ -271,13 +271,13 @@ def _open_run(
     is_new_session: bool,
 ) -> Steps[Run]:
     """Insert a run after all others of its session, unless it exists."""
-    session_id, last_number = wanted.session_id, 0
+    session_id, last_number = new_run.session_id, 0
     if not is_new_session:
         yield from lock_session(session_id)
-        last_number = yield from _check_other_runs(wanted)
+        last_number = yield from _check_other_runs(new_run)
     if changes:
         yield from change_session(session_id, changes, now)
-    run = msgspec.structs.replace(wanted, first_number=last_number + 1, last_number=last_number + len(events))
+    run = msgspec.structs.replace(new_run, first_number=last_number + 1, last_number=last_number + len(events))
     yield (
         f"INSERT INTO runs ({_RUN_COLUMNS}, alive_us, alive_until) VALUES ({', '.join('?' * 14)}, lease_now() + ?)",
         (*_run_row(run), length, length),
@@ -287,20 +287,20 @@ def _open_run(
     return run
 
 
-def _check_other_runs(wanted: Run) -> Steps[int]:
+def _check_other_runs(new_run: Run) -> Steps[int]:
     """Return the last event number of the session; an error if the run exists or another one is running."""
-    existing = yield from _find_existing(wanted)
+    existing = yield from _find_existing(new_run)
     if existing is not None:
         raise RunExistsError(existing)
     rows = yield (
         "SELECT max(last_number), max(CASE WHEN status = 'running' THEN run_id END) FROM runs WHERE session_id = ?",
-        (wanted.session_id,),
+        (new_run.session_id,),
     )
     last_number, running_id = rows[0]
     if running_id is not None:
         raise ConflictError(
             f"run {running_id} is running",
-            where=f"session {wanted.session_id}",
+            where=f"session {new_run.session_id}",
             remedy="Wait for it, or cancel it",
             code="run_in_progress",
         )

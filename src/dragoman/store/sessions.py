@@ -352,11 +352,11 @@ def lineage(session_id: str) -> Steps[list[Segment]]:
         owner, last = parent, parent_seq
         rows = yield "SELECT parent_session_id, parent_seq FROM sessions WHERE id = ?", (owner,)
         if not rows:
-            raise damage_error(owner, "it shares the history of a session that is not there")
+            raise damage_error(owner, "it shares the history of a missing session")
         parent, parent_seq = rows[0]
         segments.append(Segment(owner, parent_seq + 1, last))
     if parent_seq:
-        raise damage_error(segments[-1].session_id, "the beginning of its history is not there")
+        raise damage_error(segments[-1].session_id, "the beginning of its history is missing")
     for segment in segments:
         if segment.first > 1:  # its own rows must start where the shared history ends
             rows = yield "SELECT min(seq) FROM messages WHERE session_id = ?", (segment.session_id,)

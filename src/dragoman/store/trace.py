@@ -100,9 +100,9 @@ class TraceStore(Facet):
         rows = event_rows(list(events), redactor or default_redactor())
         if not rows:
             return 0
-        wanted = append_events(rows)
+        insertion = append_events(rows)
         is_audited = any(row[5] in AUDIT_TYPES for row in rows)
-        return await self._store._write(wanted if is_audited else volatile(wanted))
+        return await self._store._write(insertion if is_audited else volatile(insertion))
 
     async def events(
         self,
@@ -245,7 +245,7 @@ def _count_before(cutoff: datetime, exempt: Sequence[str]) -> Steps[int]:
 
 @operation
 def _delete_before(cutoff: datetime, exempt: Sequence[str]) -> Steps[int]:
-    """Delete a page of older events, so that other writers get their turn in between."""
+    """Delete a page of older events, so that other writers do not wait for all of them."""
     condition, arguments = _old_events(cutoff, exempt)
     rows = yield (
         "DELETE FROM events WHERE (session_id, id) IN"

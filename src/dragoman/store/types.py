@@ -136,8 +136,8 @@ def cost_or_none(cost_usd: Decimal, unpriced: int, calls: int) -> Decimal | None
 def total_usd(totals: Iterable[Totals]) -> Decimal | None:
     """Return the cost of several groups together, or None if none of their messages has a price."""
     groups = list(totals)
-    cost_usd = sum((one.cost_usd for one in groups), Decimal(0))
-    return cost_or_none(cost_usd, sum(one.unpriced for one in groups), sum(one.messages for one in groups))
+    cost_usd = sum((group.cost_usd for group in groups), Decimal(0))
+    return cost_or_none(cost_usd, sum(group.unpriced for group in groups), sum(group.messages for group in groups))
 
 
 class PricedCall(msgspec.Struct, frozen=True):
@@ -253,7 +253,7 @@ class Verification(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def is_intact(self) -> bool:
         """Whether everything is as it was written; an impossible usage may be."""
-        return all(one.is_as_written for one in self.damage)
+        return all(row.is_as_written for row in self.damage)
 
 
 class ErasureReceipt(msgspec.Struct, frozen=True, kw_only=True):

@@ -206,7 +206,7 @@ def find_impossible_sums() -> Steps[list[UsageRepair]]:
         f" {', '.join(possible_count_sql(name, 'messages') for name in COUNTS)} FROM past_usage ORDER BY id",
         (),
     )
-    return [made for row in rows if (made := _plan_sum(row)) is not None]
+    return [plan for row in rows if (plan := _plan_sum(row)) is not None]
 
 
 def _plan_sum(row: tuple[Any, ...]) -> UsageRepair | None:

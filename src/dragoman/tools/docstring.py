@@ -29,13 +29,13 @@ def parse_docstring(text: str) -> Docstring:
     """Parse a docstring without indentation (``inspect.getdoc``)."""
     starts = [match.start() for pattern in (_GOOGLE, _NUMPY, _FIELD) if (match := pattern.search(text))]
     description = text[: min(starts)] if starts else text
-    found: dict[str, str] = {}
+    parameters: dict[str, str] = {}
     for section, pattern in ((_GOOGLE, _GOOGLE_PARAMETER), (_NUMPY, _NUMPY_PARAMETER)):
         for item in _items(text, section):
             if (match := pattern.fullmatch(item)) is not None:
-                found[match["name"].lstrip("*")] = _join(match["text"] or "")
-    found.update((match["name"], _join(match["text"])) for match in _SPHINX_PARAMETER.finditer(text))
-    return Docstring(description.strip(), {name: words for name, words in found.items() if words})
+                parameters[match["name"].lstrip("*")] = _join(match["text"] or "")
+    parameters.update((match["name"], _join(match["text"])) for match in _SPHINX_PARAMETER.finditer(text))
+    return Docstring(description.strip(), {name: words for name, words in parameters.items() if words})
 
 
 def _items(text: str, section: re.Pattern[str]) -> Iterator[str]:

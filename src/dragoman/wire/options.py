@@ -225,9 +225,9 @@ def _nearest_effort(effort: str, efforts: tuple[str, ...] | None) -> str:
     """Return the effort, or the nearest one that the model has; of two, the lower one."""
     if efforts is None or effort in efforts or effort not in EFFORTS:
         return effort if efforts is None or effort in efforts else efforts[len(efforts) // 2]
-    wanted = EFFORTS.index(effort)
+    index = EFFORTS.index(effort)
     known = [name for name in efforts if name in EFFORTS and name != "none"]
-    return min(known, key=lambda name: (abs(EFFORTS.index(name) - wanted), EFFORTS.index(name)))
+    return min(known, key=lambda name: (abs(EFFORTS.index(name) - index), EFFORTS.index(name)))
 
 
 def _fit_output(options: Options, budget: int | None, limits: Limits, report: Report) -> int | None:
@@ -238,8 +238,8 @@ def _fit_output(options: Options, budget: int | None, limits: Limits, report: Re
         default = limits.default_output
         if limits.default_output_whole is not None and not options.stream:
             default = min(default, limits.default_output_whole)
-        wanted = max(default, (budget or 0) + _ANSWER_TOKENS) if budget is not None else default
-        return int(_clamp(wanted, limits.output)) if limits.output is not None else wanted
+        tokens = max(default, (budget or 0) + _ANSWER_TOKENS) if budget is not None else default
+        return int(_clamp(tokens, limits.output)) if limits.output is not None else tokens
     if limits.output is None:
         return output
     fitted = int(_clamp(output, limits.output))

@@ -172,7 +172,7 @@ def _check_order(sessions: list[Json], by_session: dict[str, list[Json]]) -> Ite
         if max((row["id"] for row in rows), default="") != session["last_message_id"]:
             yield f"{session['id']}: its newest id is not {session['last_message_id']}"
     for stray in by_session.keys() - {session["id"] for session in sessions}:
-        yield f"{stray}: messages of a session that is not there"
+        yield f"{stray}: messages of a missing session"
 
 
 def _check_hashes(messages: Iterable[Json]) -> Iterator[str]:

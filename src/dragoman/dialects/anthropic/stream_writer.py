@@ -182,7 +182,8 @@ class StreamWriter(BaseStreamWriter):
         if raw is not None or cited:
             citations = _get_citations(write_block(TextBlock("", raw, block.cited)))
             out += b"".join(
-                block.write_delta(type="citations_delta", citation=one) for one in citations[block.citations :]
+                block.write_delta(type="citations_delta", citation=citation)
+                for citation in citations[block.citations :]
             )
             block.citations = max(block.citations, len(citations))
         if is_end:

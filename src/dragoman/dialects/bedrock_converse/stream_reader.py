@@ -319,7 +319,7 @@ class StreamReader(BaseStreamReader):
         """Emit the end of the message with the fields of a whole reply."""
         body = {**(self._message_stop or {}), **(self._metadata or {}), "output": {"message": self._message}}
         blocks = self._blocks.values()
-        has_call = any(one.kind == "toolUse" and one.start.get("type") != "server_tool_use" for one in blocks)
+        has_call = any(block.kind == "toolUse" and block.start.get("type") != "server_tool_use" for block in blocks)
         end = read_end(body, has_call=has_call)
         if end.fault is not None:
             events.append(StreamError(end.fault, self._trailing.add_to(end.provider_raw)))

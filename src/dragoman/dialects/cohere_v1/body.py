@@ -218,7 +218,7 @@ def _prepare(request: Request, losses: list[Loss]) -> Request:
     for name in ("tool_choice", "reasoning"):
         if getattr(options, name) is not None:
             losses.append(Loss("", "", name, NAME, "this API has no such option"))
-    call_ids = {block.id for one in request.messages for block in one.content if isinstance(block, CallBlock)}
+    call_ids = {block.id for message in request.messages for block in message.content if isinstance(block, CallBlock)}
     for message in request.messages:
         for block in message.content:
             if isinstance(block, ToolResultBlock) and block.tool_use_id not in call_ids:

@@ -286,10 +286,10 @@ def _read_choice(choice: Any) -> tuple[tuple[ContentBlock, ...], StopReason, dic
         return None
     blocks: list[ContentBlock] = [_text(content)]
     if calls:
-        made = _make_calls(calls)
-        if made is None:
+        call_blocks = _make_calls(calls)
+        if call_blocks is None:
             return None
-        blocks.extend(made)
+        blocks.extend(call_blocks)
     elif "tool_calls" in message:
         return None
     return tuple(blocks), stop_reason, fields

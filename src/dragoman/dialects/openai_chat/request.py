@@ -138,12 +138,14 @@ def write_request(request: Request, quirks: Quirks = (), model: Model | None = N
         wire["messages"] = fast_path.write_messages(request.messages)
         losses.extend(_error_losses(request.messages))
     else:
-        wire["messages"] = [made for message in request.messages for made in _write_messages(message, losses)]
+        wire["messages"] = [
+            wire_message for message in request.messages for wire_message in _write_messages(message, losses)
+        ]
     for tool in request.tools:
-        made = write_tool(tool, NAME, losses, _default_tool)
+        definition = write_tool(tool, NAME, losses, _default_tool)
         is_legacy = isinstance(tool, ToolDefinition) and get_notes(tool.provider_raw, NAME).get("form") == "function"
-        if made is not None:
-            wire.setdefault("functions" if is_legacy else "tools", []).append(made)
+        if definition is not None:
+            wire.setdefault("functions" if is_legacy else "tools", []).append(definition)
     whole = {**notes.get("empty", {}), **wire, **options_wire}
     if quirks:
         apply_wire_quirks(whole, quirks, losses)
@@ -178,7 +180,7 @@ def _read_message(message: Any, where: str, builder: MessageBuilder) -> None:
 def _write_messages(message: Message, losses: list[Loss]) -> list[dict[str, Any]]:
     """Write a message; several for several results, none if the wire can carry nothing of it."""
     if message.role is Role.TOOL:
-        return [made for block in message.content for made in _write_results(block, message, losses)]
+        return [wire_message for block in message.content for wire_message in _write_results(block, message, losses)]
     notes = get_notes(message.metadata.provider_raw, NAME)
     find_reason = partial(unsupported_reason, role=message.role, is_native=notes.get("form") == "list")
     content = message.content if notes else [_to_content(block) for block in message.content]

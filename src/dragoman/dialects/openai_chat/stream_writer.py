@@ -122,8 +122,8 @@ class StreamWriter(BaseStreamWriter):
         if end.stop_reason is not StopReason.UNKNOWN or choice.get("finish_reason", "") is not None:
             choice["finish_reason"] = choice.get("finish_reason") or default["finish_reason"]
         alternatives = [write_alternative(each, at, []) for at, each in enumerate(self._alternatives, 1)]
-        others = [one for other in (*notes.get("others", ()), *alternatives) for one in _choice_chunks(other)]
-        out = b"".join(sse_frame({**self._base, "choices": [one]}) for one in (choice, *others))
+        others = [chunk for other in (*notes.get("others", ()), *alternatives) for chunk in _choice_chunks(other)]
+        out = b"".join(sse_frame({**self._base, "choices": [chunk]}) for chunk in (choice, *others))
         reply_wire = {**apply_diff(default_reply(reply), notes.get("residue")), **self.identity}
         rest = {
             key: value
@@ -313,11 +313,11 @@ def _drop_function_arguments(function: dict[str, Any]) -> dict[str, Any]:
     return function if function.get("arguments") is None else {**function, "arguments": ""}
 
 
-def _new_fields(learnt: dict[str, Any], said: dict[str, Any]) -> dict[str, Any]:
+def _new_fields(fields: dict[str, Any], start: dict[str, Any]) -> dict[str, Any]:
     """Return the fields that the start did not contain."""
-    unsaid = {key: value for key, value in learnt.items() if key != "function" and said.get(key, _TEXT_MARK) != value}
-    inside = _new_fields(learnt["function"], said["function"]) if "function" in learnt else {}
-    return {**unsaid, "function": inside} if inside else unsaid
+    missing = {key: value for key, value in fields.items() if key != "function" and start.get(key, _TEXT_MARK) != value}
+    inside = _new_fields(fields["function"], start["function"]) if "function" in fields else {}
+    return {**missing, "function": inside} if inside else missing
 
 
 def _choice_chunks(choice: dict[str, Any]) -> Iterator[dict[str, Any]]:

@@ -6,8 +6,8 @@ from typing import Any, Final
 
 
 def _conversation(block: dict[str, Any]) -> list[dict[str, Any]]:
-    said = {"content": [block, {"type": "text", "text": "Hi."}], "type": "ai", "tool_calls": []}
-    return [{"type": "human", "data": {"content": "Hello.", "type": "human"}}, {"type": "ai", "data": said}]
+    answer = {"content": [block, {"type": "text", "text": "Hi."}], "type": "ai", "tool_calls": []}
+    return [{"type": "human", "data": {"content": "Hello.", "type": "human"}}, {"type": "ai", "data": answer}]
 
 
 WIRES: Final[dict[str, Any]] = {

@@ -10,9 +10,9 @@ _SEARCH: Final = {"tool_name": "web_search", "args": {"query": "x"}, "tool_call_
 
 
 def _conversation(part: dict[str, Any]) -> list[dict[str, Any]]:
-    asked = {"content": "Hello.", "timestamp": _WHEN, "part_kind": "user-prompt"}
-    said = [part, {"content": "Hi.", "part_kind": "text"}]
-    return [{"parts": [asked], "kind": "request"}, {"parts": said, "timestamp": _WHEN, "kind": "response"}]
+    question = {"content": "Hello.", "timestamp": _WHEN, "part_kind": "user-prompt"}
+    answer = [part, {"content": "Hi.", "part_kind": "text"}]
+    return [{"parts": [question], "kind": "request"}, {"parts": answer, "timestamp": _WHEN, "kind": "response"}]
 
 
 def _thinking_part(content: str, **more: Any) -> dict[str, Any]:

@@ -131,8 +131,8 @@ def ask_kernel(client: Address, server: Address) -> int | None:
     versions = {socket.AF_INET if end.version == 4 else socket.AF_INET6 for end in ends}
     if len(versions) != 1:
         return None
-    wanted = _SOCKET.pack(client[1], server[1], *(end.packed.ljust(16, b"\0") for end in ends))
-    question = _QUESTION.pack(*versions, socket.IPPROTO_TCP, 0, 0xFFFFFFFF) + wanted + _REST
+    socket_id = _SOCKET.pack(client[1], server[1], *(end.packed.ljust(16, b"\0") for end in ends))
+    question = _QUESTION.pack(*versions, socket.IPPROTO_TCP, 0, 0xFFFFFFFF) + socket_id + _REST
     message = _HEADER.pack(_HEADER.size + len(question), _SOCK_DIAG_BY_FAMILY, _NLM_REQUEST, 1, 0) + question
     try:
         with socket.socket(family, socket.SOCK_DGRAM, _SOCK_DIAG) as sock:
@@ -141,17 +141,17 @@ def ask_kernel(client: Address, server: Address) -> int | None:
             answer, (sender, _) = sock.recvfrom(4096)
     except OSError:
         return None
-    return _uid_in_answer(answer, wanted) if sender == 0 else None
+    return _uid_in_answer(answer, socket_id) if sender == 0 else None
 
 
-def _uid_in_answer(answer: bytes, wanted: bytes) -> int | None:
-    """The owner in an answer of the kernel, if it is about the wanted socket and its process has not closed it."""
+def _uid_in_answer(answer: bytes, socket_id: bytes) -> int | None:
+    """The owner in an answer of the kernel, if it is about this socket and its process has not closed it."""
     at = _HEADER.size + 4
-    end = at + len(wanted) + len(_REST)
+    end = at + len(socket_id) + len(_REST)
     if len(answer) < end + _COUNTS.size or _HEADER.unpack_from(answer)[1] != _SOCK_DIAG_BY_FAMILY:
         return None
     uid, inode = _COUNTS.unpack_from(answer, end)[3:]
-    if answer[at : at + len(wanted)] != wanted or inode == 0 or uid == _ambiguous_uid():
+    if answer[at : at + len(socket_id)] != socket_id or inode == 0 or uid == _ambiguous_uid():
         return None
     return int(uid)
 

@@ -68,9 +68,9 @@ async def export_thread(request: Request) -> Response:
 
 async def export_threads(request: Request) -> Response:
     """Return several threads as a ZIP archive with one file each."""
-    wanted = parse_as(await json_body(request), ExportRequest)
-    format_name, store = _check_format(wanted.format), app_state(request).store
-    sessions = [await get_owned_session(request, name) for name in dict.fromkeys(wanted.ids)]
+    export_request = parse_as(await json_body(request), ExportRequest)
+    format_name, store = _check_format(export_request.format), app_state(request).store
+    sessions = [await get_owned_session(request, name) for name in dict.fromkeys(export_request.ids)]
     archive = io.BytesIO()
     with zipfile.ZipFile(archive, "w", zipfile.ZIP_DEFLATED) as file:
         for number, session in enumerate(sessions, 1):

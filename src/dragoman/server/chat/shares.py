@@ -97,11 +97,11 @@ async def share_thread(request: Request) -> Response:
     """Create the link of a thread."""
     state = app_state(request)
     session = await get_owned_session(request, request.path_params["id"])
-    wanted = parse_as(await json_body(request), ShareRequest)
+    share_request = parse_as(await json_body(request), ShareRequest)
     if not session.last_seq:
         raise ApiError(422, "nothing_to_share", "The thread has no messages.")
     secret = secrets.token_urlsafe(24)
-    include = tuple(dict.fromkeys(wanted.include))
+    include = tuple(dict.fromkeys(share_request.include))
     share = Share(hash=_digest(secret), last_seq=session.last_seq, include=include, created_at=state.store.clock())
     await state.store.labels.set_share(session.id, msgspec.to_builtins(share))
     url = f"{request_base_url(request)}/share/{secret}"
@@ -167,23 +167,23 @@ def _public_blocks(blocks: Sequence[ContentBlock], include: frozenset[str]) -> I
     for block in blocks:
         match block:
             case TextBlock() if is_attachment_text(block):
-                wanted = "attachments" in include
+                is_included = "attachments" in include
             case TextBlock():
-                wanted = True
+                is_included = True
             case ThinkingBlock():
-                wanted = "thinking" in include
+                is_included = "thinking" in include
             case ToolResultBlock():
                 inner = tuple(_public_blocks(block.content, include)) if "tools" in include else ()
                 if "tools" in include:
                     yield block.replace(content=inner, provider_raw=None)
                 continue
             case _ if isinstance(block, CallBlock):
-                wanted = "tools" in include
+                is_included = "tools" in include
             case _ if isinstance(block, MediaBlock):
-                wanted = "attachments" in include
+                is_included = "attachments" in include
             case _:
-                wanted = False
-        if wanted:
+                is_included = False
+        if is_included:
             yield block.replace(provider_raw=None)
 
 

@@ -68,10 +68,10 @@ def _versions_in(
         if end > segment.last:
             return
         siblings = [fork for fork in forks if fork.parent_session_id == owner.id and fork.parent_seq == end]
-        threads = [one for one in (owner, *siblings) if one.last_seq > end]
+        threads = [thread for thread in (owner, *siblings) if thread.last_seq > end]
         is_branch = end == segment.last and place + 1 < len(segments)
         current = segments[place + 1].session_id if is_branch else owner.id
-        names = [one.id for one in threads]
+        names = [thread.id for thread in threads]
         if len(names) > 1 and current in names:
             yield Versions(seq=end + 1, threads=[name_from_id(name) for name in names], current=names.index(current))
 

@@ -338,8 +338,8 @@ class Exchange:
             return self._letter.sender_id, self._delivery.letter_id
         if self._request.type != "needs_input":
             return None
-        asked = read_stored_letter(self._request.text.encode())
-        context = asked.context or {}
+        letter = read_stored_letter(self._request.text.encode())
+        context = letter.context or {}
         return (context["reply_to"], context["reply_for"]) if "reply_to" in context else None
 
     def _fields(self) -> dict[str, Any]:

@@ -303,7 +303,7 @@ class RunPublisher:
         """Encode the events of the turn so far; neighbouring deltas of a block are one event."""
         now_ms = self._now_ms()
         events, self._pending = merge_deltas(self._pending), []
-        self._unstored.extend(_to_texts(made for event in events for made in self._encoder.encode(event, now_ms)))
+        self._unstored.extend(_to_texts(output for event in events for output in self._encoder.encode(event, now_ms)))
 
     async def _commit(self, end: RunEnd | None = None) -> None:
         """Store the events so far, then show them to followers."""

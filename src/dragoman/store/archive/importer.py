@@ -383,7 +383,7 @@ def _insert_section(store: Store, file: IO[bytes], section: _Section, gone_at: d
     for call_id, when in section.call_records.cancelled:
         yield from cancel_tool_call(session.id, call_id, from_micros(when))
     entry_lines = _iterate_entries(file, section)
-    while batch := [entries.draft_from(one.entry, one.agent_key) for one in itertools.islice(entry_lines, PAGE)]:
+    while batch := [entries.draft_from(line.entry, line.agent_key) for line in itertools.islice(entry_lines, PAGE)]:
         yield from entries.append(session.id, batch, session.updated_at, None)
     yield from _insert_trace(session.id, _iterate_trace(file, section))
 

@@ -163,7 +163,7 @@ def _list_sessions() -> Steps[list[tuple[str, int]]]:
 @operation
 def _list_lineage(session_id: str) -> Steps[list[tuple[str, int]]]:
     segments = yield from lineage(session_id)
-    return [(one.session_id, max(0, one.last - one.first + 1)) for one in segments]
+    return [(segment.session_id, max(0, segment.last - segment.first + 1)) for segment in segments]
 
 
 # --- a session -------------------------------------------------------------------------------------------------------
@@ -230,7 +230,7 @@ class _SessionCheck:
             if problems:
                 self.add_impossible_usage(row.seq, "; ".join(problems.values()))
         if row.columns.blobs_json is not None:
-            names = [one[1] for one in msgspec.json.decode(row.columns.blobs_json)]
+            names = [blob[1] for blob in msgspec.json.decode(row.columns.blobs_json)]
             self.blobs.update((row.seq, name) for name in names)
             if any(_lacks_id_or_name(block) for block in message.content):
                 self.missing_blobs.update(names)

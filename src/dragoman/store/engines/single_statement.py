@@ -98,12 +98,14 @@ def append_group_statement(appends: Sequence[Append]) -> Statement:
     """Append messages without usage to several sessions; returns the sessions and seqs of those that ended there."""
     moves: list[tuple[Any, ...]] = []
     rows: list[tuple[Any, ...]] = []
-    for one in appends:
-        first = one.end[0] + 1
-        times = touch_arguments(one.now)
-        moves.append((one.session_id, *one.end, first - 1 + len(one.drafts), one.drafts[-1].columns.id, *times[1:3]))
-        for seq, draft in enumerate(one.drafts, first):
-            rows.append(message_writer.message_values(one.session_id, seq, draft.columns))
+    for append in appends:
+        first = append.end[0] + 1
+        times = touch_arguments(append.now)
+        moves.append(
+            (append.session_id, *append.end, first - 1 + len(append.drafts), append.drafts[-1].columns.id, *times[1:3])
+        )
+        for seq, draft in enumerate(append.drafts, first):
+            rows.append(message_writer.message_values(append.session_id, seq, draft.columns))
     columns = [list(column) for part in (moves, rows) for column in zip(*part, strict=True)]
     return _GROUP_SQL, columns
 

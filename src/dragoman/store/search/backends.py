@@ -83,7 +83,7 @@ class Fts5:
     def query(self, terms: Sequence[Term], sessions: Sequence[str], tables: str) -> tuple[str, str, list[Any]]:
         expressions = [f"({self._match_expression(term)})" for term in terms]
         if sessions:
-            expressions.append(f"session : ({' OR '.join(_session_token(one) for one in sessions)})")
+            expressions.append(f"session : ({' OR '.join(_session_token(session) for session in sessions)})")
         return (
             "SELECT m.session_id, m.seq, -bm25(search, 1.0, 0.5, 0.0) AS score, m.number AS newest FROM search"
             " CROSS JOIN messages AS m ON m.number = search.rowid"  # CROSS fixes the join order

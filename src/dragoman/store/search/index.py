@@ -208,7 +208,7 @@ def find_matches(
         terms, [stretch.session_id for stretch in segments], _tables_for(filters)
     )
     places = yield (
-        f"{statement}{''.join(f' AND {one}' for one in conditions)} ORDER BY {order} LIMIT ? OFFSET ?",
+        f"{statement}{''.join(f' AND {condition}' for condition in conditions)} ORDER BY {order} LIMIT ? OFFSET ?",
         (*query_arguments, *arguments, limit, offset),
     )
     return [
@@ -240,7 +240,7 @@ def _tables_for(filters: SearchFilters) -> str:
     if (filters.user_id, filters.team_id, filters.owners) != (None, None, None):
         return "sessions"
     is_about_messages = filters.has_tool or any(
-        one is not None for one in (filters.role, filters.model, filters.since, filters.until)
+        value is not None for value in (filters.role, filters.model, filters.since, filters.until)
     )
     return "messages" if is_about_messages else ""
 
@@ -253,7 +253,7 @@ def _conditions(
     if segments:
         segment_sql = f"({index.place}.session_id = ? AND {index.place}.seq BETWEEN ? AND ?)"
         conditions.append(f"({' OR '.join([segment_sql] * len(segments))})")
-        arguments.extend(value for one in segments for value in (one.session_id, one.first, one.last))
+        arguments.extend(value for segment in segments for value in (segment.session_id, segment.first, segment.last))
     for expression, expected in (("m.role", filters.role), (index.model, filters.model)):
         if expected is not None:
             conditions.append(f"{expression} = ?")

@@ -226,7 +226,7 @@ class SearchIndex:
 
     async def _make_batches(self, pending: Sequence[PendingMessages], characters: int) -> list[list[IndexBatch]]:
         """Return the batches of small transactions."""
-        blobs = {id(row): await self._read_blobs(row) for one in pending for row in one.rows}
+        blobs = {id(row): await self._read_blobs(row) for messages in pending for row in messages.rows}
         return await asyncio.to_thread(_split_batches, pending, blobs, characters)
 
     async def _read_blobs(self, row: MessageRow) -> dict[str, bytes] | None:

@@ -225,9 +225,9 @@ def _fold_character(character: str) -> str:
     if digit is not None:
         return str(digit)
     plain = unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", character).casefold())
-    bare = "".join(one for one in unicodedata.normalize("NFD", plain) if not _is_ornament(one))
+    bare = "".join(character for character in unicodedata.normalize("NFD", plain) if not _is_ornament(character))
     folded = unicodedata.normalize("NFC", bare).translate(_LETTERS)
-    return "".join(one for one in folded if ord(one) > 127 or one.isalnum())
+    return "".join(character for character in folded if ord(character) > 127 or character.isalnum())
 
 
 def _is_ornament(mark: str) -> bool:
