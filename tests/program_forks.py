@@ -26,7 +26,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, NoReturn, Self
+from typing import IO, Any, NoReturn, Self
 
 _NUMBER = struct.Struct("i")
 _NOT_STARTED = 70  # the exit code of a program that failed before its first line
@@ -45,6 +45,7 @@ class Fork:
         self._connection.sendall(line[sent:])
         self.pid = self._receive()
         self.returncode: int | None = None
+        self.stdout: IO[str] | None = None  # a reader, if the caller sets one
 
     def _receive(self) -> int:
         (number,) = _NUMBER.unpack(self._connection.recv(_NUMBER.size))

@@ -64,25 +64,26 @@ def make_environment(folder: Path, **more: str) -> dict[str, str]:
 
 def start_command(
     forks: ForkServer | None, *arguments: str, environment: dict[str, str], stdout: IO[str], stderr: IO[str]
-) -> Fork | subprocess.Popen[bytes]:
+) -> Fork | subprocess.Popen[str]:
     """Start a command: as a fork, or without a server of forks as a program."""
     if forks is None:
         program = [sys.executable, "-c", "from dragoman.cli import main; main()", *arguments]
-        return subprocess.Popen(program, stdout=stdout, stderr=stderr, env=environment)
+        return subprocess.Popen(program, stdout=stdout, stderr=stderr, text=True, env=environment)
     streams = (0, stdout.fileno(), stderr.fileno())
     return forks.start("dragoman.cli:main", "dragoman", *arguments, environment=environment, streams=streams)
 
 
 @contextlib.contextmanager
 def run_process(
-    forks: ForkServer | None, folder: Path, *arguments: str, **more: str
-) -> Iterator[tuple[Fork | subprocess.Popen[bytes], str]]:
-    """Run a server in its own process, and yield the process and its address."""
+    folder: Path, *arguments: str, forks: ForkServer | None = None, **more: str
+) -> Iterator[tuple[Fork | subprocess.Popen[str], str]]:
+    """Run a server in its own process, and yield the process, whose output can be read, and its address."""
     reader, writer = os.pipe()
     with open(reader) as output, (folder / "log.jsonl").open("w") as log:
         with open(writer, "w") as stdout:
             environment = make_environment(folder, **more)
             process = start_command(forks, "serve", *arguments, environment=environment, stdout=stdout, stderr=log)
+        process.stdout = output
         try:
             line = output.readline()
             match = re.fullmatch(r"Dragoman runs at (http://\S+)\n", line)
@@ -123,7 +124,7 @@ def list_workers(pid: int) -> list[int]:
     return [int(child) for child in children if "spawn_main" in Path(f"/proc/{child}/cmdline").read_text()]
 
 
-def run_command(forks: ForkServer | None, folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+def run_command(folder: Path, *arguments: str, forks: ForkServer | None = None) -> subprocess.CompletedProcess[str]:
     """Run a command to its end."""
     with tempfile.TemporaryFile("w+") as stdout, tempfile.TemporaryFile("w+") as stderr:
         process = start_command(forks, *arguments, environment=make_environment(folder), stdout=stdout, stderr=stderr)
@@ -138,7 +139,7 @@ def run_command(forks: ForkServer | None, folder: Path, *arguments: str) -> subp
 
 
 def test_server_prints_address_and_exits_cleanly_on_sigterm(tmp_path: Path) -> None:
-    with run_process(None, tmp_path, "--port", "0", "--store", str(tmp_path / "chats.db")) as (process, address):
+    with run_process(tmp_path, "--port", "0", "--store", str(tmp_path / "chats.db")) as (process, address):
         assert get_json(address)["status"] == "ok"
         process.send_signal(signal.SIGTERM)
         assert process.wait(20) == 0
@@ -148,7 +149,7 @@ def test_server_prints_address_and_exits_cleanly_on_sigterm(tmp_path: Path) -> N
 
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="requires /proc")
 def test_killed_worker_is_restarted_on_same_store(tmp_path: Path) -> None:
-    with run_process(None, tmp_path, "--port", "0", "--workers", "2", "--store", str(tmp_path / "chats.db")) as (
+    with run_process(tmp_path, "--port", "0", "--workers", "2", "--store", str(tmp_path / "chats.db")) as (
         process,
         address,
     ):
@@ -169,7 +170,7 @@ def test_killed_worker_is_restarted_on_same_store(tmp_path: Path) -> None:
 
 
 def test_workers_exit_cleanly_on_sigterm(forks: ForkServer | None, tmp_path: Path) -> None:
-    with run_process(forks, tmp_path, "--port", "0", "--workers", "2", "--store", str(tmp_path / "chats.db")) as (
+    with run_process(tmp_path, "--port", "0", "--workers", "2", "--store", str(tmp_path / "chats.db"), forks=forks) as (
         process,
         address,
     ):
@@ -189,7 +190,7 @@ def test_second_interrupt_ends_wait_for_active_call(forks: ForkServer | None, tm
         )
         file.chmod(0o600)
         options = ("--port", "0", "--workers", str(workers), "--grace-s", "3600", "--store", str(tmp_path / "chats.db"))
-        with run_process(forks, tmp_path, *options, DRAGOMAN_CONFIG=str(file)) as (process, address):
+        with run_process(tmp_path, *options, DRAGOMAN_CONFIG=str(file), forks=forks) as (process, address):
             get_json(address)
             host, _, own_port = address.removeprefix("http://").partition(":")
             body = b'{"model":"up:m","messages":[{"role":"user","content":"hi"}]}'
@@ -215,7 +216,7 @@ def test_public_server_requires_existing_key(
     forks: ForkServer | None, tmp_path: Path, arguments: tuple[str, ...]
 ) -> None:
     store = ("--store", str(tmp_path / "chats.db"))
-    completed = run_command(forks, tmp_path, "serve", "--port", "0", *store, *arguments)
+    completed = run_command(tmp_path, "serve", "--port", "0", *store, *arguments, forks=forks)
     assert completed.returncode == 2
     assert "[no_keys]" in completed.stderr
     assert "dragoman keys create" in completed.stderr
@@ -230,8 +231,8 @@ def send_until_rejected(request: urllib.request.Request) -> None:
 
 def test_server_on_all_interfaces_requires_key(forks: ForkServer | None, tmp_path: Path) -> None:
     store = ("--store", str(tmp_path / "chats.db"))
-    key = json.loads(run_command(forks, tmp_path, "keys", "create", "--user", "ada", "--json", *store).stdout)
-    with run_process(forks, tmp_path, "--host", "0.0.0.0", "--port", "0", *store) as (_, address):
+    key = json.loads(run_command(tmp_path, "keys", "create", "--user", "ada", "--json", *store, forks=forks).stdout)
+    with run_process(tmp_path, "--host", "0.0.0.0", "--port", "0", *store, forks=forks) as (_, address):
         local_address = address.replace("0.0.0.0", "127.0.0.1")
         with pytest.raises(urllib.error.HTTPError, match="401"):
             get_json(local_address, "/api/v1/agent/me")
@@ -240,22 +241,22 @@ def test_server_on_all_interfaces_requires_key(forks: ForkServer | None, tmp_pat
         )
         with urllib.request.urlopen(request, timeout=60) as response:
             assert json.loads(response.read())["userId"] == "ada"
-        assert run_command(forks, tmp_path, "keys", "revoke", key["public_id"], *store).returncode == 0
+        assert run_command(tmp_path, "keys", "revoke", key["public_id"], *store, forks=forks).returncode == 0
         with pytest.raises(urllib.error.HTTPError, match="401"):
             send_until_rejected(request)
 
 
 def test_port_in_use_is_reported(forks: ForkServer | None, tmp_path: Path) -> None:
     store = ("--store", str(tmp_path / "chats.db"))
-    with run_process(forks, tmp_path, "--port", "0", *store) as (_, address):
-        completed = run_command(forks, tmp_path, "serve", "--port", address.rpartition(":")[2], *store)
+    with run_process(tmp_path, "--port", "0", *store, forks=forks) as (_, address):
+        completed = run_command(tmp_path, "serve", "--port", address.rpartition(":")[2], *store, forks=forks)
     assert completed.returncode == 2
     assert "[cannot_listen]" in completed.stderr
 
 
 def test_unknown_default_model_is_rejected_at_start(forks: ForkServer | None, tmp_path: Path) -> None:
     completed = run_command(
-        forks, tmp_path, "serve", "--port", "0", "--model", "sonet", "--store", str(tmp_path / "chats.db")
+        tmp_path, "serve", "--port", "0", "--model", "sonet", "--store", str(tmp_path / "chats.db"), forks=forks
     )
     assert completed.returncode == 2
     assert "no model is called 'sonet'. Did you mean sonnet" in completed.stderr
@@ -273,7 +274,12 @@ def test_options_override_variables_and_file(forks: ForkServer | None, tmp_path:
         "of-the-file.db"
     )
     with run_process(
-        forks, tmp_path, "--store", str(tmp_path / "chats.db"), DRAGOMAN_CONFIG=str(config), DRAGOMAN_SERVE_PORT="0"
+        tmp_path,
+        "--store",
+        str(tmp_path / "chats.db"),
+        DRAGOMAN_CONFIG=str(config),
+        DRAGOMAN_SERVE_PORT="0",
+        forks=forks,
     ) as (_, address):
         assert not address.endswith(":1")
 
