@@ -330,12 +330,18 @@ def library_prices(names: Mapping[str, str] | None = None, is_free: Callable[[st
     ``names`` maps provider keys to those of the library where they differ; ``is_free`` identifies models that run
     locally. The catalog has both. The library is loaded for the first price, because the import takes 0.3 s.
     """
-    import importlib.metadata  # noqa: PLC0415
 
     def find(model: str) -> tuple[ModelPrice, ...]:
         return (FREE,) if is_free is not None and is_free(model) else _find_library_prices(names or {}, model)
 
-    return PriceTable(f"genai-prices-{importlib.metadata.version('genai-prices')}", find)
+    return PriceTable(f"genai-prices-{_library_version()}", find)
+
+
+@functools.cache
+def _library_version() -> str:
+    import importlib.metadata  # noqa: PLC0415
+
+    return importlib.metadata.version("genai-prices")
 
 
 FREE: Final = ModelPrice(rates=Rates(input_per_mtok_usd=Decimal(0), output_per_mtok_usd=Decimal(0)))
