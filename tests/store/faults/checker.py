@@ -281,7 +281,10 @@ def _check_derived_rows(tables: Tables, by_session: dict[str, list[Json]]) -> It
                 if block["type"] == "tool_use":
                     calls[session_id, block["id"]] = (row["id"], row["seq"], block["name"], "pending", None, None)
                 elif block["type"] == "tool_result":
-                    call = calls[session_id, block["tool_use_id"]]
+                    call = calls.get((session_id, block["tool_use_id"]))
+                    if call is None:
+                        yield f"{session_id}: message {row['seq']} has the result of an unknown call"
+                        continue
                     status = "failed" if block.get("is_error") else "succeeded"
                     calls[session_id, block["tool_use_id"]] = (*call[:3], status, row["id"], row["seq"])
             used = json.loads(row["metadata_json"]).get("usage")
