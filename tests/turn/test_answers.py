@@ -495,6 +495,11 @@ def test_unknown_keyword_error_names_function_and_options() -> None:
         dragoman.stream("Hello", output=City)  # type: ignore[call-arg]
     with pytest.raises(TypeError, match="missing 1 required positional argument: 'question'"):
         dragoman.ask()  # type: ignore[call-overload]
+    with Agent() as agent:
+        with pytest.raises(TypeError, match=r"^Agent\.ask" + option):
+            agent.ask("Hello", temperature=0.2)  # type: ignore[call-overload]
+        with pytest.raises(TypeError, match=r"^Agent\.stream" + option):
+            agent.stream("Hello", temperature=0.2)  # type: ignore[call-arg]
     assert dragoman.ask.__name__ == "ask"
 
 

@@ -168,7 +168,9 @@ def _block_method(
 ) -> Callable[Concatenate[BlockingAgent, P], T]:
     @functools.wraps(method)
     def call(self: BlockingAgent, /, *args: P.args, **keywords: P.kwargs) -> T:
-        return wait_for(method(self.agent, *args, **keywords))
+        with explain_keywords(method.__qualname__):
+            coroutine = method(self.agent, *args, **keywords)
+        return wait_for(coroutine)
 
     return call
 
@@ -178,7 +180,9 @@ def _block_stream(
 ) -> Callable[Concatenate[BlockingAgent, P], BlockingStream[T]]:
     @functools.wraps(method)
     def call(self: BlockingAgent, /, *args: P.args, **keywords: P.kwargs) -> BlockingStream[T]:
-        return BlockingStream(method(self.agent, *args, **keywords))
+        with explain_keywords(method.__qualname__):
+            stream = method(self.agent, *args, **keywords)
+        return BlockingStream(stream)
 
     return call
 
