@@ -1,7 +1,8 @@
 """The clock of leases, which is independent of the wall clock.
 
-    lease_now()     an SQL function of both engines: microseconds on that clock
-    restart(id)     restart every lease of an earlier clock
+    lease_now()          an SQL function of both engines: microseconds on that clock
+    boot_id()            an id of the current boot of the machine
+    restart_leases(id)   reset the leases that were stored on another clock
 
 Leases, heartbeats of runs, and the delays of letters are stored as readings of this clock, never of the wall clock.
 Setting the date of a machine neither ends nor prolongs them.

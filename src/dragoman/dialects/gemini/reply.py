@@ -182,7 +182,7 @@ def rest_notes(rest: dict[str, Any]) -> dict[str, Any]:
     usage = rest.get("usageMetadata")
     return {
         "tool_use": (count_or_zero(usage.get("toolUsePromptTokenCount")) or None) if isinstance(usage, dict) else None,
-        "unsaid": True if get_finish_reason(rest) is None else None,
+        "no_finish_reason": True if get_finish_reason(rest) is None else None,
     }
 
 
@@ -280,7 +280,7 @@ def default_rest(reply: Reply, notes: Mapping[str, Any]) -> dict[str, Any]:
     if notes.get("form") != "none":
         first: dict[str, Any] = {"content": {"role": "model"}}
         reason = write_finish_reason(reply, notes)
-        if reason is not None and not (notes.get("unsaid") and reply.stop_reason is StopReason.UNKNOWN):
+        if reason is not None and not (notes.get("no_finish_reason") and reply.stop_reason is StopReason.UNKNOWN):
             first["finishReason"] = reason
         if isinstance(reason, str) and reason in _FAILURES and reply.fault is not None:
             first["finishMessage"] = reply.fault.message

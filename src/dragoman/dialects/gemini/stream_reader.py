@@ -374,7 +374,7 @@ def _is_empty_part(part: dict[str, Any]) -> bool:
 def _start_notes(chunk: dict[str, Any], model: str | None, wrapper: Wrapper | None) -> ProviderRaw | None:
     """Return the notes about the response that the first chunk contains."""
     rest: dict[str, Any] = {key: chunk[key] for key in REPEATED_FIELDS if key in chunk}
-    notes: dict[str, Any] = {"form": "none", "unsaid": True}
+    notes: dict[str, Any] = {"form": "none", "no_finish_reason": True}
     first = next(iter(_get_candidates(chunk)), None)
     if isinstance(first, dict):
         content = first.get("content")

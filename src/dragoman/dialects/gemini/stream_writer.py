@@ -137,7 +137,7 @@ class StreamWriter(BaseStreamWriter):
         """Write nothing: every chunk repeats the fields of the start."""
         notes = get_notes(start.provider_raw, NAME)
         reply = Reply(stop_reason=StopReason.UNKNOWN, model=start.model)
-        wire = apply_diff(default_rest(reply, {**notes, "unsaid": True}), notes.get("residue"))
+        wire = apply_diff(default_rest(reply, {**notes, "no_finish_reason": True}), notes.get("residue"))
         self._model = start.model
         self._wrapper = notes.get("wrapper")
         self._repeated_fields = {key: wire[key] for key in REPEATED_FIELDS if key in wire} | self.identity
@@ -223,7 +223,8 @@ class StreamWriter(BaseStreamWriter):
             return self.write_failure(StreamError(self._fault))
         calls, self._calls = self._calls, {}
         data = b"".join([self.write_block(index, calls[index].to_block()) for index in sorted(calls)])
-        raw = {name: note for name, note in (end.provider_raw or {}).items() if name != "unsaid"}  # required here
+        raw = dict(end.provider_raw or {})
+        raw.pop("no_finish_reason", None)  # a client needs the reason
         reply = Reply(
             content=self._details(is_native=bool(get_notes(raw, NAME))),
             stop_reason=end.stop_reason,
