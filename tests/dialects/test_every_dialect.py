@@ -274,7 +274,7 @@ def test_deeply_nested_wire_is_rejected_with_its_path(dialect: ModuleType, part:
     refused: list[FormatError] = []
     stored = set()
     places = objects_in(wire)
-    # The default run tests one of three pairs. The step is not a divisor of the depths, so all of them are tested.
+    # The default run tests one of three pairs. Three does not divide the number of depths, so it tests every depth.
     for place, depth in list(itertools.product(places, DEPTHS))[:: scale(3, 1)]:
         text = with_depth(wire, place, depth)
         for value in (text, parse_deep(text)):

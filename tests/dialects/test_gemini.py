@@ -277,6 +277,15 @@ def test_split_surrogates_are_joined() -> None:
     assert read_stream(b"".join(write(events))).content == (TextBlock("a😀b"),)
 
 
+def test_stream_of_reply_without_finish_reason_is_complete() -> None:
+    reply = gemini.read_reply({"candidates": [{"content": {"role": "model", "parts": [{"text": "Hi."}]}}]})
+    assert reply.stop_reason is StopReason.UNKNOWN
+    data = b"".join(write(unfold(reply)))
+    assert [chunk["candidates"][0].get("finishReason") for chunk in chunks(data)] == [None, "OTHER"]
+    again = read_stream(data)
+    assert (again.content, again.fault) == (reply.content, None)
+
+
 def test_foreign_reasoning_is_never_streamed() -> None:
     foreign = ThinkingBlock("secret", "c2ln", provider_raw={"dialect": "anthropic"})
     reply = Reply(content=(foreign, TextBlock("Hi.")), stop_reason=StopReason.END_TURN)

@@ -358,7 +358,7 @@ async def test_sessions_are_listed_with_titles_and_resumed(tmp_path: Path) -> No
 
 
 async def wait_for_count(chat: ChatDriver, text: str, count: int) -> None:
-    """Wait until the screen contains a text so many times."""
+    """Wait until a text is on the screen ``count`` times."""
     await chat.wait_until(lambda: chat.screen.count(text) == count, f"{count} times {text}")
 
 
@@ -377,11 +377,17 @@ async def test_session_is_exported_to_file(tmp_path: Path) -> None:
 
 
 async def test_failed_export_is_an_error_and_chat_continues(tmp_path: Path) -> None:
-    lines = ("/export html", "/export", "/export nonsense /nowhere/x", "/export html /nowhere/x")
+    errors = {
+        "/export html": "no format or no path",
+        "/export": "no format or no path",
+        "/export nonsense /nowhere/x": "there is no format 'nonsense'",
+        "/export html /nowhere/x": "/nowhere/x: cannot be written",
+    }
     async with open_chat(tmp_path, "anthropic") as chat:
-        for number, line in enumerate(lines, 1):
+        for number, (line, error) in enumerate(errors.items(), 1):
             await chat.submit(line)
-            await wait_for_count(chat, "]", number)  # the end of an error, which contains its code
+            await wait_for_count(chat, "[invalid_input]", number)
+            assert error in chat.screen
         chat.fakes["anthropic"].reply("Still here.")
         await chat.submit("Hello?")
         await chat.wait_for_text("Still here.")
